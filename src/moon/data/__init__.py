@@ -1,0 +1,10 @@
+"""A data set is two arrays, images (N, H, W, C) uint8 and labels (N,)."""
+
+from moon.data.arrays import DataError, DataSet, checked, fit_to, load, save, split_off
+from moon.data.batches import Batches
+from moon.data.benchmarks import BENCHMARKS, Benchmark, benchmark, has, known_sets, open_set
+
+__all__ = [
+    "BENCHMARKS", "Batches", "Benchmark", "DataError", "DataSet", "benchmark", "checked", "fit_to", "has",
+    "known_sets", "load", "open_set", "save", "split_off",
+]  # fmt: skip

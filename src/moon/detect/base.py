@@ -1,0 +1,52 @@
+"""How known an input is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, Self
+
+from torch import Tensor, nn
+
+from moon.evidence import Evidence
+
+
+class Detector(ABC):
+    """Scores evidence: higher is more known, always.
+
+    Each detector says in its docstring what it does with the K+1-th output. The rule of all: the unknown output may
+    lower the score of known, never raise it. Detectors whose public code breaks it take `released=True` to do as
+    that code does.
+    """
+
+    fits_on: ClassVar[Literal["nothing", "train", "validation"]] = "nothing"  # the known data `fit` wants
+
+    def perturb(self, model: nn.Module, x: Tensor) -> Tensor:
+        """The input to look at in place of x; ODIN's differs."""
+        return x
+
+    @property
+    def perturbs(self) -> bool:
+        """Whether this detector needs a forward pass of its own."""
+        return type(self).perturb is not Detector.perturb
+
+    def fit(self, evidence: Evidence) -> Self:
+        """Learn from evidence of known inputs."""
+        return self
+
+    @abstractmethod
+    def score(self, evidence: Evidence) -> Tensor:
+        """(N,): how known each input is."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What `fit` learned: the tensors among the attributes."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        vars(self).update(state)
+
+    def _fitted(self, name: str) -> Tensor:
+        """The attribute that `fit` sets, or a clear word that it was not called."""
+        value = getattr(self, name, None)
+        if value is None:
+            raise ValueError(f"{type(self).__name__} is not fitted; call fit(evidence of known inputs) first")
+        return value

@@ -1,0 +1,47 @@
+"""Deep nearest neighbours (Sun et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from moon.detect.base import Detector
+from moon.evidence import Evidence
+
+_SIMILARITIES = 2**26  # at once: 256 MiB of float32
+
+
+class Knn(Detector):
+    """-||z - z_(k)||^2: the squared distance to the k-th nearest training feature, all of length 1.
+
+    Exact: a matrix product and top-k find the neighbour, the distance is then taken from the features themselves.
+
+    K+1 rule: features only; the unknown output plays no part.
+    """
+
+    fits_on = "train"
+
+    def __init__(self, k: int = 50) -> None:
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        self.k = k
+        self.bank: Tensor | None = None
+
+    def fit(self, evidence: Evidence) -> Self:
+        if len(evidence) < self.k:
+            raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
+        self.bank = normalize(evidence.features)
+        return self
+
+    def score(self, evidence: Evidence) -> Tensor:
+        bank = self._fitted("bank")
+        features = normalize(evidence.features).to(bank)
+        scores = []
+        for chunk in features.split(max(1, _SIMILARITIES // len(bank))):
+            similarity = chunk @ bank.T
+            kth = similarity.topk(self.k, sorted=True).indices[:, -1]
+            scores.append(-(chunk - bank[kth]).square().sum(1))
+        return torch.cat(scores)

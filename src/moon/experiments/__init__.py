@@ -1,0 +1,1 @@
+"""Recipes, runs and what is made of them."""

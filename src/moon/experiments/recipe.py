@@ -1,0 +1,83 @@
+"""One frozen recipe per run: everything that decides its result, as scalars with units in their names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+Scalar = int | float | str | bool
+
+# (start, end, share of the run at the end that holds `end`): the plain recipe is OpenOOD's, MOON's the paper's.
+RATES = {"plain": (0.1, 1e-6, 0.0), "moon": (0.12, 0.008, 0.2)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run, complete: the same recipe gives the same result on the same software and machine."""
+
+    benchmark: str
+    net: str
+    objective: str = "moon"
+    objective_options: Mapping[str, Scalar] = field(default_factory=dict)
+    topology: str = "rigl"
+    sparsity: float = 0.95
+    allocation: str = "erk"
+    drop_fraction: float = 0.3
+    delta_t_steps: int = 100
+    t_end_share: float = 0.7  # of the run's steps
+    epochs: int = 100
+    batch_size: int = 128
+    lr_start: float = 0.12
+    lr_end: float = 0.008
+    lr_hold_share: float = 0.2  # of the run's steps
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    vote_share: float = 0.2  # of the run's epochs, at its end; 0: no vote
+    precision: str = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, not {self.seed}")
+        for name in ("t_end_share", "vote_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"precision must be float32 or bfloat16, not {self.precision}")
+        object.__setattr__(self, "objective_options", MappingProxyType(dict(self.objective_options)))
+
+    @property
+    def vote_from(self) -> int | None:
+        """The first epoch that votes, counted from 0."""
+        votes = round(self.vote_share * self.epochs)
+        return self.epochs - votes if votes else None
+
+    def to_json(self) -> dict[str, Any]:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return values | {"objective_options": dict(self.objective_options)}
+
+    @classmethod
+    def load(cls, path: Path) -> Recipe:
+        """Read `recipe.json`."""
+        try:
+            values = json.loads(path.read_text())
+            return cls(**values)
+        except FileNotFoundError:
+            raise ValueError(f"{path.parent}: no {path.name} in it; is this a run folder?") from None
+        except (TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path}: is no recipe of this version ({error})") from error
+
+    @property
+    def name(self) -> str:
+        """Readable, and different for every recipe."""
+        digest = hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+        sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
+        return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{digest}"

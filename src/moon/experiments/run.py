@@ -1,0 +1,243 @@
+"""One run in its folder: trained once, whatever interrupts it, and re-created from what the folder holds.
+
+recipe.json        what was asked for
+log.jsonl          one line an epoch
+checkpoints/       the two newest
+model.safetensors  the trained (elected) weights
+result.json        metrics on known data, and what it ran on; written last
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import moon
+from moon.data import Batches, Benchmark, DataSet, benchmark, fit_to, has, known_sets, open_set
+from moon.evidence import Evidence, read
+from moon.experiments import build
+from moon.experiments.recipe import Recipe
+from moon.metrics import accuracy, brier, ece, nll
+from moon.training import Checkpoints, DamagedCheckpoint, Training, locked
+from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json
+from moon.training.loop import Record
+
+WATCHED = 512  # images of each unknown set looked at after each epoch: logged, never used
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark's images, fitted to its size, ready for a device."""
+
+    row: Benchmark
+    known: dict[str, DataSet]  # train, val, test
+    unknown: dict[str, DataSet]  # by name, near first
+    missing: tuple[str, ...]  # unknown sets of the table that were not found
+
+    @classmethod
+    def open(cls, root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Bench:
+        """Load and check all of it; unknown sets of the table may be missing, those asked for may not."""
+        row = benchmark(root, name, near, far)
+        shape = row.size, row.size, row.channels
+        known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}
+        sets = row.near + row.far
+        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test"))
+        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing}
+        return cls(row, known, unknown, missing)
+
+    def batches(self, dataset: DataSet, device: torch.device | str, batch_size: int = 500) -> Batches:
+        """For evaluation: in order, as they are."""
+        return Batches(dataset, self.row.mean, self.row.std, batch_size=batch_size, device=device)
+
+
+def known_metrics(evidence: Evidence) -> dict[str, float]:
+    """Accuracy and honesty on known inputs, over the K known classes."""
+    labels = evidence.labels
+    assert labels is not None
+    logits = evidence.logits.double()
+    evidence = Evidence(logits, evidence.features, evidence.num_known, labels)
+    correct = evidence.prediction == labels
+    return {
+        "accuracy": accuracy(evidence.prediction, labels),
+        "ece": ece(evidence.confidence, correct),
+        "ece_10_bins": ece(evidence.confidence, correct, bins=10),
+        "nll": nll(evidence.known, labels),
+        "brier": brier(evidence.known, labels),
+    }
+
+
+def p_unknown(known: Evidence, unknown: Evidence | None) -> Record:
+    """Mean p_{K+1} on correct, wrong and unknown inputs: whether the extra output fills. Empty for a K-way model."""
+    if not known.is_open:
+        return {}
+    correct = known.prediction == known.labels
+    parts = {"correct": known.unknown[correct], "wrong": known.unknown[~correct]}
+    if unknown is not None:
+        parts["unknown"] = unknown.unknown
+    return {f"p_unknown_{name}": float(p.mean()) if len(p) else None for name, p in parts.items()}
+
+
+def watcher(bench: Bench, device: torch.device | str) -> Callable[[nn.Module], Record]:
+    """What is looked at after each epoch: accuracy on val, and p_unknown."""
+    val = bench.batches(bench.known["val"], device)
+    sample = [data.images[:WATCHED] for data in bench.unknown.values()]
+    unknown = None
+    if sample:
+        images = np.concatenate(sample)
+        unknown = bench.batches(DataSet(images, np.full(len(images), -1)), device)
+
+    def watch(model: nn.Module) -> Record:
+        known = read(model, val)
+        record: Record = {"val_accuracy": accuracy(known.prediction, known.labels)}
+        strange = read(model, unknown) if unknown is not None and known.is_open else None
+        return record | p_unknown(known, strange)
+
+    return watch
+
+
+class Log:
+    """`log.jsonl`: one JSON line an epoch, cut back to the checkpoint on resuming; TensorBoard where installed."""
+
+    def __init__(self, folder: Path, next_epoch: int) -> None:
+        self.path = folder / "log.jsonl"
+        kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        self.board = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            pass
+        else:
+            self.board = SummaryWriter(folder / "tensorboard", purge_step=next_epoch)
+
+    def write(self, record: Record) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if self.board is not None:
+            for name, value in record.items():
+                if name != "epoch" and value is not None:
+                    self.board.add_scalar(name, value, record["epoch"])
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The epochs of a run; a line that a kill cut short is left out."""
+    path = folder / "log.jsonl"
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def run(
+    recipe: Recipe,
+    folder: Path,
+    bench: Bench,
+    *,
+    device: torch.device | str = "cpu",
+    checkpoint_seconds: float = 30.0,
+    say: Callable[[str], object] = print,
+    on_step: Callable[[int, int, Callable[[], float]], object] | None = None,
+    on_epoch: Callable[[Record], object] | None = None,
+    on_start: Callable[[Training], object] | None = None,
+) -> dict[str, Any]:
+    """Train the recipe in its folder, or go on from its last checkpoint, and return the result.
+
+    A finished run is only read. `on_start` sees the training before its first step.
+    """
+    with locked(folder):
+        if (folder / "recipe.json").exists():
+            if Recipe.load(folder / "recipe.json") != recipe:
+                raise ValueError(f"{folder}: holds a run of another recipe; give another --out")
+        else:
+            write_json(folder / "recipe.json", recipe.to_json())
+        if (folder / "result.json").exists():
+            return load_result(folder)
+
+        training = build.training(recipe, bench.row, bench.known["train"], device)
+        checkpoints = Checkpoints(folder / "checkpoints")
+        if (found := checkpoints.latest(say)) is not None:
+            training.load_state_dict(found[1])
+            say(f"going on from epoch {training.next_epoch} of {recipe.epochs}")
+        if on_start is not None:
+            on_start(training)
+        log = Log(folder, training.next_epoch)
+
+        def record_epoch(record: Record) -> None:
+            log.write(record)
+            if on_epoch is not None:
+                on_epoch(record)
+
+        try:
+            model = training.run(
+                checkpoints=checkpoints,
+                checkpoint_seconds=checkpoint_seconds,
+                watch=watcher(bench, device),
+                on_step=on_step,
+                on_epoch=record_epoch,
+            )
+        finally:
+            log.close()
+        save_tensors(folder / "model.safetensors", dict(model.state_dict()))
+        result = {
+            "known": known_metrics(read(model, bench.batches(bench.known["test"], device))),
+            "density": training.topology.density(),
+            "layer_density": {n: float(mask.float().mean()) for n, mask in training.topology.masks.items()},
+            "turnover": training.topology.turnover(),
+            "voters": 0 if training.vote is None else training.vote.voters,
+            "seconds": round(sum(line["seconds"] for line in read_log(folder)), 2),
+            "images": {split: len(data.labels) for split, data in bench.known.items()},
+            "model_sha256": sha256(folder / "model.safetensors"),
+            "software": software(),
+            "hardware": hardware(device),
+        }
+        write_json(folder / "result.json", result)
+        return result
+
+
+def load_result(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "result.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{folder}: the run is not finished; start it again with the same command") from None
+    except json.JSONDecodeError as error:
+        raise DamagedCheckpoint(f"{folder / 'result.json'}: {error}") from error
+
+
+def load_model(folder: Path, row: Benchmark, device: torch.device | str = "cpu") -> nn.Module:
+    """The trained network of a finished run."""
+    recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
+    path = folder / "model.safetensors"
+    if not path.exists() or sha256(path) != result["model_sha256"]:
+        raise DamagedCheckpoint(f"{path}: is not the model this run wrote; delete result.json and train again")
+    model = build.network(recipe, row, device)
+    model.load_state_dict(load_tensors(path))
+    return model.eval()
+
+
+def software() -> dict[str, str]:
+    return {"moon": moon.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def hardware(device: torch.device | str) -> str:
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {platform.machine()}, {torch.get_num_threads()} threads"

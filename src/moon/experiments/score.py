@@ -1,0 +1,126 @@
+"""Scores a finished run: every detector on every unknown set, from one reading of each set.
+
+scores.json   metrics a detector and set, near and far means
+scores.npz    the scores themselves, `<detector>/<set>`, for pictures and further statistics
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from moon.data import DataSet
+from moon.detect import DETECTORS, Detector
+from moon.evidence import Evidence, read
+from moon.experiments import build
+from moon.experiments.recipe import Recipe
+from moon.experiments.run import Bench, known_metrics, load_model, p_unknown
+from moon.metrics import aupr, auroc, fpr_at_tpr
+from moon.training import locked
+from moon.training.checkpoint import write_json, write_whole
+
+KNOWN = "known"  # the key of the known test set among the scores
+Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
+
+
+def unknown_metrics(known: NDArray, unknown: NDArray) -> dict[str, float]:
+    """All metrics of one detector on one unknown set."""
+    return {
+        "auroc": auroc(known, unknown),
+        "fpr95": fpr_at_tpr(known, unknown),
+        "fpr95_unknown_positive": fpr_at_tpr(known, unknown, positive="unknown"),
+        "aupr_in": aupr(known, unknown),
+        "aupr_out": aupr(known, unknown, positive="unknown"),
+    }
+
+
+def mean_metrics(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The unweighted mean over sets, as OpenOOD takes near and far."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def evidence_of(
+    model: torch.nn.Module,
+    bench: Bench,
+    data: DataSet,
+    device: torch.device | str,
+    detector: Detector | None = None,
+) -> Evidence:
+    """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
+    perturb = None if detector is None else detector.perturb
+    evidence = read(model, bench.batches(data, device), perturb)
+    return replace(evidence, logits=evidence.logits.double())
+
+
+def score_run(
+    folder: Path,
+    bench: Bench,
+    detectors: Iterable[str] = DETECTORS,
+    *,
+    device: torch.device | str = "cpu",
+    track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
+) -> tuple[dict[str, Any], Scores]:
+    """Score the run and write the result into its folder; a K-way model is not asked for its unknown output."""
+    recipe = Recipe.load(folder / "recipe.json")
+    if recipe.benchmark != bench.row.name:
+        raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {bench.row.name}")
+    if not bench.unknown:
+        raise ValueError(
+            f"no unknown set was found for {bench.row.name} (looked for {', '.join(bench.missing) or 'none'}); "
+            "name some under the data root with --near and --far"
+        )
+    model = load_model(folder, bench.row, device)
+    chosen = {name: build.detector(name, bench.row) for name in detectors}
+    sets = {KNOWN: bench.known["test"], **bench.unknown}
+
+    shared = {name: evidence_of(model, bench, sets[name], device) for name in track(list(sets), "reading")}
+    if not shared[KNOWN].is_open:
+        chosen.pop("unknown", None)
+    fits = {detector.fits_on for detector in chosen.values()} - {"nothing"}
+    split_of = {"train": "train", "validation": "val"}
+    fitting = {need: evidence_of(model, bench, bench.known[split_of[need]], device) for need in sorted(fits)}
+
+    scores: Scores = {}
+    for name in track(list(chosen), "scoring"):
+        detector = chosen[name]
+        if detector.fits_on != "nothing":
+            detector.fit(fitting[detector.fits_on])
+        own = shared
+        if detector.perturbs:
+            own = {key: evidence_of(model, bench, data, device, detector) for key, data in sets.items()}
+        scores[name] = {key: detector.score(evidence).cpu().numpy() for key, evidence in own.items()}
+
+    result = {
+        "benchmark": bench.row.name,
+        "images": {name: len(data.labels) for name, data in sets.items()},
+        "missing": list(bench.missing),
+        "known": known_metrics(shared[KNOWN]),
+        "p_unknown": {name: p_unknown(shared[KNOWN], shared[name]) for name in bench.unknown if shared[KNOWN].is_open},
+        "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
+    }
+    with locked(folder):
+        write_json(folder / "scores.json", result)
+        flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
+        write_whole(folder / "scores.npz", lambda partial: _save_arrays(partial, flat))
+    return result, scores
+
+
+def _table(by_set: dict[str, NDArray], near: tuple[str, ...], far: tuple[str, ...]) -> dict[str, Any]:
+    metrics = {name: unknown_metrics(by_set[KNOWN], values) for name, values in by_set.items() if name != KNOWN}
+    table: dict[str, Any] = {"sets": metrics}
+    for group, members in (("near", near), ("far", far)):
+        rows = [metrics[name] for name in members if name in metrics]
+        if rows:
+            table[group] = mean_metrics(rows)
+    return table
+
+
+def _save_arrays(path: Path, arrays: dict[str, NDArray]) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,71 @@
+"""Tables from scored runs. Numbers come as fractions and are shown in percent, but for ECE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from rich.table import Table
+
+
+def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> str:
+    """'97.1' of one value, '97.1 ± 0.3' (standard deviation) of several."""
+    text = f"{scale * mean(values):.{digits}f}"
+    return text if len(values) < 2 else f"{text} ± {scale * stdev(values):.{digits}f}"
+
+
+def known_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """Methods (each with the scores.json of its runs) on the known test set, and whether their extra output fills."""
+    table = Table(title="Known inputs, and the unknown output", title_justify="left")
+    table.add_column("method")
+    for heading in ("accuracy %", "ECE", "NLL"):
+        table.add_column(heading, justify="right")
+    parts = ("correct", "wrong", "unknown")
+    for part in parts:
+        table.add_column(f"p_unknown\n{part} %", justify="right")
+    for method, runs in methods.items():
+        known = [run["known"] for run in runs]
+        cells = [
+            spread([k["accuracy"] for k in known]),
+            spread([k["ece"] for k in known], 3, 1.0),
+            spread([k["nll"] for k in known], 3, 1.0),
+        ]
+        for part in parts:
+            rows = [[p[f"p_unknown_{part}"] for p in run["p_unknown"].values()] for run in runs]
+            values = [mean(row) for row in rows if row and None not in row]
+            cells.append(spread(values, 2) if values else "-")
+        table.add_row(method, *cells)
+    return table
+
+
+def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """AUROC over FPR-95 of each detector, method and unknown set, with near and far means."""
+    some = next(iter(methods.values()))[0]
+    sets = list(next(iter(some["detectors"].values()))["sets"])
+    groups = [group for group in ("near", "far") if group in next(iter(some["detectors"].values()))]
+    table = Table(title="Unknown inputs: AUROC % (higher is better) / FPR-95 % (lower is better)", title_justify="left")
+    table.add_column("detector")
+    table.add_column("method")
+    for name in sets:
+        table.add_column(name, justify="right")
+    for group in groups:
+        table.add_column(f"{group} mean", justify="right", style="bold")
+    detectors = list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run["detectors"]))
+    for detector in detectors:
+        for method, runs in methods.items():
+            scored = [run["detectors"][detector] for run in runs if detector in run["detectors"]]
+            if not scored:
+                cells = ["-"] * (len(sets) + len(groups))
+            else:
+                cells = [_cell([s["sets"][name] for s in scored]) for name in sets]
+                cells += [_cell([s[group] for s in scored]) for group in groups]
+            last = method == list(methods)[-1]
+            table.add_row(detector, method, *cells, end_section=last)
+    return table
+
+
+def _cell(rows: Sequence[Mapping[str, float]]) -> str:
+    auroc, fpr = ([row[name] for row in rows] for name in ("auroc", "fpr95"))
+    separator = "\n" if len(rows) > 1 else " / "
+    return f"{spread(auroc)}{separator}{spread(fpr)}"

@@ -1,0 +1,108 @@
+"""Residual networks (He et al. 2016): ResNet-18 for 32x32 images as in OpenOOD, ResNet-50 for ImageNet.
+
+Parameter names are torchvision's, so its ResNet-50 weights load.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """The 1x1 projection where shapes change; None where the identity will do."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside the shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """A 1x1, a 3x3 (which carries the stride) and a 1x1 convolution beside the shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = relu(self.bn1(self.conv1(x)))
+        out = relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+def _stage(
+    block: type[BasicBlock] | type[Bottleneck], depth: int, inputs: int, width: int, stride: int
+) -> nn.Sequential:
+    """`depth` blocks of one width, the first of which may halve the image."""
+    rest = [block(width * block.expansion, width, 1) for _ in range(depth - 1)]
+    return nn.Sequential(block(inputs, width, stride), *rest)
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of blocks, the global average as feature, a Linear classifier."""
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: tuple[int, int, int, int],
+        num_classes: int,
+        in_channels: int,
+        small_images: bool,
+    ) -> None:
+        super().__init__()
+        if small_images:  # 32x32 pixels bear no early pooling
+            self.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
+            self.maxpool = nn.Identity()
+        else:
+            self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
+            self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = _stage(block, depths[0], 64, 64, stride=1)
+        self.layer2 = _stage(block, depths[1], 64 * block.expansion, 128, stride=2)
+        self.layer3 = _stage(block, depths[2], 128 * block.expansion, 256, stride=2)
+        self.layer4 = _stage(block, depths[3], 256 * block.expansion, 512, stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512 * block.expansion, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
+    """ResNet-18 for 32x32 images (3x3 stem, no pooling) with K outputs; `open_head(resnet18(K))` has K+1."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=True)
+
+
+def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
+    """ResNet-50 for ImageNet's images with K outputs; `open_head(resnet50(K))` has K+1."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images=False)

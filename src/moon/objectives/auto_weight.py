@@ -1,0 +1,58 @@
+"""Algorithm 1: the weight w of the unknown-aware loss, tuned by what the quiet epochs showed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class AutoWeight(nn.Module):
+    """w = 0 in the first T_e epochs, then linear from beta / r to w_f, reached in the last epoch.
+
+    beta is the moving average of the batch mean of (1 - p_{K+1}) * L over the quiet epochs; it is the only state, a
+    NaN until the first batch, which sets it. Nothing here waits for the device.
+    """
+
+    beta: Tensor
+
+    def __init__(
+        self,
+        epochs: int,
+        quiet_epochs: int = 5,
+        final: float = 1.0,
+        init_factor: float = 64.0,
+        smoothing: float = 0.05,
+    ) -> None:
+        super().__init__()
+        if not 0 <= quiet_epochs < epochs:
+            raise ValueError(
+                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch for the unknown; "
+                f"give quiet_epochs in 0..{max(epochs - 1, 0)} or train longer"
+            )
+        if final < 0 or init_factor <= 0 or not 0 < smoothing <= 1:
+            raise ValueError(
+                f"final={final} must be at least 0, init_factor={init_factor} above 0, smoothing={smoothing} in (0, 1]"
+            )
+        self.epochs, self.quiet_epochs, self.final = epochs, quiet_epochs, final
+        self.init_factor, self.smoothing = init_factor, smoothing
+        self.register_buffer("beta", torch.tensor(torch.nan))
+
+    @torch.no_grad()
+    def observe(self, p_unknown: Tensor, loss: Tensor, epoch: int | Tensor = 0) -> None:
+        """Take one batch's p_{K+1} and cross-entropy, a value per sample, into beta; ignored after the quiet."""
+        if isinstance(epoch, int) and epoch >= self.quiet_epochs:
+            return
+        beta = ((1 - p_unknown) * loss).mean().to(self.beta)
+        beta = torch.where(self.beta.isnan(), beta, self.beta.lerp(beta, self.smoothing))
+        quiet = torch.as_tensor(epoch, device=beta.device) < self.quiet_epochs
+        self.beta.copy_(torch.where(quiet, beta, self.beta))
+
+    def forward(self, epoch: int | Tensor) -> Tensor:
+        """w in this epoch (counted from 0)."""
+        epoch = torch.as_tensor(epoch, device=self.beta.device)
+        initial = (self.beta / self.init_factor).nan_to_num(0.0)  # w_i
+        last = self.epochs - 1
+        progress = (epoch - self.quiet_epochs) / max(last - self.quiet_epochs, 1)
+        progress = torch.where(epoch >= last, 1.0, progress)  # exactly w_f in the last epoch
+        w = initial.lerp(torch.full_like(initial, self.final), progress.to(initial))
+        return torch.where(epoch < self.quiet_epochs, 0.0, w)

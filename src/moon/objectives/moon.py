@@ -1,0 +1,85 @@
+"""MOON (Lei et al. 2024): lean on wrongly predicted samples, and let the K+1-th output take part of the blame."""
+
+from __future__ import annotations
+
+from typing import Self
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from moon.evidence import OpenHead, classifier_name
+from moon.objectives.auto_weight import AutoWeight
+from moon.objectives.base import Objective
+
+
+def _per_sample(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p_y and p_{K+1} of one softmax over all outputs, at least in float32."""
+    log_p = (logits.float() if logits.element_size() < 4 else logits).log_softmax(1)
+    return -log_p.gather(1, y[:, None]).squeeze(1), log_p[:, -1].exp()
+
+
+def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
+    """The unknown-aware loss, Eq. (1), mean over the batch; the unknown output is the last column of `logits`.
+
+    L = -log p_y                                       where the arg-max of all K+1 outputs is y
+    L = -(1 + w / (1 + w * p_{K+1})) * log p_y         elsewhere
+    """
+    nll, p_unknown = _per_sample(logits, y)
+    wrong = logits.argmax(1) != y
+    # p_{K+1} is not detached: only the gradient through it can ever raise the unknown output.
+    return (nll * torch.where(wrong, 1 + w / (1 + w * p_unknown), 1.0)).mean()
+
+
+class Moon(Objective):
+    """Eq. (1) with its weight from Algorithm 1, or with a constant one.
+
+    `weight=AutoWeight(epochs)` is the paper's; a number is a constant w from the first step on, and 0 is plain
+    cross-entropy over K+1 outputs (the ablation without the loss modification).
+    """
+
+    extra_logits = 1
+
+    def __init__(self, weight: AutoWeight | float) -> None:
+        super().__init__()
+        if not isinstance(weight, AutoWeight) and weight < 0:
+            raise ValueError(f"the weight w must be at least 0, not {weight}")
+        self.weight = weight
+        self._checked = ref(self)  # the model whose head was last found open
+
+    @classmethod
+    def for_run(
+        cls,
+        *,
+        epochs: int,
+        quiet_epochs: int = 5,
+        final: float = 1.0,
+        init_factor: float = 64.0,
+        smoothing: float = 0.05,
+    ) -> Self:
+        return cls(AutoWeight(epochs, quiet_epochs, final, init_factor, smoothing))
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
+        self._check(model)
+        logits = model(x)
+        if isinstance(self.weight, AutoWeight):
+            nll, p_unknown = _per_sample(logits.detach(), y)
+            self.weight.observe(p_unknown, nll, epoch)
+        return moon_loss(logits, y, self._w(epoch))
+
+    def log(self, epoch: int) -> dict[str, float]:
+        return {"w": float(self._w(epoch))}
+
+    def _w(self, epoch: int | Tensor) -> float | Tensor:
+        return self.weight(epoch) if isinstance(self.weight, AutoWeight) else self.weight
+
+    def _check(self, model: nn.Module) -> None:
+        """Training a K-way head with this loss would make the last real class the unknown, silently."""
+        if self._checked() is not model:
+            name = classifier_name(model)
+            if not isinstance(model.get_submodule(name), OpenHead):
+                raise ValueError(
+                    f"Moon needs K+1 outputs, but the classifier '{name}' of {type(model).__name__} has no unknown "
+                    "output; wrap the model first: model = open_head(model)"
+                )
+            self._checked = ref(model)

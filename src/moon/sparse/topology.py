@@ -1,0 +1,206 @@
+"""Which weights exist: the masks, the invariant that holds on them, and the one way they change."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any, ClassVar, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moon.chance import generator
+from moon.sparse.allocation import Allocation, erk
+from moon.sparse.schedule import DropSchedule
+
+_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights that may be sparse: of Linear, convolution and attention layers; no bias, norm or embedding."""
+    weights: dict[str, nn.Parameter] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, _LAYERS):
+            own: dict[str, nn.Parameter | None] = {"weight": cast(nn.Parameter, module.weight)}
+        elif isinstance(module, nn.MultiheadAttention):
+            names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+            own = {name: getattr(module, name) for name in names}
+        else:
+            continue
+        for name, weight in own.items():
+            if weight is not None and all(weight is not other for other in weights.values()):
+                weights[f"{prefix}.{name}" if prefix else name] = weight
+    return weights
+
+
+class Topology(ABC):
+    """What stands in for `optimizer.step()`, dense or sparse."""
+
+    masks: dict[str, Tensor]
+    steps: int = 0  # taken so far
+    frozen_after: int = 0  # steps; the masks change no more, so weights of different epochs may be averaged
+
+    @abstractmethod
+    def step(self) -> None:
+        """One training step: the optimizer's, or a change of the topology in its place."""
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.steps >= self.frozen_after
+
+    def density(self) -> float:
+        """The measured share of weights that exist, over all layers that may be sparse; 1 for a dense network."""
+        if not self.masks:
+            return 1.0
+        return sum(int(mask.sum()) for mask in self.masks.values()) / sum(mask.numel() for mask in self.masks.values())
+
+    def turnover(self) -> float:
+        """How many times over the network has been replaced so far: connections grown anew / connections."""
+        return 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+class Dense(Topology):
+    """Every weight exists: the null object, plain `optimizer.step()`."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.masks = {}
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.steps += 1
+
+
+class SparseTopology(Topology):
+    """A fixed number of weights per layer exists; a subclass says which to grow when some are replaced.
+
+    Invariant: outside the masks the weight is exactly +0.0 and so is every optimizer state of its shape, whatever
+    gradient, momentum or weight decay did in the step. New connections therefore start from zero, and a connection
+    that is dropped and grown in the same step keeps its value and its state.
+
+    `dense` names weights to leave alone; layers that the allocation makes dense are left alone too.
+    """
+
+    _of_model: ClassVar[WeakKeyDictionary[nn.Module, SparseTopology]] = WeakKeyDictionary()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        sparsity: float,
+        schedule: DropSchedule,
+        allocation: Allocation = erk,
+        dense: Collection[str] = (),
+        seed: int = 0,
+    ) -> None:
+        weights = sparse_weights(model)
+        if unknown := set(dense) - weights.keys():
+            raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
+        weights = {name: weight for name, weight in weights.items() if name not in dense}
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if missing := [name for name, weight in weights.items() if id(weight) not in updated]:
+            raise ValueError(
+                f"the optimizer does not update {missing}; build it from model.parameters() after every change "
+                "of the model (open_head, .to()), or name frozen weights in `dense`"
+            )
+        self.optimizer, self.schedule, self.seed = optimizer, schedule, seed
+        self.frozen_after = schedule.t_end
+        self.generator = generator(seed)
+        self.weights = weights
+        self.counts: dict[str, int] = {}
+        self.masks = {}
+        densities = allocation({name: tuple(w.shape) for name, w in weights.items()}, sparsity)
+        for index, (name, weight) in enumerate(weights.items()):
+            self.counts[name] = min(weight.numel(), max(1, round(densities[name] * weight.numel())))
+            chance = torch.rand(weight.shape, generator=generator(seed, index))
+            # Exactly so many connections, uniformly at random, laid out in memory as the weight is.
+            mask = _top(chance, self.counts[name])
+            self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
+        # What a step must set to zero; dense layers have nothing to set.
+        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.counts[n] < mask.numel()}
+        device = next(iter(weights.values())).device
+        self._grown = torch.zeros((), dtype=torch.int64, device=device)
+        self._enforce()
+        self._of_model[model] = self
+
+    @classmethod
+    def of(cls, model: nn.Module) -> SparseTopology | None:
+        """The topology last built on this model, if it is alive."""
+        return cls._of_model.get(model)
+
+    @abstractmethod
+    def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
+        """How much each absent connection deserves to grow; the highest do."""
+
+    def step(self) -> None:
+        """The optimizer's step, or the replacement of connections when it is due (never both)."""
+        if self.schedule.is_due(self.steps):
+            self._rewire(self.schedule.share(self.steps))
+        else:
+            self.optimizer.step()
+        self._enforce()
+        self.steps += 1
+
+    def turnover(self) -> float:
+        return int(self._grown) / sum(self.counts.values())
+
+    @torch.no_grad()
+    def _rewire(self, share: float) -> None:
+        """In each sparse layer drop the weakest `share` of the connections and grow as many where it pays."""
+        for index, name in enumerate(self.weights):
+            if name not in self._pruned:
+                continue
+            weight, mask = self.weights[name], self.masks[name]
+            drop = int(share * self.counts[name])
+            drop = min(drop, mask.numel() - (self.counts[name] - drop))
+            if drop == 0:
+                continue
+            if weight.grad is None:
+                raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
+            self.generator = generator(self.seed, index, self.steps)  # the same on resuming and on every rank
+            strength = torch.where(mask, weight.abs(), -1.0)
+            kept = _top(strength, self.counts[name] - drop)
+            growth = torch.where(kept, -torch.inf, self.grow_score(weight, weight.grad))
+            new = kept | _top(growth, drop)
+            self._grown += (new & ~mask).sum()
+            mask.copy_(new)
+            self._pruned[name].copy_(~new)
+
+    @torch.no_grad()
+    def _enforce(self) -> None:
+        """Restore the invariant; selecting, not multiplying, leaves +0.0 and stops a NaN."""
+        for name, pruned in self._pruned.items():
+            weight = self.weights[name]
+            weight.masked_fill_(pruned, 0.0)
+            for value in self.optimizer.state.get(weight, {}).values():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    value.masked_fill_(pruned, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"grown": self._grown, "masks": dict(self.masks)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, mask in self.masks.items():
+            if name not in state["masks"] or state["masks"][name].shape != mask.shape:
+                raise ValueError(f"the saved masks have no '{name}' of shape {tuple(mask.shape)}")
+            mask.copy_(state["masks"][name])
+            self.counts[name] = int(mask.sum())
+        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.counts[n] < mask.numel()}
+        self._grown.copy_(state["grown"])
+        self._enforce()
+
+
+def _top(score: Tensor, count: int) -> Tensor:
+    """The mask of the `count` highest scores."""
+    mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
+    mask[score.flatten().topk(count, sorted=False).indices] = True
+    return mask.view(score.shape)

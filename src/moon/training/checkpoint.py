@@ -1,0 +1,156 @@
+"""Checkpoints that survive a kill at any moment: JSON and safetensors under a SHA-256 manifest.
+
+A checkpoint is a folder. It is written under a temporary name, synced to disk and renamed, so that a folder with the
+final name is whole; the two newest are kept, and one that does not match its manifest is passed over for the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+_TENSORS, _TREE, _MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
+
+
+class DamagedCheckpoint(Exception):
+    """What is on disk is not what was written."""
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until the file or folder is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file or folder so that, whatever happens, the name holds all of it, all of the old one, or nothing."""
+    partial = path.with_name(f".{path.name}.part")
+    if partial.is_dir():
+        shutil.rmtree(partial)
+    write(partial)
+    for child in sorted(partial.iterdir()) if partial.is_dir() else ():
+        sync(child)
+    sync(partial)
+    partial.rename(path)
+    sync(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_whole` of a JSON file; NaN and infinity are refused."""
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    write_whole(path, lambda partial: partial.write_text(text))
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """`write_whole` of a safetensors file."""
+    # Copies: safetensors takes neither views that share memory nor other memory layouts.
+    plain = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    write_whole(path, lambda partial: save_file(plain, partial))
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpoint(f"{path}: {error}") from error
+
+
+class Checkpoints:
+    """The checkpoints of one run: a numbered folder each, the two newest kept."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
+
+    def save(self, number: int, state: dict[str, Any]) -> None:
+        """Write the state, a tree of dicts, lists, plain values and tensors; then forget the oldest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(number)
+        if path.exists():  # a damaged one that was passed over
+            shutil.rmtree(path)
+        write_whole(path, lambda partial: self._write(partial, state))
+        for old in self._numbers()[: -self.keep]:
+            shutil.rmtree(self._path(old))
+
+    def latest(self, say: Callable[[str], object] = print) -> tuple[int, dict[str, Any]] | None:
+        """(number, state) of the newest whole checkpoint, or None; a damaged one is passed over, saying so."""
+        numbers = self._numbers()
+        for number in reversed(numbers):
+            try:
+                return number, self._read(self._path(number))
+            except DamagedCheckpoint as error:
+                say(f"checkpoint damaged, trying the one before it: {error}")
+        if numbers:
+            raise DamagedCheckpoint(
+                f"{self.folder}: none of the {len(numbers)} checkpoint(s) is whole; delete the run folder to start anew"
+            )
+        return None
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}"
+
+    def _numbers(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
+    @staticmethod
+    def _write(partial: Path, state: dict[str, Any]) -> None:
+        partial.mkdir()
+        tensors: dict[str, Tensor] = {}
+        write_json(partial / _TREE, _pack(state, "", tensors))
+        save_tensors(partial / _TENSORS, tensors)
+        write_json(partial / _MANIFEST, {name: sha256(partial / name) for name in (_TREE, _TENSORS)})
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any]:
+        try:
+            manifest = json.loads((path / _MANIFEST).read_text())
+            for name in (_TREE, _TENSORS):
+                if sha256(path / name) != manifest[name]:
+                    raise DamagedCheckpoint(f"{path / name} does not match its SHA-256")
+            return _unpack(json.loads((path / _TREE).read_text()), load_tensors(path / _TENSORS))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedCheckpoint(f"{path}: {error}") from error
+
+
+def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """The tree as JSON; each tensor goes into `tensors` and leaves its name behind."""
+    if isinstance(value, Tensor):
+        tensors[path] = value
+        return {"tensor": path}
+    if isinstance(value, dict):  # as pairs, because JSON turns every key into a string
+        return {"pairs": [[key, _pack(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {"list": [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    raise TypeError(f"{path}: a {type(value).__name__} cannot be saved; use tensors, numbers, strings and containers")
+
+
+def _unpack(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    ((kind, content),) = node.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "pairs":
+        return {key: _unpack(item, tensors) for key, item in content}
+    if kind == "list":
+        return [_unpack(item, tensors) for item in content]
+    return content

@@ -1,0 +1,158 @@
+"""The only training loop: every objective, every topology, CPU and CUDA."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moon.chance import derive
+from moon.objectives import Objective
+from moon.sparse import Topology
+from moon.training.checkpoint import Checkpoints
+from moon.training.vote import WeightVote
+
+Record = dict[str, float | int | None]
+
+
+class EpochBatches(Protocol):
+    """What the loop needs of the data: a length in batches, and the batches of any epoch."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, epoch: int) -> Iterable[tuple[Tensor, Tensor]]: ...
+
+
+class Diverged(Exception):
+    """The loss became NaN or infinite."""
+
+
+class Training:
+    """A training run that can be put down at the end of any epoch and taken up again, bit for bit.
+
+    `rate` maps the share of steps done to the learning rate. The model votes at the end of each epoch from
+    `vote_from` on. With `precision=torch.bfloat16` the forward pass is autocast; weights and loss stay float32.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        objective: Objective,
+        topology: Topology,
+        rate: Callable[[float], float],
+        batches: EpochBatches,
+        *,
+        epochs: int,
+        vote_from: int | None = None,
+        precision: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
+        self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
+        self.precision, self.vote_from = precision, vote_from
+        self.vote = None if vote_from is None else WeightVote(model, topology)
+        self.next_epoch = 0
+        self.device = next(model.parameters()).device
+        if vote_from is not None and vote_from * len(batches) < topology.frozen_after:
+            frozen = -(-topology.frozen_after // len(batches))
+            raise ValueError(
+                f"voting begins with epoch {vote_from}, but the masks change until epoch {frozen} of {epochs}; "
+                f"let the vote be the last {epochs - frozen} epochs or fewer, or end the rewiring earlier"
+            )
+
+    def run(
+        self,
+        *,
+        checkpoints: Checkpoints | None = None,
+        checkpoint_seconds: float = 0.0,
+        watch: Callable[[nn.Module], Record] | None = None,
+        on_step: Callable[[int, int, Callable[[], float]], object] | None = None,
+        on_epoch: Callable[[Record], object] | None = None,
+    ) -> nn.Module:
+        """Train from `next_epoch` to the end and return the model: the elected one if there was a vote.
+
+        `watch` looks at the model after each epoch and adds to its record; `on_step(epoch, step, loss)` is for
+        progress bars, and only calling `loss()` waits for the device; `on_epoch` gets the record before the checkpoint
+        is written, at most every `checkpoint_seconds`.
+        """
+        saved_at = time.monotonic()
+        while self.next_epoch < self.epochs:
+            started = time.monotonic()
+            epoch = self.next_epoch
+            record = self._epoch(epoch, on_step)
+            if watch is not None:
+                record |= watch(self.model)
+            record["seconds"] = round(time.monotonic() - started, 3)
+            if self.vote is not None and self.vote_from is not None and epoch >= self.vote_from:
+                self.vote.cast(self.model)
+            self.next_epoch += 1
+            if on_epoch is not None:
+                on_epoch(record)
+            due = time.monotonic() - saved_at >= checkpoint_seconds or self.next_epoch == self.epochs
+            if checkpoints is not None and due:
+                checkpoints.save(self.next_epoch, self.state_dict())
+                saved_at = time.monotonic()
+        if self.vote is None:
+            return self.model
+        return self.vote.elect(self.batches.epoch(self.epochs))
+
+    def _epoch(self, epoch: int, on_step: Callable[[int, int, Callable[[], float]], object] | None) -> Record:
+        # Chance restarts each epoch from the seed, so there is no random state to save.
+        torch.manual_seed(derive(self.seed, epoch))
+        self.model.train()
+        autocast = torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
+        steps = len(self.batches)
+        total = torch.zeros((), device=self.device)
+        first_bad = torch.full((), steps, device=self.device)  # found without waiting for the device
+        lr = 0.0
+        for step, (x, y) in enumerate(self.batches.epoch(epoch)):
+            lr = self.rate((epoch * steps + step) / (self.epochs * steps))
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            with autocast:
+                loss = self.objective(self.model, x, y, epoch=epoch)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.topology.step()
+            loss = loss.detach()
+            total += loss
+            first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
+            if on_step is not None:
+                on_step(epoch, step, loss.item)
+        if (bad := int(first_bad)) < steps:
+            raise Diverged(
+                f"the loss is not finite since epoch {epoch}, step {bad} of {steps}; "
+                "try a lower learning rate; the last checkpoint is kept"
+            )
+        return {
+            "epoch": epoch,
+            "loss": float(total) / steps,
+            "lr": lr,
+            "density": self.topology.density(),
+            "turnover": self.topology.turnover(),
+            **self.objective.log(epoch),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "next_epoch": self.next_epoch,
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "objective": dict(self.objective.state_dict()),
+            "topology": self.topology.state_dict(),
+            "vote": {} if self.vote is None else self.vote.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.objective.load_state_dict(state["objective"])
+        self.topology.load_state_dict(state["topology"])
+        if self.vote is not None:
+            self.vote.load_state_dict(state["vote"])
+        self.next_epoch = state["next_epoch"]

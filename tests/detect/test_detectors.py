@@ -1,0 +1,134 @@
+"""Every detector's formula on literals; what holds for all of them is in laws/."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from moon import Energy, Evidence, Klm, Knn, MaxLogit, Msp, Odin, Unknown, open_head
+
+# exp(logits): the first input is known, the second says "unknown".
+OPEN = Evidence(torch.tensor([[6.0, 1.0, 1.0], [1.0, 2.0, 5.0]]).log(), torch.zeros(2, 4), 2)
+CLOSED = Evidence(torch.tensor([[6.0, 2.0], [1.0, 3.0]]).log(), torch.zeros(2, 4), 2)
+
+
+def close(scores, *expected):
+    assert scores.tolist() == pytest.approx(list(expected), rel=1e-5)
+
+
+def test_msp():
+    close(Msp().score(OPEN), 0.75, 0.25)  # softmax over three, maximum over two
+    close(Msp().score(CLOSED), 0.75, 0.75)
+
+
+def test_energy():
+    close(Energy().score(OPEN), math.log(7), math.log(3))
+    close(Energy(released=True).score(OPEN), math.log(8), math.log(8))
+    close(Energy(temperature=2.0).score(CLOSED), 2 * math.log(6**0.5 + 2**0.5), 2 * math.log(1 + 3**0.5))
+
+
+def test_max_logit():
+    close(MaxLogit().score(OPEN), math.log(6), math.log(2))
+    close(MaxLogit(released=True).score(OPEN), math.log(6), math.log(5))
+
+
+def test_unknown():
+    close(Unknown().score(OPEN), -1 / 8, -5 / 8)
+    with pytest.raises(ValueError, match="open head"):
+        Unknown().score(CLOSED)
+
+
+def test_odin_scores_at_its_temperature():
+    roots = torch.tensor([[6.0, 1.0, 1.0], [1.0, 2.0, 5.0]]).sqrt()
+    p = roots / roots.sum(1, keepdim=True)
+    close(Odin(temperature=2.0).score(OPEN), p[0, 0].item(), p[1, 1].item())
+    close(Odin(temperature=2.0, released=True).score(OPEN), p[0, 0].item(), p[1, 2].item())
+
+
+def test_odin_steps_towards_the_predicted_class():
+    # f(x) = W x for x with 2 channels of one pixel: prediction 0, loss gradient known in sign.
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False))
+    model[1].weight.data = torch.tensor([[1.0, -1.0], [0.0, 0.0]])
+    x = torch.tensor([2.0, 1.0]).view(1, 2, 1, 1)
+    moved = Odin(temperature=1.0, epsilon=0.1, std=(0.5, 0.25)).perturb(model, x)
+    # The gradient of -log p_0 is negative in channel 0 and positive in channel 1; each step is epsilon / std.
+    close(moved.flatten(), 2.0 + 0.1 / 0.5, 1.0 - 0.1 / 0.25)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_odin_takes_the_sign_of_zero_as_plus():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
+    model[1].weight.data.zero_()
+    close(Odin(epsilon=0.5).perturb(model, torch.ones(1, 1, 1, 1)).flatten(), 0.5)
+
+
+def test_odin_s_pseudo_label_is_a_known_class():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
+    model = open_head(model)
+    model[1].weight.data = torch.tensor([[1.0], [5.0]])  # the unknown output is larger
+    x = torch.ones(1, 1, 1, 1)
+    # Towards the known class means away from the unknown one: a smaller x. The released rule goes the other way.
+    assert Odin(temperature=1.0, epsilon=0.1).perturb(model, x).item() < 1
+    assert Odin(temperature=1.0, epsilon=0.1, released=True).perturb(model, x).item() > 1
+
+
+def test_knn_in_literals():
+    bank = Evidence(torch.zeros(3, 2), torch.tensor([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]), 2)
+    query = Evidence(torch.zeros(1, 2), torch.tensor([[5.0, 0.0]]), 2)
+    close(Knn(k=1).fit(bank).score(query), 0.0)
+    close(Knn(k=2).fit(bank).score(query), -2.0)
+    close(Knn(k=3).fit(bank).score(query), -4.0)
+
+
+def test_knn_against_all_distances(monkeypatch):
+    monkeypatch.setattr("moon.detect.knn._SIMILARITIES", 100)  # several chunks
+    bank, queries = torch.randn(60, 16), torch.randn(25, 16)
+    unit = [t / t.norm(dim=1, keepdim=True) for t in (bank, queries)]
+    expected = -torch.cdist(unit[1].double(), unit[0].double()).square().sort(1).values[:, 6]
+    fitted = Knn(k=7).fit(Evidence(torch.zeros(60, 2), bank, 2))
+    scores = fitted.score(Evidence(torch.zeros(25, 2), queries, 2))
+    torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_klm_in_literals():
+    fitted = Klm().fit(CLOSED)  # one template a class: the two rows themselves
+    close(fitted.score(CLOSED), 0.0, 0.0)
+    query = Evidence(torch.zeros(1, 2), torch.zeros(1, 4), 2)  # p = 1/2 1/2
+    to_first = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    close(fitted.score(query), -to_first)
+
+
+def test_klm_has_k_templates_and_one_hot_for_a_class_never_predicted():
+    only_first = Evidence(torch.tensor([[6.0, 1.0, 1.0]]).log(), torch.zeros(1, 4), 2)
+    assert Klm().fit(only_first).log_templates.shape == (2, 3)
+    assert Klm(released=True).fit(only_first).log_templates.shape == (3, 3)
+    templates = Klm().fit(only_first).log_templates.exp()
+    torch.testing.assert_close(templates, torch.tensor([[0.75, 0.125, 0.125], [0.0, 1.0, 0.0]]))
+
+
+def test_klm_groups_by_the_known_prediction():
+    # The second input's largest output is the unknown one; it belongs to class 1 all the same.
+    templates = Klm().fit(OPEN).log_templates.exp()
+    torch.testing.assert_close(templates, torch.tensor([[0.75, 0.125, 0.125], [0.125, 0.25, 0.625]]))
+
+
+@pytest.mark.parametrize("detector", [Knn(), Klm()])
+def test_an_unfitted_detector_says_so(detector):
+    with pytest.raises(ValueError, match="not fitted"):
+        detector.score(OPEN)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: Odin(temperature=0), "temperature"),
+        (lambda: Odin(epsilon=-1), "epsilon"),
+        (lambda: Energy(temperature=-1), "temperature"),
+        (lambda: Knn(k=0), "k must be"),
+        (lambda: Knn(k=3).fit(OPEN), "needs 3 known features"),
+    ],
+)
+def test_wrong_settings_are_refused(make, what):
+    with pytest.raises(ValueError, match=what):
+        make()

@@ -1,0 +1,35 @@
+import pytest
+import torch
+
+from moon import lenet, look, open_head, resnet18, resnet50
+from moon.nets import NETS
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "features", "parameters"),
+    [
+        (lambda: resnet18(10), (2, 3, 32, 32), 512, 11_173_962),
+        (lambda: lenet(10), (2, 1, 28, 28), 84, 61_706),
+        (lambda: lenet(10, in_channels=3), (2, 3, 32, 32), 84, 62_006),
+    ],
+)
+def test_shapes_and_sizes(make, shape, features, parameters):
+    model = make()
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    e = look(model, torch.randn(shape))
+    assert e.logits.shape == (2, 10)
+    assert e.features.shape == (2, features)
+    assert look(open_head(model), torch.randn(shape)).logits.shape == (2, 11)
+
+
+def test_resnet50_is_the_standard_one():
+    model = resnet50()
+    assert sum(p.numel() for p in model.parameters()) == 25_557_032
+    assert "layer1.0.downsample.0.weight" in model.state_dict()
+    assert look(model.eval(), torch.randn(1, 3, 64, 64)).features.shape == (1, 2048)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_net_takes_classes_and_channels(name):
+    model = NETS[name](num_classes=7, in_channels=1).eval()
+    assert model(torch.randn(1, 1, 32, 32)).shape == (1, 7)

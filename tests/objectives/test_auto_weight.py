@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from moon import AutoWeight
+
+
+def observed(weight: AutoWeight, *betas: float) -> AutoWeight:
+    for beta in betas:
+        weight.observe(torch.tensor([0.5, 0.5]), torch.tensor([2 * beta, 2 * beta]))
+    return weight
+
+
+def test_beta_is_the_moving_average_that_starts_with_the_first_batch():
+    weight = AutoWeight(epochs=10, smoothing=0.25)
+    weight.observe(torch.tensor([0.0, 0.5]), torch.tensor([1.0, 4.0]))  # mean of 1 and 2
+    assert weight.beta.item() == pytest.approx(1.5)
+    weight.observe(torch.tensor([0.0]), torch.tensor([5.5]))
+    assert weight.beta.item() == pytest.approx(0.75 * 1.5 + 0.25 * 5.5)
+
+
+def test_algorithm_1_in_literals():
+    weight = observed(AutoWeight(epochs=100, quiet_epochs=5, final=1.0), 3.2)
+    assert [weight(epoch).item() for epoch in range(5)] == [0.0] * 5
+    assert weight(5).item() == pytest.approx(3.2 / 64)
+    assert weight(52).item() == pytest.approx(0.05 + (1 - 0.05) * 47 / 94)
+    assert weight(99).item() == 1.0  # exactly, in the last epoch
+
+
+def test_steps_are_equal():
+    weight = observed(AutoWeight(epochs=20, quiet_epochs=4, final=2.0), 1.0)
+    w = [weight(epoch).item() for epoch in range(4, 20)]
+    steps = [b - a for a, b in zip(w, w[1:], strict=False)]
+    assert steps == pytest.approx([steps[0]] * 15, rel=1e-4)
+
+
+def test_a_final_weight_below_the_first_falls():
+    weight = observed(AutoWeight(epochs=10, quiet_epochs=2, final=0.0), 6.4)
+    assert weight(2).item() == pytest.approx(0.1)
+    assert weight(9).item() == 0.0
+
+
+def test_extremes_of_the_quiet_time():
+    assert AutoWeight(epochs=3, quiet_epochs=0)(0).item() == 0.0  # nothing observed: from zero
+    assert observed(AutoWeight(epochs=3, quiet_epochs=2), 1.0)(2).item() == 1.0  # one loud epoch, the last
+    assert AutoWeight(epochs=1, quiet_epochs=0)(0).item() == 1.0
+
+
+def test_its_state_survives():
+    weight = observed(AutoWeight(epochs=10), 1.0, 2.0)
+    other = AutoWeight(epochs=10)
+    other.load_state_dict(weight.state_dict())
+    assert torch.equal(other(7), weight(7))
+    assert list(weight.state_dict()) == ["beta"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 5},
+        {"epochs": 10, "quiet_epochs": -1},
+        {"epochs": 10, "final": -1.0},
+        {"epochs": 10, "init_factor": 0.0},
+        {"epochs": 10, "smoothing": 0.0},
+    ],
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"quiet_epochs|must be"):
+        AutoWeight(**wrong)

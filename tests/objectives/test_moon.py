@@ -1,0 +1,94 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from moon import AutoWeight, Moon, lenet, moon_loss, open_head
+
+
+def test_eq_1_in_literals():
+    # exp(logits): sample 0 predicts class 0 rightly; sample 1 is class 0 but predicts 1, with p = 1/4, 1/2 | 1/4.
+    logits = torch.tensor([[4.0, 2.0, 2.0], [1.0, 2.0, 1.0]]).log()
+    y, w = torch.tensor([0, 0]), 2.0
+    right = -math.log(1 / 2)
+    wrong = -(1 + w / (1 + w * 0.25)) * math.log(1 / 4)
+    assert moon_loss(logits, y, w).item() == pytest.approx((right + wrong) / 2)
+
+
+def test_a_sample_predicted_unknown_counts_as_wrong():
+    logits = torch.tensor([[2.0, 1.0, 3.0]]).log()
+    expected = -(1 + 1 / (1 + 0.5)) * math.log(1 / 3)
+    assert moon_loss(logits, torch.tensor([0]), 1.0).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("p_y", [0.05, 0.3])
+@pytest.mark.parametrize("w", [0.1, 1.0, 2.0])
+def test_the_gradient_of_the_unknown_logit_is_the_derived_one(w, p_y):
+    # dL/dz = (1 + w/(1+wp)) p - CE w^2 p (1-p) / (1+wp)^2 on a wrongly predicted sample.
+    p = 0.1
+    logits = torch.tensor([[p_y, 1 - p_y - p, p]], dtype=torch.float64).log().requires_grad_()
+    moon_loss(logits, torch.tensor([0]), w).backward()
+    ce = -math.log(p_y)
+    expected = (1 + w / (1 + w * p)) * p - ce * w**2 * p * (1 - p) / (1 + w * p) ** 2
+    assert logits.grad[0, 2].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_unknown_rises_only_where_the_loss_is_large_enough():
+    # At small p_{K+1} the gradient is negative, so that the output rises, only if CE > (1 + w) / w^2.
+    for ce, rises in ((1.9, False), (2.1, True)):
+        p_y, p = math.exp(-ce), 1e-6
+        logits = torch.tensor([[p_y, 1 - p_y - p, p]], dtype=torch.float64).log().requires_grad_()
+        moon_loss(logits, torch.tensor([0]), 1.0).backward()
+        assert (logits.grad[0, 2] < 0) == rises
+
+
+def test_weight_zero_is_cross_entropy():
+    logits, y = torch.randn(32, 11), torch.randint(10, (32,))
+    torch.testing.assert_close(moon_loss(logits, y, 0.0), cross_entropy(logits, y))
+
+
+def test_half_precision_logits_are_widened():
+    logits = torch.randn(8, 5).bfloat16()
+    assert moon_loss(logits, torch.zeros(8).long(), 1.0).dtype == torch.float32
+
+
+def test_a_head_without_the_unknown_output_is_refused():
+    x, y = torch.randn(2, 1, 28, 28), torch.tensor([0, 9])
+    with pytest.raises(ValueError, match=r"open_head\(model\)"):
+        Moon(1.0)(lenet(10), x, y, epoch=0)
+
+
+def test_quiet_epochs_observe_and_loud_ones_do_not():
+    model = open_head(lenet(10))
+    objective = Moon(AutoWeight(epochs=4, quiet_epochs=2))
+    x, y = torch.randn(8, 1, 28, 28), torch.arange(8)
+    loss = objective(model, x, y, epoch=0)
+    torch.testing.assert_close(loss, cross_entropy(model(x), y))
+    beta = objective.weight.beta.clone()
+    assert beta > 0
+    loud = objective(model, x, y, epoch=3)
+    assert torch.equal(objective.weight.beta, beta)
+    torch.testing.assert_close(loud, moon_loss(model(x), y, 1.0))
+    assert objective.log(3) == {"w": 1.0}
+
+
+def test_a_constant_weight_is_constant():
+    model = open_head(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    x, y = torch.randn(5, 2, 2), torch.arange(5) % 3
+    for epoch in (0, 50):
+        torch.testing.assert_close(Moon(0.7)(model, x, y, epoch=epoch), moon_loss(model(x), y, 0.7))
+    with pytest.raises(ValueError, match="at least 0"):
+        Moon(-1.0)
+
+
+def test_the_epoch_may_be_a_tensor_on_the_device():
+    model = open_head(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    x, y = torch.randn(5, 2, 2), torch.arange(5) % 3
+    plain, captured = (Moon(AutoWeight(epochs=6, quiet_epochs=2)) for _ in range(2))
+    for epoch in range(6):
+        a = plain(model, x, y, epoch=epoch)
+        b = captured(model, x, y, epoch=torch.tensor(epoch))
+        assert torch.equal(a, b)
+    assert torch.equal(plain.weight.beta, captured.weight.beta)

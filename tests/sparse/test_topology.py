@@ -1,0 +1,183 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from moon import SET, Dense, DropSchedule, RigL, Static, uniform
+from moon.sparse import SparseTopology, sparse_weights
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9),
+}
+
+
+def backward(model):
+    model.zero_grad()
+    x = torch.randn(16, 1, 8, 8)
+    nn.functional.cross_entropy(model(x), torch.randint(4, (16,))).backward()
+
+
+def one_layer(weight, grad, density=0.5):
+    """A linear layer with this weight, gradient and number of connections, and RigL about to rewire it."""
+    layer = nn.Linear(len(weight), 1, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0, momentum=0.9)
+    topology = RigL(
+        layer, optimizer, sparsity=1 - density, schedule=DropSchedule(100, 1, 1.0), allocation=uniform
+    )
+    mask = torch.tensor([[w != 0 for w in weight]])
+    topology.load_state_dict({"steps": 50, "grown": torch.tensor(0), "masks": {"weight": mask}})
+    layer.weight.data = torch.tensor([weight])
+    layer.weight.grad = torch.tensor([grad])
+    optimizer.state[layer.weight]["momentum_buffer"] = torch.where(mask, 7.0, 0.0)
+    return layer, optimizer, topology
+
+
+def test_rewiring_in_literals():
+    # Connections 0..3; at step 50 of 100 half of them are dropped: 0.1 and -0.2. Growth wants 5, then 1 again.
+    layer, optimizer, topology = one_layer(
+        [0.1, -0.2, 3.0, -4.0, 0.0, 0.0, 0.0, 0.0], [0.0, 8.0, 9.0, 9.0, 0.5, -9.0, 1.0, 0.0]
+    )
+    topology.step()
+    # 1 was dropped and grown at once: it keeps its value and its momentum. 5 is new: it starts from zero.
+    assert layer.weight.tolist() == [[0.0, pytest.approx(-0.2), 3.0, -4.0, 0.0, 0.0, 0.0, 0.0]]
+    assert topology.masks["weight"].tolist() == [[False, True, True, True, False, True, False, False]]
+    momentum = optimizer.state[layer.weight]["momentum_buffer"]
+    assert momentum.tolist() == [[0.0, 7.0, 7.0, 7.0, 0.0, 0.0, 0.0, 0.0]]
+    assert topology.turnover() == 0.25
+
+
+def test_the_step_that_rewires_moves_no_weight(small_net):
+    model = small_net()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    topology = RigL(model, optimizer, sparsity=0.8, schedule=DropSchedule(10, 2))
+    bias = model[4].bias.detach().clone()
+    moved = []
+    for _ in range(4):
+        backward(model)
+        topology.step()
+        moved.append(not torch.equal(bias, model[4].bias))
+        bias = model[4].bias.detach().clone()
+    assert moved == [True, True, False, True]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", [Static, SET, RigL])
+def test_the_invariant_holds_after_every_step(kind, optimizer, small_net):
+    model = small_net()
+    optimizer = OPTIMIZERS[optimizer](model.parameters())
+    schedule = None if kind is Static else DropSchedule(8, 2, 0.5)
+    topology = kind(model, optimizer, 0.9, schedule) if schedule else kind(model, optimizer, 0.9)
+    counts = {name: int(mask.sum()) for name, mask in topology.masks.items()}
+    for _ in range(12):
+        backward(model)
+        topology.step()
+        for name, weight in sparse_weights(model).items():
+            mask = topology.masks[name]
+            assert int(mask.sum()) == counts[name]
+            pruned = weight.detach()[~mask]
+            assert not pruned.any()
+            assert not torch.signbit(pruned).any()  # +0.0, not -0.0
+            for value in optimizer.state[weight].values():
+                if isinstance(value, torch.Tensor) and value.shape == weight.shape:
+                    assert not value[~mask].any()
+
+
+def test_a_nan_gradient_cannot_enter_a_pruned_weight():
+    layer, _, topology = one_layer([0.0, 2.0], [float("nan"), 0.0])
+    topology.schedule = DropSchedule(0)
+    topology.step()
+    assert layer.weight[0, 0] == 0
+
+
+def test_counts_are_exact_and_densities_measured(small_net):
+    model = small_net()
+    topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.9, allocation=uniform)
+    assert {n: int(m.sum()) for n, m in topology.masks.items()} == {"0.weight": 7, "4.weight": 819, "6.weight": 6}
+    assert topology.density() == pytest.approx(832 / (72 + 8192 + 64))
+
+
+def test_dense_layers_biases_and_norms_are_left_alone(small_net):
+    model = small_net()
+    before = copy.deepcopy(model.state_dict())
+    topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5, dense=["6.weight"])
+    assert "6.weight" not in topology.masks
+    assert topology.masks["0.weight"].all()  # ERK makes the first convolution dense
+    for name, value in model.state_dict().items():
+        if name not in ("4.weight",):
+            assert torch.equal(value, before[name]), name
+
+
+def test_masks_differ_by_seed_and_not_by_call(small_net):
+    def masks(seed):
+        model = small_net()
+        return Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.9, seed=seed).masks["4.weight"]
+
+    assert torch.equal(masks(1), masks(1))
+    assert not torch.equal(masks(1), masks(2))
+
+
+def test_channels_last_weights_are_rewired_alike(small_net):
+    def train(layout):
+        torch.manual_seed(3)
+        model = small_net().to(memory_format=layout)
+        topology = RigL(model, OPTIMIZERS["sgd"](model.parameters()), 0.9, DropSchedule(6, 2))
+        for step in range(6):
+            torch.manual_seed(step)
+            backward(model)
+            topology.step()
+        return topology.masks["0.weight"]
+
+    assert torch.equal(train(torch.contiguous_format), train(torch.channels_last))
+
+
+def test_attention_may_be_sparse_and_embeddings_not():
+    model = nn.ModuleDict({"e": nn.Embedding(5, 8), "a": nn.MultiheadAttention(8, 2), "n": nn.LayerNorm(8)})
+    assert list(sparse_weights(model)) == ["a.in_proj_weight", "a.out_proj.weight"]
+
+
+def test_tied_weights_are_masked_once():
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    model.b.weight = model.a.weight
+    assert list(sparse_weights(model)) == ["a.weight"]
+
+
+def test_dense_is_the_plain_optimizer(small_net):
+    model = small_net()
+    twin = copy.deepcopy(model)
+    optimizer, twin_optimizer = (OPTIMIZERS["sgd"](m.parameters()) for m in (model, twin))
+    topology = Dense(optimizer)
+    for step in range(3):
+        for m, act in ((model, topology.step), (twin, twin_optimizer.step)):
+            torch.manual_seed(step)
+            backward(m)
+            act()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert (topology.density(), topology.is_frozen, topology.masks) == (1.0, True, {})
+
+
+def test_the_topology_of_a_model_is_found(small_net):
+    model = small_net()
+    assert SparseTopology.of(model) is None
+    topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5)
+    assert SparseTopology.of(model) is topology
+
+
+def test_what_cannot_be_made_sparse_is_refused(small_net):
+    model = small_net()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    with pytest.raises(ValueError, match="sparsity must be in"):
+        Static(model, optimizer, 95)
+    with pytest.raises(ValueError, match="no weight is called"):
+        Static(model, optimizer, 0.5, dense=["fc.weight"])
+    with pytest.raises(ValueError, match="does not update"):
+        Static(small_net(), optimizer, 0.5)
+    topology = RigL(model, optimizer, 0.5, DropSchedule(10, 1))
+    backward(model)
+    topology.step()
+    model.zero_grad()
+    with pytest.raises(ValueError, match="has no gradient"):
+        topology.step()

@@ -1,0 +1,123 @@
+import pytest
+import torch
+from torch import nn
+
+from moon import Evidence, OpenHead, lenet, look, open_head, read, resnet18
+
+LN2 = 0.6931471805599453
+
+
+def test_open_evidence_in_literals():
+    # exp(logits) = 2 1 1 | 4: one softmax over all four outputs.
+    e = Evidence(torch.tensor([[LN2, 0.0, 0.0, 2 * LN2]]), torch.zeros(1, 5), 3)
+    assert e.is_open
+    torch.testing.assert_close(e.known, torch.tensor([[0.25, 0.125, 0.125]]))
+    torch.testing.assert_close(e.unknown, torch.tensor([0.5]))
+    torch.testing.assert_close(e.known_logits, torch.tensor([[LN2, 0.0, 0.0]]))
+    assert e.prediction.tolist() == [0]  # over the known classes, though the unknown output is larger
+    torch.testing.assert_close(e.confidence, torch.tensor([0.25]))
+
+
+def test_a_k_way_model_has_no_unknown():
+    e = Evidence(torch.tensor([[LN2, 0.0, 0.0]]), torch.zeros(1, 5), 3)
+    assert not e.is_open
+    assert e.unknown.tolist() == [0.0]
+    torch.testing.assert_close(e.known, torch.tensor([[0.5, 0.25, 0.25]]))
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+def test_wrong_number_of_outputs_is_refused(outputs):
+    with pytest.raises(ValueError, match="num_known=3"):
+        Evidence(torch.zeros(2, outputs), torch.zeros(2, 5), 3)
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="2 features for 3 logits"):
+        Evidence(torch.zeros(3, 3), torch.zeros(2, 5), 3)
+    with pytest.raises(ValueError, match="1 labels for 3 logits"):
+        Evidence(torch.zeros(3, 3), torch.zeros(3, 5), 3, torch.zeros(1))
+
+
+def test_open_head_adds_one_output_and_keeps_the_known_rows():
+    model = resnet18(10)
+    old = model.fc.weight.clone(), model.fc.bias.clone()
+    opened = open_head(model)
+    assert opened is model
+    assert isinstance(model.fc, OpenHead)
+    assert model.fc.out_features == 11
+    assert model.fc.num_known == 10
+    torch.testing.assert_close(model.fc.weight[:10], old[0])
+    torch.testing.assert_close(model.fc.bias[:10], old[1])
+    assert model.fc.weight[10].abs().sum() > 0
+
+
+def test_open_head_of_nested_and_bare_classifiers():
+    nested = nn.ModuleDict({"trunk": nn.Linear(4, 4), "head": nn.Sequential(nn.ReLU(), nn.Linear(4, 7, bias=False))})
+    open_head(nested)
+    assert nested.head[1].out_features == 8
+    assert nested.head[1].bias is None
+    assert open_head(nn.Linear(3, 2)).out_features == 3
+
+
+def test_open_head_asks_a_model_that_knows_its_classifier():
+    class Timm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.late = nn.Linear(4, 5), nn.Linear(4, 4)
+
+        def get_classifier(self):
+            return self.head
+
+    model = open_head(Timm())
+    assert model.head.out_features == 6
+    assert not isinstance(model.late, OpenHead)
+
+
+def test_open_head_refuses_what_it_cannot_open():
+    with pytest.raises(ValueError, match="no Linear classifier"):
+        open_head(nn.Sequential(nn.Conv2d(1, 1, 1)))
+    with pytest.raises(ValueError, match="already has an open head"):
+        open_head(open_head(lenet()))
+
+
+def test_look_sees_the_input_of_the_classifier_and_is_differentiable(small_net):
+    model = open_head(small_net())
+    x = torch.randn(6, 1, 8, 8, requires_grad=True)
+    e = look(model, x, torch.arange(6) % 4)
+    assert (e.num_known, e.logits.shape, e.features.shape) == (4, (6, 5), (6, 16))
+    torch.testing.assert_close(model[6](e.features), e.logits)
+    e.confidence.sum().backward()
+    assert x.grad is not None
+    assert not model[6]._forward_pre_hooks
+
+
+def test_look_refuses_features_that_are_not_vectors():
+    with pytest.raises(ValueError, match="3 dimensions"):
+        look(nn.Linear(4, 2), torch.zeros(2, 3, 4))
+
+
+def test_read_is_in_evaluation_mode_and_leaves_the_model_as_found(small_net):
+    model = small_net()
+    model[2].eval()
+    modes = [module.training for module in model.modules()]
+    statistics = model[1].running_mean.clone()
+    batches = [(torch.randn(5, 1, 8, 8), torch.arange(5) % 4), (torch.randn(3, 1, 8, 8), torch.zeros(3).long())]
+    e = read(model, batches)
+    assert len(e) == 8
+    assert not e.logits.requires_grad
+    assert e.labels.tolist() == [0, 1, 2, 3, 0, 0, 0, 0]
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model[1].running_mean, statistics)
+    model.eval()
+    torch.testing.assert_close(e.logits[:5], model(batches[0][0]))
+
+
+def test_read_takes_batches_without_labels_and_refuses_none(small_net):
+    assert read(small_net(), [torch.randn(2, 1, 8, 8)]).labels is None
+    with pytest.raises(ValueError, match="no batch"):
+        read(small_net(), [])
+
+
+def test_to_converts_the_numbers_but_not_the_labels(evidence):
+    e = evidence().to(torch.float64)
+    assert (e.logits.dtype, e.features.dtype, e.labels.dtype) == (torch.float64, torch.float64, torch.int64)

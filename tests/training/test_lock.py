@@ -1,0 +1,20 @@
+import subprocess
+import sys
+
+import pytest
+
+from moon.training import RunLocked, locked
+
+
+def test_a_second_process_is_refused(tmp_path):
+    code = "import sys, pathlib; from moon.training import locked\nwith locked(pathlib.Path(sys.argv[1])): input()"
+    arguments = [sys.executable, "-c", code + "\n", str(tmp_path)]
+    with locked(tmp_path), subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as other:
+        assert b"RunLocked" in other.communicate(timeout=60)[1]
+
+
+def test_it_is_free_again_afterwards(tmp_path):
+    with locked(tmp_path), pytest.raises(RunLocked, match="another process"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass

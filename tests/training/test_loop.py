@@ -1,0 +1,137 @@
+import pytest
+import torch
+
+from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, RigL, open_head
+from moon.training import Checkpoints, CosineRate, Diverged, Training
+
+
+class Noise:
+    """Four batches an epoch whose content depends on the epoch alone."""
+
+    def __len__(self):
+        return 4
+
+    def epoch(self, epoch):
+        chance = torch.Generator().manual_seed(epoch)
+        for _ in range(4):
+            y = torch.randint(4, (16,), generator=chance)
+            yield torch.randn(16, 1, 8, 8, generator=chance) + y.view(-1, 1, 1, 1), y
+
+
+def training(small_net, epochs=5, vote_from=4, t_end=14, precision=torch.float32, rate=0.1):
+    torch.manual_seed(0)
+    model = open_head(small_net())
+    model.insert(6, torch.nn.Dropout(0.2))  # draws from torch's own chance
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    topology = RigL(model, optimizer, 0.8, DropSchedule(t_end, 3))
+    objective = Moon(AutoWeight(epochs, quiet_epochs=1))
+    return Training(
+        model,
+        optimizer,
+        objective,
+        topology,
+        CosineRate(rate, 0.01),
+        Noise(),
+        epochs=epochs,
+        vote_from=vote_from,
+        precision=precision,
+        seed=7,
+    )
+
+
+def test_it_learns_votes_and_records(small_net):
+    records = []
+    elected = training(small_net, epochs=6, vote_from=4).run(
+        watch=lambda model: {"val_accuracy": 1.0}, on_epoch=records.append
+    )
+    assert [r["epoch"] for r in records] == list(range(6))
+    assert records[-1]["loss"] < 0.7 * records[0]["loss"]
+    assert {"loss", "lr", "density", "turnover", "w", "val_accuracy", "seconds"} <= records[0].keys()
+    assert records[0]["w"] == 0
+    assert records[-1]["w"] == 1
+    assert records[-1]["turnover"] > 0
+    assert all(r["density"] == records[0]["density"] for r in records)
+    assert (elected[4].weight == 0).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_resuming_is_bit_identical(small_net, tmp_path, stop):
+    whole = training(small_net)
+    expected = whole.run()
+
+    class Stop(Exception):
+        pass
+
+    def interrupt(record):
+        if record["epoch"] == stop:
+            raise Stop
+
+    first = training(small_net)
+    checkpoints = Checkpoints(tmp_path)
+    if stop < 5:
+        with pytest.raises(Stop):
+            first.run(checkpoints=checkpoints, on_epoch=interrupt)
+    else:
+        first.run(checkpoints=checkpoints)
+    second = training(small_net)
+    second.load_state_dict(checkpoints.latest()[1])
+    assert second.next_epoch == min(stop, 5)
+    result = second.run()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, result.state_dict()[name]), name
+    for name, mask in whole.topology.masks.items():
+        assert torch.equal(mask, second.topology.masks[name])
+    assert torch.equal(whole.objective.weight.beta, second.objective.weight.beta)
+
+
+def test_checkpoints_are_no_more_frequent_than_asked(small_net, tmp_path):
+    numbers = []
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save = lambda number, state: numbers.append(number)
+    training(small_net).run(checkpoints=checkpoints, checkpoint_seconds=1000)
+    assert numbers == [5]  # the end is always saved
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(small_net, tmp_path):
+    run = training(small_net)
+    checkpoints = Checkpoints(tmp_path)
+    whole = run.objective.forward
+
+    def bad_in_epoch_2(model, x, y, *, epoch):
+        loss = whole(model, x, y, epoch=epoch)
+        run.calls = getattr(run, "calls", 0) + 1
+        return loss * float("nan") if run.calls == 11 else loss
+
+    run.objective.forward = bad_in_epoch_2
+    with pytest.raises(Diverged, match="epoch 2, step 2 of 4"):
+        run.run(checkpoints=checkpoints)
+    assert checkpoints.latest()[0] == 2  # the last good one
+
+
+def test_a_vote_that_begins_before_the_masks_are_frozen_is_refused_at_once(small_net):
+    with pytest.raises(ValueError, match="let the vote be the last 1 epochs or fewer"):
+        training(small_net, vote_from=3, t_end=16)
+
+
+def test_the_learning_rate_follows_the_recipe(small_net):
+    records = []
+    training(small_net, rate=0.2).run(on_epoch=records.append)
+    assert records[-1]["lr"] == pytest.approx(CosineRate(0.2, 0.01)(19 / 20))
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # torch's own words where the CPU lacks bfloat16
+def test_bfloat16_keeps_float32_weights_and_loss(small_net):
+    records = []
+    run = training(small_net, precision=torch.bfloat16, epochs=2, vote_from=None, t_end=4)
+    model = run.run(on_epoch=records.append)
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert records[-1]["loss"] < 5
+
+
+def test_plain_training_is_the_same_loop(small_net):
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = Training(model, optimizer, CrossEntropy(), Dense(optimizer), CosineRate(0.1, 0.0), Noise(), epochs=2)
+    steps = []
+    assert run.run(on_step=lambda epoch, step, loss: steps.append((epoch, step, loss()))) is model
+    assert [s[:2] for s in steps] == [(e, s) for e in range(2) for s in range(4)]
