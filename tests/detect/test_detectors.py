@@ -14,7 +14,7 @@ CLOSED = Evidence(torch.tensor([[6.0, 2.0], [1.0, 3.0]]).log(), torch.zeros(2, 4
 
 
 def close(scores, *expected):
-    assert scores.tolist() == pytest.approx(list(expected), rel=1e-5)
+    assert scores.tolist() == pytest.approx(list(expected), rel=1e-5, abs=1e-6)
 
 
 def test_msp():

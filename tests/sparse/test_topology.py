@@ -25,9 +25,7 @@ def one_layer(weight, grad, density=0.5):
     """A linear layer with this weight, gradient and number of connections, and RigL about to rewire it."""
     layer = nn.Linear(len(weight), 1, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0, momentum=0.9)
-    topology = RigL(
-        layer, optimizer, sparsity=1 - density, schedule=DropSchedule(100, 1, 1.0), allocation=uniform
-    )
+    topology = RigL(layer, optimizer, sparsity=1 - density, schedule=DropSchedule(100, 1, 1.0), allocation=uniform)
     mask = torch.tensor([[w != 0 for w in weight]])
     topology.load_state_dict({"steps": 50, "grown": torch.tensor(0), "masks": {"weight": mask}})
     layer.weight.data = torch.tensor([weight])
@@ -70,7 +68,7 @@ def test_the_invariant_holds_after_every_step(kind, optimizer, small_net):
     model = small_net()
     optimizer = OPTIMIZERS[optimizer](model.parameters())
     schedule = None if kind is Static else DropSchedule(8, 2, 0.5)
-    topology = kind(model, optimizer, 0.9, schedule) if schedule else kind(model, optimizer, 0.9)
+    topology = kind(model, optimizer, 0.9, schedule)
     counts = {name: int(mask.sum()) for name, mask in topology.masks.items()}
     for _ in range(12):
         backward(model)
@@ -171,6 +169,8 @@ def test_what_cannot_be_made_sparse_is_refused(small_net):
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     with pytest.raises(ValueError, match="sparsity must be in"):
         Static(model, optimizer, 95)
+    with pytest.raises(ValueError, match="needs to know when to rewire"):
+        RigL(model, optimizer, 0.5)
     with pytest.raises(ValueError, match="no weight is called"):
         Static(model, optimizer, 0.5, dense=["fc.weight"])
     with pytest.raises(ValueError, match="does not update"):

@@ -15,7 +15,9 @@ class Noise:
         chance = torch.Generator().manual_seed(epoch)
         for _ in range(4):
             y = torch.randint(4, (16,), generator=chance)
-            yield torch.randn(16, 1, 8, 8, generator=chance) + y.view(-1, 1, 1, 1), y
+            x = torch.randn(16, 1, 8, 8, generator=chance)
+            x[torch.arange(16), 0, 2 * y] += 3  # a bright row tells the class
+            yield x, y
 
 
 def training(small_net, epochs=5, vote_from=4, t_end=14, precision=torch.float32, rate=0.1):

@@ -8,7 +8,7 @@ description of itself and is refused.
 from __future__ import annotations
 
 import pickletools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -23,11 +23,11 @@ class _Global:
     name: str
 
 
-@dataclass
+@dataclass(eq=False)  # it may be the key of a dict until it is resolved
 class _Call:
     function: str
     arguments: tuple
-    state: Any = field(default=None)
+    state: Any = None
 
 
 _MARK = object()
@@ -128,7 +128,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _Call):
         if value.function == "_codecs.encode":
             text, encoding = value.arguments
-            return text.encode(encoding if encoding in ("latin1", "ascii") else "strict-only")
+            if encoding != "latin1":
+                raise PickleError(f"a byte string in {encoding}")
+            return text.encode("latin1")
         if value.function in ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"):
             _, shape, dtype, fortran, content = value.state
             if not (isinstance(dtype, _Call) and dtype.function == "numpy.dtype"):
@@ -136,6 +138,8 @@ def _plain(value: Any) -> Any:
             kind = np.dtype(_plain(dtype.arguments[0]))
             if kind.hasobject:
                 raise PickleError("an array of Python objects")
+            if dtype.state is not None:
+                kind = kind.newbyteorder(_plain(dtype.state[1]))
             content = _plain(content)
             if isinstance(content, str):  # Python 2 wrote byte strings
                 content = content.encode("latin1")

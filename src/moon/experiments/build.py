@@ -118,7 +118,7 @@ def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
         model,
         optimizer,
         recipe.sparsity,
-        schedule,
+        schedule if kind.rewires else None,
         pick(ALLOCATIONS, recipe.allocation, "allocation"),
         seed=recipe.seed,
     )

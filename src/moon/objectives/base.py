@@ -8,6 +8,11 @@ from typing import Self
 from torch import Tensor, nn
 
 
+def widened(logits: Tensor) -> Tensor:
+    """The logits in float32 at least, so that autocast does not reach the loss."""
+    return logits.float() if logits.element_size() < 4 else logits
+
+
 class Objective(nn.Module, ABC):
     """A loss that owns its forward pass; state that must survive a restart lives in buffers."""
 

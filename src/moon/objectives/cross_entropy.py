@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Objective
+from moon.objectives.base import Objective, widened
 
 
 class CrossEntropy(Objective):
     """-log p_y, mean over the batch."""
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
-        return cross_entropy(model(x).float(), y)
+        return cross_entropy(widened(model(x)), y)

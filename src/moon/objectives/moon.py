@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from moon.evidence import OpenHead, classifier_name
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective
+from moon.objectives.base import Objective, widened
 
 
 def _per_sample(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """-log p_y and p_{K+1} of one softmax over all outputs, at least in float32."""
-    log_p = (logits.float() if logits.element_size() < 4 else logits).log_softmax(1)
+    """-log p_y and p_{K+1} of one softmax over all outputs."""
+    log_p = widened(logits).log_softmax(1)
     return -log_p.gather(1, y[:, None]).squeeze(1), log_p[:, -1].exp()
 
 

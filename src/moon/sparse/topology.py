@@ -89,6 +89,7 @@ class SparseTopology(Topology):
     `dense` names weights to leave alone; layers that the allocation makes dense are left alone too.
     """
 
+    rewires: ClassVar[bool] = True  # whether it takes a schedule
     _of_model: ClassVar[WeakKeyDictionary[nn.Module, SparseTopology]] = WeakKeyDictionary()
 
     def __init__(
@@ -96,11 +97,18 @@ class SparseTopology(Topology):
         model: nn.Module,
         optimizer: Optimizer,
         sparsity: float,
-        schedule: DropSchedule,
+        schedule: DropSchedule | None = None,
         allocation: Allocation = erk,
         dense: Collection[str] = (),
         seed: int = 0,
     ) -> None:
+        if self.rewires != (schedule is not None):
+            raise ValueError(
+                f"{type(self).__name__} needs to know when to rewire: schedule=DropSchedule(t_end=steps)"
+                if self.rewires
+                else f"{type(self).__name__} never rewires; give it no schedule"
+            )
+        schedule = schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
         if unknown := set(dense) - weights.keys():
             raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moon.data import BENCHMARKS, DataError, benchmark, known_sets, open_set
+from moon.nets import NETS
+
+
+def test_the_table_is_consistent():
+    for name, row in BENCHMARKS.items():
+        assert row.name == name
+        assert len(row.mean) == len(row.std) == row.channels
+        assert row.net in NETS
+        assert row.near
+        assert row.far
+        assert name not in row.near + row.far
+
+
+def test_validation_comes_from_the_test_split_and_does_not_overlap(data_root):
+    sets = known_sets(data_root, benchmark(data_root, "mnist"))
+    assert {split: len(d.labels) for split, d in sets.items()} == {"train": 256, "test": 90, "val": 10}
+    assert sorted(sets["val"].labels) == list(range(10))
+
+
+def test_other_unknown_sets_may_be_named(data_root):
+    row = benchmark(data_root, "mnist", near=("mine",))
+    assert (row.near, row.far) == (("mine",), BENCHMARKS["mnist"].far)
+
+
+def test_a_set_of_one_s_own_is_a_benchmark(data_root):
+    (data_root / "mnist").rename(data_root / "ours")
+    row = benchmark(data_root, "ours")
+    assert (row.num_known, row.size, row.channels, row.net) == (10, 28, 1, "lenet")
+
+
+def test_unknown_benchmarks_name_the_nearest(tmp_path):
+    with pytest.raises(DataError, match="did you mean cifar10"):
+        benchmark(tmp_path, "cifer10")
+
+
+def test_labels_out_of_range_are_refused(data_root):
+    np.savez(data_root / "mnist" / "train.npz", images=np.zeros((2, 28, 28, 1), np.uint8), labels=np.array([0, 10]))
+    with pytest.raises(DataError, match=r"mnist/train: labels 0..10; the known classes are 0..9"):
+        known_sets(data_root, benchmark(data_root, "mnist"))
+
+
+def test_embedded_sets_need_no_root():
+    assert len(open_set(Path("nowhere"), "letters", "test").labels) == 1000

@@ -1,0 +1,189 @@
+"""Runs in their folders; the heart is that a run killed at any moment ends as if it had not been."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from moon.experiments import build
+from moon.experiments.run import Bench, load_model, load_result, read_log, run
+from moon.sparse import sparse_weights
+from moon.training import DamagedCheckpoint, RunLocked, locked
+
+EPOCHS, KILLS = 30, 22
+TRAIN = [
+    *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "8"),
+    *("--set", "quiet_epochs=8", "--delta-t", "20", "--checkpoint-seconds", "0"),
+]
+
+
+@pytest.fixture
+def bench(data_root):
+    return Bench.open(data_root, "mnist")
+
+
+def recipe(bench, objective="moon", **settings):
+    settings = {"epochs": 4, "batch_size": 64, "delta_t_steps": 3, "vote_share": 0.25, "t_end_share": 0.6} | settings
+    options = {"quiet_epochs": 1} if objective == "moon" else {}
+    return build.recipe(bench.row, objective, options=options, **settings)
+
+
+def quiet(*_):
+    pass
+
+
+def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
+    result = run(recipe(bench), tmp_path, bench, say=quiet)
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "recipe.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json",
+    }  # fmt: skip
+    assert result == load_result(tmp_path)
+    assert result["density"] == pytest.approx(0.05, abs=0.001)
+    assert result["voters"] == 1
+    assert result["turnover"] > 0
+    assert set(result["known"]) == {"accuracy", "ece", "ece_10_bins", "nll", "brier"}
+    assert result["images"] == {"train": 256, "test": 90, "val": 10}
+    model = load_model(tmp_path, bench.row)
+    zeros = sum(int((w == 0).sum()) for w in sparse_weights(model).values())
+    assert zeros / sum(w.numel() for w in sparse_weights(model).values()) >= 0.949
+    log = read_log(tmp_path)
+    assert [line["epoch"] for line in log] == [0, 1, 2, 3]
+    wanted = {"loss", "lr", "density", "turnover", "w", "val_accuracy", "p_unknown_correct", "p_unknown_wrong"}
+    assert wanted | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
+
+
+def test_a_plain_run_has_no_unknown_output(bench, tmp_path):
+    result = run(recipe(bench, "cross-entropy", vote_share=0.0), tmp_path, bench, say=quiet)
+    assert result["voters"] == 0
+    assert not any(key.startswith(("p_unknown", "w")) for key in read_log(tmp_path)[0])
+
+
+def test_a_finished_run_is_only_read(bench, tmp_path):
+    first = run(recipe(bench), tmp_path, bench, say=quiet)
+    stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    assert run(recipe(bench), tmp_path, bench, say=quiet) == first
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_another_recipe_is_refused(bench, tmp_path):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    with pytest.raises(ValueError, match="another recipe"):
+        run(recipe(bench, seed=1), tmp_path, bench, say=quiet)
+
+
+def test_a_locked_folder_is_refused(bench, tmp_path):
+    with locked(tmp_path), pytest.raises(RunLocked):
+        run(recipe(bench), tmp_path, bench, say=quiet)
+
+
+def test_a_changed_model_is_refused(bench, tmp_path):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(DamagedCheckpoint, match="is not the model this run wrote"):
+        load_model(tmp_path, bench.row)
+
+
+def test_the_log_is_cut_back_to_the_checkpoint(bench, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    run(recipe(bench), whole, bench, checkpoint_seconds=0, say=quiet)
+
+    class Stop(Exception):
+        pass
+
+    def stop(record):
+        if record["epoch"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(recipe(bench), resumed, bench, checkpoint_seconds=0, say=quiet, on_epoch=stop)
+    with (resumed / "log.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "lo')  # cut off by a kill
+    said = []
+    run(recipe(bench), resumed, bench, say=said.append)
+    assert said == ["going on from epoch 2 of 4"]
+    assert same_log(whole, resumed)
+
+
+def same_log(a, b):
+    lines = [[{k: v for k, v in line.items() if k != "seconds"} for line in read_log(folder)] for folder in (a, b)]
+    assert lines[0] == lines[1]
+    return True
+
+
+def test_missing_unknown_sets_are_told_and_missing_known_ones_refused(data_root):
+    bench = Bench.open(data_root, "mnist")
+    assert bench.missing == ("cifar10", "tin", "places")
+    assert list(bench.unknown) == ["notmnist", "fashionmnist", "dtd"]
+    assert bench.unknown["dtd"].images.shape == (30, 28, 28, 1)
+    with pytest.raises(ValueError, match=r"tin/test\.npz: no such file"):
+        Bench.open(data_root, "mnist", near=("tin",))
+
+
+def start(out, data_root):
+    """The command in a process of its own; what it says goes to `<out>.txt`."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    command = [sys.executable, "-m", "moon", *TRAIN, "--out", str(out), "--data", str(data_root)]
+    with out.with_suffix(".txt").open("a") as said:
+        return subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+
+
+def log_stamp(folder):
+    path = folder / "log.jsonl"
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(data_root, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole, data_root).wait(timeout=200) == 0, whole.with_suffix(".txt").read_text()
+
+    # Quiet epochs are 0..7, masks change until epoch 21, votes are cast from epoch 24 on.
+    chance = random.Random(0)
+    epochs_of_kills = []
+    for target in sorted(chance.randrange(EPOCHS - 1) for _ in range(KILLS)):
+        before = log_stamp(killed)
+        process = start(killed, data_root)
+        deadline = time.monotonic() + 100
+        # Wait until it has taken up the log, and then for the epoch in which it is to die.
+        while log_stamp(killed) == before or len(read_log(killed)) < target:
+            assert process.poll() is None, killed.with_suffix(".txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        epochs_of_kills.append(len(read_log(killed)))
+    assert sum(epoch < 8 for epoch in epochs_of_kills) >= 3
+    assert sum(8 <= epoch < 21 for epoch in epochs_of_kills) >= 3
+    assert sum(epoch >= 24 for epoch in epochs_of_kills) >= 2
+
+    assert start(killed, data_root).wait(timeout=200) == 0, killed.with_suffix(".txt").read_text()
+    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+    for name in ("tree.json", "tensors.safetensors"):  # weights, masks, optimizer, beta, votes
+        paths = [folder / "checkpoints" / f"{EPOCHS:06d}" / name for folder in (whole, killed)]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert same_log(whole, killed)
+    results = [load_result(folder) for folder in (whole, killed)]
+    assert results[0]["known"] == results[1]["known"]
+    assert json.loads((whole / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
+
+
+def test_tensorboard_is_written_where_installed(bench, tmp_path):
+    pytest.importorskip("tensorboard")
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_results_do_not_depend_on_what_was_drawn_before(bench, tmp_path):
+    torch.manual_seed(1)
+    run(recipe(bench), tmp_path / "a", bench, say=quiet)
+    torch.manual_seed(2)
+    run(recipe(bench), tmp_path / "b", bench, say=quiet)
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()

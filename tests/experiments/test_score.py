@@ -1,0 +1,79 @@
+import json
+
+import numpy as np
+import pytest
+
+from moon import auroc
+from moon.detect import DETECTORS
+from moon.experiments import build
+from moon.experiments.run import Bench, run
+from moon.experiments.score import KNOWN, mean_metrics, score_run, unknown_metrics
+
+
+@pytest.fixture
+def bench(data_root):
+    return Bench.open(data_root, "mnist")
+
+
+@pytest.fixture
+def folder(bench, tmp_path):
+    recipe = build.recipe(bench.row, epochs=6, batch_size=32, options={"quiet_epochs": 1}, net="lenet-norm")
+    run(recipe, tmp_path / "run", bench, say=lambda _: None)
+    return tmp_path / "run"
+
+
+def test_every_detector_on_every_set(bench, folder):
+    result, scores = score_run(folder, bench)
+    assert list(result["detectors"]) == list(DETECTORS)
+    assert result["images"] == {"known": 90, "notmnist": 30, "fashionmnist": 30, "dtd": 30}
+    assert result["missing"] == ["cifar10", "tin", "places"]
+    for name, table in result["detectors"].items():
+        assert set(table["sets"]) == {"notmnist", "fashionmnist", "dtd"}
+        expected = np.mean([table["sets"][s]["auroc"] for s in ("notmnist", "fashionmnist")])
+        assert table["near"]["auroc"] == pytest.approx(expected)
+        assert table["far"] == table["sets"]["dtd"]
+        assert table["sets"]["dtd"]["auroc"] == auroc(scores[name][KNOWN], scores[name]["dtd"])
+    assert set(result["p_unknown"]) == {"notmnist", "fashionmnist", "dtd"}
+    assert json.loads((folder / "scores.json").read_text()) == result
+    with np.load(folder / "scores.npz") as saved:
+        assert np.array_equal(saved["ebo/dtd"], scores["ebo"]["dtd"])
+
+
+def test_one_reading_serves_all_detectors_but_odin(bench, folder, monkeypatch):
+    import moon.experiments.score as module
+
+    readings = []
+    original = module.read
+    monkeypatch.setattr(module, "read", lambda *a: readings.append(a[2]) or original(*a))
+    score_run(folder, bench)
+    shared = [perturb for perturb in readings if perturb is None]
+    assert len(shared) == 4 + 2  # known and three unknown sets; train and val for those that fit
+    assert len(readings) - len(shared) == 4  # ODIN's own
+
+
+def test_a_plain_model_is_not_asked_for_its_unknown_output(bench, tmp_path):
+    recipe = build.recipe(bench.row, "cross-entropy", epochs=1)
+    run(recipe, tmp_path, bench, say=lambda _: None)
+    result, _ = score_run(tmp_path, bench, ["msp", "unknown"])
+    assert list(result["detectors"]) == ["msp"]
+    assert result["p_unknown"] == {}
+
+
+def test_released_rules_stand_beside_ours(bench, folder):
+    result, _ = score_run(folder, bench, ["ebo", "ebo:released"])
+    assert list(result["detectors"]) == ["ebo", "ebo:released"]
+
+
+def test_nothing_to_score_against_is_said(bench, folder, data_root):
+    for name in ("notmnist", "fashionmnist", "dtd"):
+        (data_root / name / "test.npz").unlink()
+    with pytest.raises(ValueError, match="no unknown set was found for mnist"):
+        score_run(folder, Bench.open(data_root, "mnist"))
+
+
+def test_metrics_in_literals():
+    row = unknown_metrics(np.array([3.0, 4.0]), np.array([1.0, 3.5]))
+    assert row["auroc"] == 0.75
+    assert row["fpr95"] == 0.5
+    assert row["fpr95_unknown_positive"] == 0.5
+    assert mean_metrics([{"a": 1.0}, {"a": 2.0}]) == {"a": 1.5}

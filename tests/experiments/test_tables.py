@@ -1,0 +1,52 @@
+from rich.console import Console
+
+from moon.experiments.tables import known_table, spread, unknown_table
+
+
+def scored(auroc, with_unknown):
+    row = {"auroc": auroc, "fpr95": 1 - auroc}
+    run = {
+        "known": {"accuracy": 0.9, "ece": 0.0123, "nll": 0.5},
+        "p_unknown": {},
+        "detectors": {"msp": {"sets": {"letters": row}, "near": row}},
+    }
+    if with_unknown:
+        run["p_unknown"] = {"letters": {"p_unknown_correct": 0.001, "p_unknown_wrong": 0.02, "p_unknown_unknown": 0.3}}
+        run["detectors"]["unknown"] = {"sets": {"letters": row}, "near": row}
+    return run
+
+
+def text(table):
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table)
+    console.file.close()
+    return console.export_text()
+
+
+METHODS = {"plain": [scored(0.8, False)], "moon": [scored(0.9, True)]}
+
+
+def test_one_run_has_no_spread_and_several_have():
+    assert spread([0.5]) == "50.0"
+    assert spread([0.4, 0.6]) == "50.0 ± 14.1"
+
+
+def test_known_table():
+    shown = text(known_table(METHODS))
+    assert "0.012" in shown
+    assert "30.00" in shown
+    assert shown.count(" - ") == 3  # a plain model has no unknown output
+
+
+def test_unknown_table():
+    shown = text(unknown_table(METHODS))
+    assert "80.0 / 20.0" in shown
+    assert "90.0 / 10.0" in shown
+    assert shown.count(" - ") == 2  # nor an unknown score
+    assert "near mean" in shown
+    assert "far mean" not in shown
+
+
+def test_several_seeds_show_their_spread():
+    shown = text(unknown_table({"moon": [scored(0.8, True), scored(0.9, True)]}))
+    assert "85.0 ± 7.1" in shown

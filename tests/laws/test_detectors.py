@@ -1,0 +1,101 @@
+"""What every registered detector must obey."""
+
+import copy
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from moon import Evidence, open_head, read
+from moon.detect import DETECTORS
+
+EVERY = pytest.mark.parametrize("name", DETECTORS)
+
+
+def made(name, fit_on=None, **options):
+    kind = DETECTORS[name]
+    if "k" in inspect.signature(kind).parameters:
+        options["k"] = 5
+    detector = kind(**options)
+    return detector if fit_on is None else detector.fit(fit_on)
+
+
+@EVERY
+def test_a_score_is_one_finite_number_an_input(name, evidence):
+    scores = made(name, evidence(60)).score(evidence(25, seed=1))
+    assert scores.shape == (25,)
+    assert scores.isfinite().all()
+    assert scores.dtype == torch.float32
+
+
+@EVERY
+def test_scores_do_not_depend_on_batching(name, evidence):
+    detector, whole = made(name, evidence(60)), evidence(25, seed=1)
+    scores = detector.score(whole)
+    for size in (1, 7, 25):
+        parts = [
+            Evidence(logits, features, 3)
+            for logits, features in zip(whole.logits.split(size), whole.features.split(size), strict=True)
+        ]
+        torch.testing.assert_close(torch.cat([detector.score(part) for part in parts]), scores)
+
+
+@EVERY
+def test_the_unknown_output_never_raises_the_score(name, evidence):
+    known = evidence(60).logits - torch.tensor([0.0, 0.0, 0.0, 20.0])  # of which the model says so
+    detector, e = made(name, replace(evidence(60), logits=known)), evidence(25, seed=1)
+    louder = e.logits.clone()
+    louder[:, -1] += 3
+    assert (detector.score(replace(e, logits=louder)) <= detector.score(e) + 1e-6).all()
+
+
+@EVERY
+def test_it_takes_any_number_of_outputs(name, evidence):
+    closed = evidence(60, is_open=False)
+    if name == "unknown":
+        with pytest.raises(ValueError, match="open head"):
+            made(name).score(closed)
+    else:
+        assert made(name, closed).score(closed).shape == (60,)
+
+
+@EVERY
+def test_it_leaves_the_model_as_found(name, small_net):
+    model = open_head(small_net())
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(10, 1, 8, 8)
+    detector = made(name, read(model, [x]))
+    detector.score(read(model, [x], detector.perturb))
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert model.training
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+@EVERY
+def test_what_it_learned_can_be_saved_and_loaded(name, evidence):
+    fitted = made(name, evidence(60))
+    state = fitted.state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    other = made(name)
+    other.load_state_dict(state)
+    query = evidence(20, seed=2)
+    assert torch.equal(other.score(query), fitted.score(query))
+
+
+@EVERY
+def test_wider_evidence_gives_wider_scores(name, evidence):
+    e = evidence(60).to(torch.float64)
+    detector = made(name, e)
+    scores = detector.score(e)
+    assert scores.dtype == torch.float64
+    torch.testing.assert_close(scores.float(), made(name, evidence(60)).score(evidence(60)), rtol=1e-3, atol=1e-4)
+
+
+@EVERY
+def test_it_states_its_rule_and_has_a_card(name):
+    kind = DETECTORS[name]
+    assert "K+1 rule" in kind.__doc__
+    assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md").is_file()

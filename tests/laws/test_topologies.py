@@ -1,0 +1,107 @@
+"""What every registered topology must obey."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from moon import DropSchedule, WeightVote
+from moon.sparse import TOPOLOGIES, Dense
+
+EVERY = pytest.mark.parametrize("name", TOPOLOGIES)
+T_END = 9
+
+
+def build(name, small_net, seed=0):
+    torch.manual_seed(seed)
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    kind = TOPOLOGIES[name]
+    if kind is Dense:
+        return model, optimizer, Dense(optimizer)
+    schedule = DropSchedule(T_END, 2) if kind.rewires else None
+    return model, optimizer, kind(model, optimizer, 0.8, schedule, seed=seed)
+
+
+def step(model, optimizer, topology, number):
+    chance = torch.Generator().manual_seed(number)
+    optimizer.zero_grad()
+    x, y = torch.randn(16, 1, 8, 8, generator=chance), torch.randint(4, (16,), generator=chance)
+    nn.functional.cross_entropy(model(x), y).backward()
+    topology.step()
+
+
+@EVERY
+def test_density_is_constant_and_nothing_moves_after_the_end(name, small_net):
+    model, optimizer, topology = build(name, small_net)
+    density = topology.density()
+    frozen = None
+    for number in range(T_END + 5):
+        step(model, optimizer, topology, number)
+        assert topology.density() == density
+        masks = {key: mask.clone() for key, mask in topology.masks.items()}
+        if frozen is not None:
+            assert all(torch.equal(mask, frozen[key]) for key, mask in masks.items())
+        if topology.is_frozen:
+            frozen = masks
+    assert frozen is not None
+
+
+@EVERY
+def test_a_dynamic_topology_moves(name, small_net):
+    model, optimizer, topology = build(name, small_net)
+    before = {key: mask.clone() for key, mask in topology.masks.items()}
+    for number in range(T_END):
+        step(model, optimizer, topology, number)
+    moved = any(not torch.equal(mask, before[key]) for key, mask in topology.masks.items())
+    assert moved == (name not in ("dense", "static"))
+    assert (topology.turnover() > 0) == moved
+
+
+@EVERY
+def test_resuming_is_bit_identical(name, small_net):
+    model, optimizer, topology = build(name, small_net)
+    for number in range(5):
+        step(model, optimizer, topology, number)
+    other_model, other_optimizer, other = build(name, small_net)
+    other_model.load_state_dict(model.state_dict())
+    other_optimizer.load_state_dict(deepcopy(optimizer.state_dict()))  # torch would share the momentum
+    other.load_state_dict(topology.state_dict())
+    for number in range(5, 14):
+        step(model, optimizer, topology, number)
+        step(other_model, other_optimizer, other, number)
+    for a, b in zip(model.parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert topology.turnover() == other.turnover()
+
+
+@EVERY
+def test_one_voter_elects_itself(name, small_net):
+    model, optimizer, topology = build(name, small_net)
+    for number in range(T_END):
+        step(model, optimizer, topology, number)
+    vote = WeightVote(model)
+    vote.cast(model)
+    elected = vote.elect([torch.randn(8, 1, 8, 8)])
+    for a, b in zip(model.parameters(), elected.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@EVERY
+def test_the_elected_are_as_sparse_as_the_voters(name, small_net):
+    model, optimizer, topology = build(name, small_net)
+    vote = WeightVote(model)
+    for number in range(T_END + 6):
+        step(model, optimizer, topology, number)
+        if topology.is_frozen:
+            vote.cast(model)
+    elected = vote.elect([torch.randn(8, 1, 8, 8)])
+    for key, mask in topology.masks.items():
+        assert not elected.get_parameter(key).detach()[~mask].any()
+
+
+@EVERY
+def test_it_has_a_card(name):
+    assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md").is_file()

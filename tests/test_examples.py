@@ -1,0 +1,37 @@
+"""The examples are run as a reader would run them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_is_a_test_for_every_example():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"plug_in.py", "score_a_model.py", "own_detector.py"}
+
+
+def test_plug_in():
+    output = run("plug_in.py")
+    assert "sparsity 95.0%" in output
+    assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 90
+    digits, letters = map(float, re.search(r"digits ([\d.]+), on letters ([\d.]+)", output).groups())
+    assert digits > letters
+
+
+@pytest.mark.parametrize(("name", "least"), [("score_a_model.py", 0.6), ("own_detector.py", 0.9)])
+def test_scores(name, least):
+    found = [float(value) for value in re.findall(r"AUROC ([\d.]+)", run(name))]
+    assert len(found) == (5 if name == "score_a_model.py" else 1)
+    assert max(found) > least
