@@ -24,6 +24,7 @@ def main(epochs: int = 10) -> None:
     )
     vote = WeightVote(model)  # moon
     for epoch in range(epochs):
+        loss = torch.tensor(0.0)
         for x, y in train:
             optimizer.zero_grad()
             loss = objective(model, x, y, epoch=epoch)  # moon: in place of cross-entropy

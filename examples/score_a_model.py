@@ -37,8 +37,8 @@ def main() -> None:
                 read(model, batches("digits", "test"), detector.perturb),
                 read(model, batches("letters", "test"), detector.perturb),
             )
-        scores = [detector.score(evidence) for evidence in sets]
-        print(f"{type(detector).__name__:8} AUROC {auroc(*scores):.3f}  FPR-95 {fpr_at_tpr(*scores):.3f}")
+        a, b = (detector.score(evidence) for evidence in sets)
+        print(f"{type(detector).__name__:8} AUROC {auroc(a, b):.3f}  FPR-95 {fpr_at_tpr(a, b):.3f}")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "moon"
 
-LIGHT = {"chance"}  # whole numbers to seeds; every room may use it
+LIGHT = {"chance", "words"}  # whole numbers to seeds, mistyped words; every room may use them
 ARROWS = {
     "chance": set(),
+    "words": set(),
     "evidence": set(),
     "metrics": set(),
     "data": LIGHT,
@@ -33,6 +34,7 @@ def imports(path: Path) -> set[str]:
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+            assert "moon" not in names, f"{path}: import from a room, not the whole house"
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]

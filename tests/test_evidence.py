@@ -114,6 +114,7 @@ def test_read_is_in_evaluation_mode_and_leaves_the_model_as_found(small_net):
 
 def test_read_takes_batches_without_labels_and_refuses_none(small_net):
     assert read(small_net(), [torch.randn(2, 1, 8, 8)]).labels is None
+    assert read(small_net(), [[torch.randn(2, 1, 8, 8)]]).labels is None  # as DataLoader gives them
     with pytest.raises(ValueError, match="no batch"):
         read(small_net(), [])
 

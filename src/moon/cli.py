@@ -7,11 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-EXIT_ARGUMENTS, EXIT_DATA, EXIT_DAMAGED, EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED = 2, 3, 4, 5, 6, 130
+EXIT_OTHER, EXIT_ARGUMENTS, EXIT_DATA, EXIT_DAMAGED, EXIT_DIVERGED, EXIT_LOCKED, EXIT_STOPPED = 1, 2, 3, 4, 5, 6, 130
 
 EXIT_CODES = """exit codes:
   0 done   2 bad arguments   3 bad data   4 damaged checkpoint or model   5 the loss diverged
@@ -48,11 +47,22 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             raise
         print(f"moon {arguments.verb}: {error}", file=sys.stderr)
         sys.exit(next(code for kind, code in codes if isinstance(error, kind)))
+    except Exception as error:
+        if arguments.debug:
+            raise
+        first = (str(error).splitlines() or [""])[0]
+        print(f"moon {arguments.verb}: {type(error).__name__}: {first} (--debug shows where)", file=sys.stderr)
+        sys.exit(EXIT_OTHER)
     sys.exit(0)
 
 
 def _parser() -> argparse.ArgumentParser:
     from moon import __version__
+    from moon.data import BENCHMARKS
+    from moon.experiments.build import NAMES
+
+    def one_of(kind: str) -> str:
+        return f"{', '.join(NAMES[kind])} (default: %(default)s)"
 
     parser = _Parser(
         prog="moon",
@@ -93,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "example:\n  moon demo\n  moon demo --seeds 3      mean and deviation over three seeds",
     )  # fmt: skip
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs (default: %(default)s)")
-    demo.add_argument("--epochs", type=_whole, default=25, help="of each run (default: %(default)s)")
+    demo.add_argument("--epochs", type=_whole, default=20, help="of each run (default: %(default)s)")
     demo.add_argument("--seeds", type=_whole, default=1, help="runs of each method (default: %(default)s)")
     with_device(demo)
 
@@ -106,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         "  moon train cifar10 --objective cross-entropy --rates moon --vote 0.2     the control\n"
         "  moon train cifar10 --set final=2 --set quiet_epochs=3                    options of the objective",
     )  # fmt: skip
-    train.add_argument("benchmark", help="digits (embedded), mnist, cifar10, cifar100, or a set of your own")
-    train.add_argument("--objective", default="moon", help="cross-entropy or moon (default: %(default)s)")
+    train.add_argument("benchmark", help=f"{', '.join(BENCHMARKS)}, or a set of your own")
+    train.add_argument("--objective", default="moon", help=one_of("objective"))
     train.add_argument(
         "--set",
         action="append",
@@ -115,12 +125,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="an option of the objective; repeatable",
     )
-    train.add_argument("--topology", default="rigl", help="dense, static, set or rigl (default: %(default)s)")
+    train.add_argument("--topology", default="rigl", help=one_of("topology"))
     train.add_argument(
         "--sparsity", type=float, default=0.95, help="share of weights that are zero (default: %(default)s)"
     )
-    train.add_argument("--allocation", default="erk", help="erk or uniform (default: %(default)s)")
-    train.add_argument("--net", help="resnet18, resnet50 or lenet (default: the benchmark's)")
+    train.add_argument("--allocation", default="erk", help=one_of("allocation"))
+    train.add_argument("--net", help=f"{', '.join(NAMES['net'])} (default: the benchmark's)")
     train.add_argument("--epochs", type=_whole, default=100, help="(default: %(default)s)")
     train.add_argument("--batch-size", type=_whole, default=128, help="(default: %(default)s)")
     train.add_argument("--seed", type=int, default=0, help="of all chance (default: %(default)s)")
@@ -162,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("run", type=Path, help="run folder")
     score.add_argument(
         "--detector", nargs="+", action="extend", metavar="NAME",
-        help="msp odin ebo knn klm mls unknown, NAME:released, or all (default: all)",
+        help=f"{' '.join(NAMES['detector'])}, NAME:released, or all (default: all)",
     )  # fmt: skip
     for group in ("near", "far"):
         score.add_argument(
@@ -210,11 +220,9 @@ def _device(name: str | None):
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device '{name}' cannot be used ({str(error).splitlines()[0]})") from None
-    if device.type == "cuda":
-        torch.backends.cudnn.deterministic = True  # so that a resumed run is bit-identical
     return device
 
 
@@ -227,13 +235,14 @@ def _progress(recipe) -> Iterator[dict[str, Any]]:
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
-        TextColumn("epochs  {task.fields[state]}"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=_console()) as bar:
-        task = bar.add_task(recipe.name, total=recipe.epochs, state="")
+        label = f"{recipe.objective} {recipe.topology} s{recipe.seed}"  # short: a terminal may have 80 columns
+        task = bar.add_task(label, total=recipe.epochs, state="")
         shown: dict[str, Any] = {"record": "", "at": 0.0, "steps": 1, "loss": ""}
 
         def refresh(completed: float) -> None:
@@ -245,12 +254,12 @@ def _progress(recipe) -> Iterator[dict[str, Any]]:
 
         def on_step(epoch: int, step: int, loss: Callable[[], float]) -> None:
             if time.monotonic() - shown["at"] > 0.3:  # reading the loss waits for the device
-                shown["at"], shown["loss"] = time.monotonic(), f"loss {loss():.3f}"
+                shown["at"], shown["loss"] = time.monotonic(), f"loss {loss():.2f}"
                 refresh(epoch + (step + 1) / shown["steps"])
 
         def on_epoch(record: dict) -> None:
-            w = f" w {record['w']:.3f}" if "w" in record else ""
-            shown["record"] = f"acc {record['val_accuracy']:.1%} sparsity {1 - record['density']:.1%}{w}"
+            w = f" w {record['w']:.2f}" if "w" in record else ""
+            shown["record"] = f"acc {record['val_accuracy']:.1%} sparse {1 - record['density']:.1%}{w}"
             refresh(record["epoch"] + 1)
 
         yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch, "say": bar.console.print}
@@ -286,6 +295,7 @@ def _train(arguments: argparse.Namespace) -> None:
         arguments.objective,
         options=options,
         rates=arguments.rates,
+        lr=arguments.lr,
         vote_share=arguments.vote,
         net=arguments.net,
         topology=arguments.topology,
@@ -300,8 +310,6 @@ def _train(arguments: argparse.Namespace) -> None:
         precision=arguments.precision,
         seed=arguments.seed,
     )
-    if arguments.lr is not None:
-        recipe = replace(recipe, lr_start=arguments.lr)
     device = _device(arguments.device)
     folder = arguments.out or Path("runs", recipe.name)
     bench = Bench.open(arguments.data, arguments.benchmark)
@@ -321,15 +329,13 @@ def _pair(item: str) -> tuple[str, str]:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    from moon.detect import DETECTORS
     from moon.experiments.recipe import Recipe
     from moon.experiments.run import Bench, load_result
     from moon.experiments.score import score_run
 
     recipe = Recipe.load(arguments.run / "recipe.json")
     load_result(arguments.run)
-    names = arguments.detector or ["all"]
-    names = list(dict.fromkeys(n for name in names for n in (DETECTORS if name == "all" else [name])))
+    names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
     bench = Bench.open(arguments.data, recipe.benchmark, tuple(arguments.near), tuple(arguments.far))
     result, scores = score_run(arguments.run, bench, names, device=_device(arguments.device), track=_track)
     _show({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
@@ -384,6 +390,7 @@ def _data(arguments: argparse.Namespace) -> None:
     from rich.progress import track
 
     from moon.data import save
+    from moon.data.embedded import NAMES as EMBEDDED
     from moon.data.readers import read_any
 
     if arguments.source is None or arguments.name is None:
@@ -395,6 +402,8 @@ def _data(arguments: argparse.Namespace) -> None:
         arguments.size,
         lambda items: track(items, "decoding", transient=True, console=_console()),
     )
+    if arguments.name in EMBEDDED:
+        raise ValueError(f"'{arguments.name}' is the name of an embedded set; choose another --name")
     path = save(dataset, arguments.data, arguments.name, arguments.split)
     print(f"{path}: {len(dataset.labels):,} images of {'x'.join(map(str, dataset.images.shape[1:]))}")
 

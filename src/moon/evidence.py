@@ -167,7 +167,7 @@ def read(
     try:
         parts = []
         for batch in loader:
-            x, y = batch if isinstance(batch, (tuple, list)) else (batch, None)
+            x, y, *_ = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
             x = x.to(device, non_blocking=True)
             y = None if y is None else y.to(device, non_blocking=True)
             if perturb is not None:

@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,25 @@ def test_unreadable_files_are_refused_with_their_name(tmp_path):
         load(tmp_path, "a", "train")
     np.savez(tmp_path / "a" / "train.npz", images=images(), labels=np.array([{}] * 4, dtype=object))
     with pytest.raises(DataError, match=r"train\.npz: cannot be read"):  # a pickle inside is not executed
+        load(tmp_path, "a", "train")
+
+
+def test_every_kind_of_damage_to_a_file_is_one_error(tmp_path):
+    (tmp_path / "a").mkdir()
+    path = tmp_path / "a" / "train.npz"
+    np.savez_compressed(path, images=images(), labels=np.zeros(4, int))
+    whole = path.read_bytes()
+    chance = np.random.default_rng(0)
+    for _ in range(200):
+        content = bytearray(whole)
+        for at in chance.integers(0, len(whole), 4):
+            content[at] ^= int(chance.integers(1, 256))
+        path.write_bytes(content)
+        with suppress(DataError):  # it is read, or refused as data are
+            load(tmp_path, "a", "train")
+    np.save(tmp_path / "a.npy", images())
+    path.write_bytes((tmp_path / "a.npy").read_bytes())
+    with pytest.raises(DataError, match="cannot be read"):
         load(tmp_path, "a", "train")
 
 

@@ -35,7 +35,7 @@ def test_a_set_of_one_s_own_is_a_benchmark(data_root):
 
 
 def test_unknown_benchmarks_name_the_nearest(tmp_path):
-    with pytest.raises(DataError, match="did you mean cifar10"):
+    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         benchmark(tmp_path, "cifer10")
 
 
@@ -43,6 +43,18 @@ def test_labels_out_of_range_are_refused(data_root):
     np.savez(data_root / "mnist" / "train.npz", images=np.zeros((2, 28, 28, 1), np.uint8), labels=np.array([0, 10]))
     with pytest.raises(DataError, match=r"mnist/train: labels 0..10; the known classes are 0..9"):
         known_sets(data_root, benchmark(data_root, "mnist"))
+
+
+def test_too_few_test_images_are_refused(data_root):
+    np.savez(data_root / "mnist" / "test.npz", images=np.zeros((10, 28, 28, 1), np.uint8), labels=np.arange(10))
+    with pytest.raises(DataError, match=r"mnist/test\.npz: too few images"):
+        known_sets(data_root, benchmark(data_root, "mnist"))
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", ".hidden", ""])
+def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
+    with pytest.raises(DataError, match="cannot name a data set"):
+        open_set(tmp_path, name, "test")
 
 
 def test_embedded_sets_need_no_root():

@@ -58,6 +58,13 @@ def test_nothing_in_it_is_executed(protocol, value, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_small_pickle_of_many_references_is_read_at_once():
+    value = []
+    for _ in range(60):
+        value = [value, value]
+    assert len(read(pickle.dumps(value, 2))) == 2
+
+
 def test_object_arrays_are_refused():
     with pytest.raises(PickleError):
         read(pickle.dumps(np.array([{}, []], dtype=object), 2))

@@ -89,8 +89,9 @@ def test_bad_cifar_is_named(cifar10, tmp_path):
         read_cifar(cifar10, "test")
     with pytest.raises(DataError, match="not 'val'"):
         read_cifar(cifar10, "val")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no CIFAR train batch"):
-        read_cifar(tmp_path / "empty", "train") if (tmp_path / "empty").mkdir() is None else None
+        read_cifar(tmp_path / "empty", "train")
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -139,6 +140,12 @@ def test_svhn(tmp_path):
         read_svhn(tmp_path, "train")
 
 
+def test_svhn_labels_must_be_whole(tmp_path):
+    savemat(tmp_path / "test_32x32.mat", {"X": PIXELS.transpose(1, 2, 3, 0), "y": LABELS + 0.5})
+    with pytest.raises(DataError, match="whole numbers"):
+        read_any(tmp_path, "test")
+
+
 @pytest.fixture
 def tree(tmp_path):
     for index, name in enumerate(("cat/a.png", "cat/b.png", "dog/c.png")):
@@ -184,7 +191,7 @@ def test_truncated_images_are_refused(tree):
 
 def test_image_lists(tree, tmp_path):
     listed = tmp_path / "list.txt"
-    listed.write_bytes(b"tree/cat/b.png 7\r\n\r\ntree/dog/c.png -1\r\n")
+    listed.write_bytes(b"\xef\xbb\xbftree/cat/b.png 7\r\n\r\ntree/dog/c.png -1\r\n")
     same(read_any(listed, "test"), PIXELS[[1, 2]], [7, -1])
     (tmp_path / "lists").mkdir()
     other = tmp_path / "lists" / "a.txt"
@@ -209,6 +216,12 @@ def test_bad_lists_are_named_by_line(tree, tmp_path, lines, what):
     (tree / "list.txt").write_text(lines)
     with pytest.raises(DataError, match=what):
         read_list(tree / "list.txt", None, 32)
+
+
+def test_a_very_long_image_is_refused_before_it_is_blown_up(tree):
+    Image.new("1", (200_000, 1)).save(tree / "dog" / "long.png")
+    with pytest.raises(DataError, match="200000x1, too long"):
+        read_folders(tree, 256)
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):

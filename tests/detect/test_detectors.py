@@ -101,16 +101,18 @@ def test_klm_in_literals():
 
 def test_klm_has_k_templates_and_one_hot_for_a_class_never_predicted():
     only_first = Evidence(torch.tensor([[6.0, 1.0, 1.0]]).log(), torch.zeros(1, 4), 2)
-    assert Klm().fit(only_first).log_templates.shape == (2, 3)
+    assert Klm().fit(only_first).log_templates.shape == (2, 2)
     assert Klm(released=True).fit(only_first).log_templates.shape == (3, 3)
     templates = Klm().fit(only_first).log_templates.exp()
-    torch.testing.assert_close(templates, torch.tensor([[0.75, 0.125, 0.125], [0.0, 1.0, 0.0]]))
+    torch.testing.assert_close(templates, torch.tensor([[6 / 7, 1 / 7], [0.0, 1.0]]))
 
 
 def test_klm_groups_by_the_known_prediction():
     # The second input's largest output is the unknown one; it belongs to class 1 all the same.
     templates = Klm().fit(OPEN).log_templates.exp()
-    torch.testing.assert_close(templates, torch.tensor([[0.75, 0.125, 0.125], [0.125, 0.25, 0.625]]))
+    torch.testing.assert_close(templates, torch.tensor([[6 / 7, 1 / 7], [1 / 3, 2 / 3]]))
+    released = Klm(released=True).fit(OPEN).log_templates.exp()
+    torch.testing.assert_close(released[2], torch.tensor([0.125, 0.25, 0.625]))
 
 
 @pytest.mark.parametrize("detector", [Knn(), Klm()])

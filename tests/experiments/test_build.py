@@ -12,6 +12,8 @@ ROW = BENCHMARKS["digits"]
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
+        ({"epochs": 5}, "quiet_epochs=5 of epochs=5"),
+        ({"lr": -1.0}, "learning rates must be"),
         ({"objective": "mooon"}, "unknown objective 'mooon', did you mean 'moon'"),
         ({"topology": "rgl"}, "unknown topology 'rgl', did you mean 'rigl'"),
         ({"net": "resnet"}, "unknown net 'resnet', did you mean"),

@@ -4,7 +4,8 @@ from moon.experiments import demo
 def test_the_methods_differ_in_method_alone():
     plain, moon = (runs[0].to_json() for runs in demo.recipes(epochs=10, seeds=1).values())
     differ = {key for key in plain if plain[key] != moon[key]}
-    assert differ == {"objective", "lr_start", "lr_end", "lr_hold_share", "vote_share"}
+    assert differ == {"objective", "objective_options", "lr_start", "lr_end", "lr_hold_share", "vote_share"}
+    assert moon["objective_options"] == {"quiet_epochs": 1}
     assert plain["sparsity"] == moon["sparsity"] == 0.95
 
 

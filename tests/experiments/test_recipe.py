@@ -1,4 +1,5 @@
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from moon.data import BENCHMARKS
 from moon.experiments import build
 from moon.experiments.recipe import Recipe
+from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import write_json
 
 ROW = BENCHMARKS["digits"]
@@ -15,7 +17,9 @@ def test_a_recipe_is_re_created_from_its_file(tmp_path):
     recipe = build.recipe(ROW, "moon", options={"final": "2", "quiet_epochs": "3"}, seed=4)
     write_json(tmp_path / "recipe.json", recipe.to_json())
     assert Recipe.load(tmp_path / "recipe.json") == recipe
-    assert recipe.objective_options == {"final": 2.0, "quiet_epochs": 3}
+    assert recipe.objective_options == (("final", 2.0), ("quiet_epochs", 3))
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert len({recipe, replace(recipe)}) == 1
 
 
 def test_every_recipe_has_its_own_name():
@@ -39,6 +43,12 @@ def test_methods_bring_their_learning_rates_and_vote():
     assert (control.lr_start, control.vote_share) == (0.12, 0.2)
 
 
+def test_the_paper_s_final_weights():
+    final = {name: dict(build.recipe(row).objective_options).get("final", 1.0) for name, row in BENCHMARKS.items()}
+    assert final == {"digits": 1.0, "mnist": 0.01, "cifar10": 1.0, "cifar100": 2.0}
+    assert build.recipe(BENCHMARKS["cifar100"], options={"final": "4"}).objective_options == (("final", 4.0),)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -48,10 +58,13 @@ def test_methods_bring_their_learning_rates_and_vote():
         {"t_end_share": 1.2},
         {"vote_share": -0.1},
         {"precision": "float8"},
+        {"sparsity": 1.5},
+        {"drop_fraction": 2.0},
+        {"delta_t_steps": 0},
     ],
 )
 def test_wrong_values_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("drop_").removesuffix("_steps")):
         build.recipe(ROW, **wrong)
 
 
@@ -60,8 +73,8 @@ def test_what_is_no_recipe_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is this a run folder"):
         Recipe.load(path)
     path.write_text("{")
-    with pytest.raises(ValueError, match="is no recipe"):
+    with pytest.raises(DamagedCheckpoint, match="is no recipe"):
         Recipe.load(path)
     path.write_text(json.dumps({"benchmark": "digits", "net": "lenet", "colour": "blue"}))
-    with pytest.raises(ValueError, match="colour"):
+    with pytest.raises(DamagedCheckpoint, match="colour"):
         Recipe.load(path)

@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 
+from moon.data import DataError
 from moon.experiments import build
 from moon.experiments.run import Bench, load_model, load_result, read_log, run
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
 
-EPOCHS, KILLS = 30, 22
+EPOCHS, KILLS = 30, 18
 TRAIN = [
     *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "8"),
     *("--set", "quiet_epochs=8", "--delta-t", "20", "--checkpoint-seconds", "0"),
@@ -75,6 +77,24 @@ def test_another_recipe_is_refused(bench, tmp_path):
     run(recipe(bench), tmp_path, bench, say=quiet)
     with pytest.raises(ValueError, match="another recipe"):
         run(recipe(bench, seed=1), tmp_path, bench, say=quiet)
+
+
+def test_other_data_are_refused(bench, data_root, tmp_path):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    (tmp_path / "result.json").unlink()
+    path = data_root / "mnist" / "train.npz"
+    with np.load(path) as file:
+        np.savez(path, images=file["images"], labels=(file["labels"] + 1) % 10)
+    with pytest.raises(DataError, match="other images or labels"):
+        run(recipe(bench), tmp_path, Bench.open(data_root, "mnist"), say=quiet)
+
+
+@pytest.mark.parametrize("name", ["result.json", "data.json", "recipe.json"])
+def test_damaged_files_of_a_run_are_named(bench, tmp_path, name):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(DamagedCheckpoint, match=name):
+        run(recipe(bench), tmp_path, bench, say=quiet)
 
 
 def test_a_locked_folder_is_refused(bench, tmp_path):
@@ -160,6 +180,19 @@ def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(data_root, tmp_p
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         epochs_of_kills.append(len(read_log(killed)))
+    # And at any time of its start, and when all epochs are done: while it votes, writes the model, the result.
+    for when in [chance.uniform(0.5, 4) for _ in range(4)]:
+        process = start(killed, data_root)
+        time.sleep(when)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for _ in range(3):
+        process = start(killed, data_root)
+        while len(read_log(killed)) < EPOCHS and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     assert sum(epoch < 8 for epoch in epochs_of_kills) >= 3
     assert sum(8 <= epoch < 21 for epoch in epochs_of_kills) >= 3
     assert sum(epoch >= 24 for epoch in epochs_of_kills) >= 2

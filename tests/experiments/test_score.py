@@ -40,7 +40,7 @@ def test_every_detector_on_every_set(bench, folder):
 
 
 def test_one_reading_serves_all_detectors_but_odin(bench, folder, monkeypatch):
-    import moon.experiments.score as module
+    import moon.experiments.run as module
 
     readings = []
     original = module.read
@@ -54,9 +54,11 @@ def test_one_reading_serves_all_detectors_but_odin(bench, folder, monkeypatch):
 def test_a_plain_model_is_not_asked_for_its_unknown_output(bench, tmp_path):
     recipe = build.recipe(bench.row, "cross-entropy", epochs=1)
     run(recipe, tmp_path, bench, say=lambda _: None)
-    result, _ = score_run(tmp_path, bench, ["msp", "unknown"])
-    assert list(result["detectors"]) == ["msp"]
+    result, _ = score_run(tmp_path, bench)
+    assert set(result["detectors"]) == set(DETECTORS) - {"unknown"}
     assert result["p_unknown"] == {}
+    with pytest.raises(ValueError, match="open head"):  # unless it is asked by name
+        score_run(tmp_path, bench, ["unknown"])
 
 
 def test_released_rules_stand_beside_ours(bench, folder):

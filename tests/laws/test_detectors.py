@@ -44,8 +44,7 @@ def test_scores_do_not_depend_on_batching(name, evidence):
 
 @EVERY
 def test_the_unknown_output_never_raises_the_score(name, evidence):
-    known = evidence(60).logits - torch.tensor([0.0, 0.0, 0.0, 20.0])  # of which the model says so
-    detector, e = made(name, replace(evidence(60), logits=known)), evidence(25, seed=1)
+    detector, e = made(name, evidence(60)), evidence(25, seed=1)
     louder = e.logits.clone()
     louder[:, -1] += 3
     assert (detector.score(replace(e, logits=louder)) <= detector.score(e) + 1e-6).all()

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -29,7 +31,7 @@ def test_algorithm_1_in_literals():
 def test_steps_are_equal():
     weight = observed(AutoWeight(epochs=20, quiet_epochs=4, final=2.0), 1.0)
     w = [weight(epoch).item() for epoch in range(4, 20)]
-    steps = [b - a for a, b in zip(w, w[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(w)]
     assert steps == pytest.approx([steps[0]] * 15, rel=1e-4)
 
 
@@ -59,6 +61,7 @@ def test_its_state_survives():
         {"epochs": 5},
         {"epochs": 10, "quiet_epochs": -1},
         {"epochs": 10, "final": -1.0},
+        {"epochs": 10, "final": float("nan")},
         {"epochs": 10, "init_factor": 0.0},
         {"epochs": 10, "smoothing": 0.0},
     ],

@@ -49,6 +49,11 @@ def test_weight_zero_is_cross_entropy():
     torch.testing.assert_close(moon_loss(logits, y, 0.0), cross_entropy(logits, y))
 
 
+def test_the_unknown_is_no_label():
+    with pytest.raises(ValueError, match="label 2 of 3 outputs"):
+        moon_loss(torch.zeros(2, 3), torch.tensor([0, 2]), 1.0)
+
+
 def test_half_precision_logits_are_widened():
     logits = torch.randn(8, 5).bfloat16()
     assert moon_loss(logits, torch.zeros(8).long(), 1.0).dtype == torch.float32

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from moon import SET, Dense, DropSchedule, RigL, Static, uniform
+from moon.chance import derive
 from moon.sparse import SparseTopology, sparse_weights
 
 OPTIMIZERS = {
@@ -102,7 +103,8 @@ def test_dense_layers_biases_and_norms_are_left_alone(small_net):
     model = small_net()
     before = copy.deepcopy(model.state_dict())
     topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5, dense=["6.weight"])
-    assert "6.weight" not in topology.masks
+    assert topology.masks["6.weight"].all()
+    assert topology.density() > 0.5
     assert topology.masks["0.weight"].all()  # ERK makes the first convolution dense
     for name, value in model.state_dict().items():
         if name not in ("4.weight",):
@@ -159,9 +161,24 @@ def test_dense_is_the_plain_optimizer(small_net):
 
 def test_the_topology_of_a_model_is_found(small_net):
     model = small_net()
-    assert SparseTopology.of(model) is None
+    assert SparseTopology.of(model) == []
     topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5)
-    assert SparseTopology.of(model) is topology
+    assert SparseTopology.of(model) == [topology]
+    assert SparseTopology.of(nn.Sequential(model)) == [topology]  # wrapped
+    assert SparseTopology.of(small_net()) == []
+    del topology
+    assert SparseTopology.of(model) == []
+
+
+def test_masks_are_independent_of_the_first_weights(small_net):
+    for seed in range(5):
+        torch.manual_seed(derive("weights", seed))
+        model = small_net()
+        before = [w.detach().clone() for w in sparse_weights(model).values()]
+        topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.8, allocation=uniform, seed=seed)
+        for weight, mask in zip(before, topology.masks.values(), strict=True):
+            pair = torch.stack([weight.flatten(), mask.flatten().float()])
+            assert torch.corrcoef(pair)[0, 1].abs() < 4 / weight.numel() ** 0.5
 
 
 def test_what_cannot_be_made_sparse_is_refused(small_net):

@@ -81,6 +81,16 @@ def test_a_damaged_one_is_passed_over_saying_so(tmp_path, file, damage):
     assert checkpoints.latest(said.append)[0] == 2
 
 
+def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(8, STATE)
+    checkpoints.save(20, STATE)
+    (tmp_path / "000020" / "tree.json").write_text("{}")
+    assert checkpoints.latest(lambda _: None)[0] == 8
+    checkpoints.save(9, STATE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000008", "000009"]
+
+
 def test_all_damaged_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE)

@@ -110,9 +110,40 @@ def test_a_loss_that_is_not_finite_stops_the_run(small_net, tmp_path):
     assert checkpoints.latest()[0] == 2  # the last good one
 
 
+def test_a_last_step_that_breaks_the_weights_stops_the_run(small_net, tmp_path):
+    run = training(small_net, rate=1e30, epochs=5)
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(Diverged, match="epoch 0"):
+        run.run(checkpoints=checkpoints)
+    run = training(small_net, epochs=5)
+    last = run.topology.step
+
+    def break_in_the_last_step_of_epoch_1():
+        last()
+        if run.topology.steps == 8:
+            run.model[0].weight.data.fill_(float("inf"))
+
+    run.topology.step = break_in_the_last_step_of_epoch_1
+    with pytest.raises(Diverged, match="epoch 1, step 3 of 4"):
+        run.run(checkpoints=checkpoints)
+    assert checkpoints.latest()[0] == 1
+
+
+def test_momentum_keeps_the_layout_of_its_weight(small_net, tmp_path):
+    run = training(small_net, epochs=5)
+    run.model.to(memory_format=torch.channels_last)
+    checkpoints = Checkpoints(tmp_path)
+    run.run(checkpoints=checkpoints)
+    run.load_state_dict(checkpoints.latest()[1])
+    weight = run.model[0].weight
+    momentum = run.optimizer.state[weight]["momentum_buffer"]
+    assert momentum.stride() == weight.stride()
+
+
 def test_a_vote_that_begins_before_the_masks_are_frozen_is_refused_at_once(small_net):
-    with pytest.raises(ValueError, match="let the vote be the last 1 epochs or fewer"):
-        training(small_net, vote_from=3, t_end=16)
+    training(small_net, vote_from=3, t_end=16)  # the vote is cast at the end of the epoch
+    with pytest.raises(ValueError, match="let the last 1 epochs or fewer vote"):
+        training(small_net, vote_from=3, t_end=17)
 
 
 def test_the_learning_rate_follows_the_recipe(small_net):

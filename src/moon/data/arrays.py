@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import zipfile
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,10 +45,14 @@ def checked(images, labels, where: object) -> DataSet:
     labels = labels.astype(np.int64)
     if labels.min() < -1:
         raise DataError(f"{where}: label {labels.min()} of image {labels.argmin()}; the least is -1, for unknown")
-    return DataSet(np.ascontiguousarray(images), labels)
+    return DataSet(np.require(images, requirements=["C", "W"]), labels)
 
 
 def path_of(root: Path, name: str, split: str) -> Path:
+    """Where the set is, or would be; names that lead elsewhere are refused."""
+    for word in (name, split):
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", word):
+            raise DataError(f"'{word}' cannot name a data set; use letters, digits, '.', '_' and '-'")
     return root / name / f"{split}.npz"
 
 
@@ -56,7 +60,7 @@ def load(root: Path, name: str, split: str) -> DataSet:
     """Read `<root>/<name>/<split>.npz`."""
     path = path_of(root, name, split)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if missing := {"images", "labels"} - set(file.files):
                 raise DataError(f"{path}: has no array '{min(missing)}'; it has {sorted(file.files)}")
             return checked(file["images"], file["labels"], path)
@@ -66,8 +70,8 @@ def load(root: Path, name: str, split: str) -> DataSet:
         ) from None
     except DataError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise DataError(f"{path}: cannot be read as .npz ({error})") from error
+    except (Exception, MemoryError) as error:  # a damaged file can break NumPy's reader in many ways
+        raise DataError(f"{path}: cannot be read as .npz ({error or type(error).__name__})") from error
 
 
 def save(dataset: DataSet, root: Path, name: str, split: str) -> Path:

@@ -66,7 +66,7 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of one training epoch (counted from 0)."""
         count, device = len(self.labels), self.labels.device
-        chance = generator(self.seed, epoch)
+        chance = generator("batches", self.seed, epoch)
         order = torch.randperm(count, generator=chance).to(device)
         corner = torch.randint(2 * self.crop + 1, (2, count), generator=chance).to(device)
         mirrored = (torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0)).to(device)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from moon.data.arrays import DataError, DataSet, load, path_of, split_off
 from moon.data.embedded import NAMES as EMBEDDED
 from moon.data.embedded import embedded
+from moon.words import nearest
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,9 @@ def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str,
             "lenet" if channels == 1 else "resnet18",
         )  # fmt: skip
     else:
-        close = get_close_matches(name, BENCHMARKS, 1)
-        raise DataError(
-            f"unknown benchmark '{name}'{f'; did you mean {close[0]}?' if close else ''} Known are "
-            f"{', '.join(BENCHMARKS)}; for a set of your own put train.npz and test.npz into {root / name}"
+        raise ValueError(
+            f"unknown benchmark '{name}'{nearest(name, BENCHMARKS)}; known: {', '.join(BENCHMARKS)}; "
+            f"for a set of your own put train.npz and test.npz into {root / name}"
         )
     return replace(found, near=near or found.near, far=far or found.far)
 
@@ -94,6 +93,8 @@ def known_sets(root: Path, row: Benchmark) -> dict[str, DataSet]:
         sets["val"] = open_set(root, row.name, "val")
     else:
         sets["val"], sets["test"] = split_off(sets["test"], 0.1)
+        if not len(sets["val"].labels):
+            raise DataError(f"{path_of(root, row.name, 'test')}: too few images a class to take a tenth for validation")
     for split, dataset in sets.items():
         low, high = dataset.labels.min(), dataset.labels.max()
         if low < 0 or high >= row.num_known:

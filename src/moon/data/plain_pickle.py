@@ -61,7 +61,7 @@ def read(data: bytes) -> Any:
             if name in _IGNORED:
                 continue
             if name == "STOP":
-                return _plain(stack.pop())
+                return _Resolver()(stack.pop())
             if name in _VALUES:
                 stack.append(argument)
             elif name in _CONSTANTS:
@@ -119,33 +119,44 @@ def read(data: bytes) -> Any:
     raise PickleError("damaged pickle (no end)")
 
 
-def _plain(value: Any) -> Any:
-    """The value with descriptions of NumPy arrays and byte strings turned into them; any other call is refused."""
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_plain(item) for item in value)
-    if isinstance(value, _Call):
+class _Resolver:
+    """Turns descriptions of NumPy arrays and byte strings into them, each once; any other call is refused."""
+
+    def __init__(self) -> None:
+        self.done: dict[int, Any] = {}  # by identity: a small pickle may refer to one value very often
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, (dict, list, tuple, _Call, _Global)):
+            return value
+        if id(value) not in self.done:
+            self.done[id(value)] = self._resolve(value)
+        return self.done[id(value)]
+
+    def _resolve(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self(key): self(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self(item) for item in value)
+        if isinstance(value, _Global):
+            raise PickleError(f"a reference to {value.name}, which is not plain data")
         if value.function == "_codecs.encode":
             text, encoding = value.arguments
             if encoding != "latin1":
                 raise PickleError(f"a byte string in {encoding}")
             return text.encode("latin1")
         if value.function in ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"):
-            _, shape, dtype, fortran, content = value.state
-            if not (isinstance(dtype, _Call) and dtype.function == "numpy.dtype"):
-                raise PickleError("an array without a plain dtype")
-            kind = np.dtype(_plain(dtype.arguments[0]))
-            if kind.hasobject:
-                raise PickleError("an array of Python objects")
-            if dtype.state is not None:
-                kind = kind.newbyteorder(_plain(dtype.state[1]))
-            content = _plain(content)
-            if isinstance(content, str):  # Python 2 wrote byte strings
-                content = content.encode("latin1")
-            array = np.frombuffer(content, kind)
-            return array.reshape(_plain(shape), order="F" if fortran else "C")
+            return self._array(*value.state)
         raise PickleError(f"a call of {value.function}, which is not plain data")
-    if isinstance(value, _Global):
-        raise PickleError(f"a reference to {value.name}, which is not plain data")
-    return value
+
+    def _array(self, version: int, shape: Any, dtype: Any, fortran: bool, content: Any) -> np.ndarray:
+        if not (isinstance(dtype, _Call) and dtype.function == "numpy.dtype"):
+            raise PickleError("an array without a plain dtype")
+        kind = np.dtype(self(dtype.arguments[0]))
+        if kind.hasobject:
+            raise PickleError("an array of Python objects")
+        if dtype.state is not None:
+            kind = kind.newbyteorder(self(dtype.state[1]))
+        content = self(content)
+        if isinstance(content, str):  # Python 2 wrote byte strings
+            content = content.encode("latin1")
+        return np.frombuffer(content, kind).reshape(self(shape), order="F" if fortran else "C")

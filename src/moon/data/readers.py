@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,6 +20,8 @@ from moon.data.arrays import DataError, DataSet, checked
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 MOST_PIXELS = 2**26  # of one image: 64 million, more than any of the known sets has
+
+_MOST_BYTES = 2**30  # of one file, unpacked; the largest of the known sets has 154 million
 
 _CIFAR_SPLITS = {
     "train": re.compile(r"^(data_batch_\d(\.bin)?|train(\.bin)?)$"),
@@ -58,6 +62,10 @@ def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, bytes]]:
                     if wanted.match(PurePosixPath(name).name):
                         content = archive.extractfile(members[name])
                         assert content is not None
+                        if members[name].size > _MOST_BYTES:
+                            raise DataError(
+                                f"{source}:{name}: {members[name].size:,} bytes; no CIFAR batch is so large"
+                            )
                         yield f"{source}:{name}", content.read()
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise DataError(f"{source}: cannot be read as an archive ({error})") from error
@@ -121,7 +129,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
     content = _bytes(path)
     if content[:2] == b"\x1f\x8b":
         try:
-            content = gzip.decompress(content)
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MOST_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path}: damaged gzip ({error})") from error
     if len(content) < 4 or content[:3] != b"\0\0\x08":
@@ -131,7 +139,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
     if len(content) < start:
         raise DataError(f"{path}: is cut off inside its header")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
-    if len(content) - start != int(np.prod(shape)):
+    if len(content) - start != prod(shape):
         raise DataError(f"{path}: {len(content) - start} bytes of data, its header says {shape}; is it cut off?")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
@@ -150,7 +158,7 @@ def read_svhn(source: Path, split: str) -> DataSet:
         raise DataError(f"{path}: is no SVHN .mat file with X and y ({error})") from error
     if images.ndim != 4:
         raise DataError(f"{path}: X has shape {images.shape}; SVHN has (32, 32, 3, N)")
-    labels = labels.reshape(-1).astype(np.int64)
+    labels = labels.reshape(-1)
     return checked(images.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels), path)
 
 
@@ -178,7 +186,7 @@ def read_list(source: Path, root: Path | None, size: int, track: Callable[[list]
     root = (root or source.parent).resolve()
     jobs: list[tuple[Path, int, object]] = []
     try:
-        text = _bytes(source).decode("utf-8")
+        text = _bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: is no text ({error})") from error
     for number, line in enumerate(text.splitlines(), start=1):
@@ -215,6 +223,8 @@ def decode(path: Path, size: int, where: object) -> NDArray[np.uint8]:
                 raise DataError(f"{where}: {path.name} has {width}x{height} pixels, over the {MOST_PIXELS:,} allowed")
             scale = size / min(width, height)
             target = max(size, round(width * scale)), max(size, round(height * scale))
+            if target[0] * target[1] > MOST_PIXELS:
+                raise DataError(f"{where}: {path.name} is {width}x{height}, too long to be resized to {size}")
             image = image.convert("RGB").resize(target, Image.Resampling.BILINEAR)
     except FileNotFoundError:
         raise DataError(f"{where}: no such file: {path}") from None
@@ -240,6 +250,15 @@ def read_any(
     track: Callable[[list], Iterable] = iter,
 ) -> DataSet:
     """Read `source` in whichever of the formats it is in, judged by its names."""
+    try:
+        return _read_any(source, split, root, size, track)
+    except DataError:
+        raise
+    except (ValueError, TypeError, OverflowError, RuntimeError, MemoryError) as error:  # damage in an unforeseen place
+        raise DataError(f"{source}: cannot be read ({error or type(error).__name__})") from error
+
+
+def _read_any(source: Path, split: str, root: Path | None, size: int, track: Callable[[list], Iterable]) -> DataSet:
     if source.is_dir():
         names = {path.name for path in source.rglob("*") if path.is_file()}
         if any(pattern.match(name) for pattern in _CIFAR_SPLITS.values() for name in names):
@@ -255,10 +274,10 @@ def read_any(
         return read_list(source, root, size, track)
     if "idx3" in source.name:
         return read_idx(source, split)
-    if source.name.endswith((".tar.gz", ".tgz", ".tar", ".bin")) or "batch" in source.name:
-        return read_cifar(source, split)
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
+    if source.name.endswith((".tar.gz", ".tgz", ".tar")) or any(p.match(source.name) for p in _CIFAR_SPLITS.values()):
+        return read_cifar(source, split)
     raise DataError(
         f"{source}: format not recognised; expected CIFAR (.tar.gz, .bin, batches), MNIST idx, SVHN .mat, "
         "class folders or an image list (.txt)"

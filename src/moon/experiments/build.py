@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from difflib import get_close_matches
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -21,6 +19,16 @@ from moon.nets import NETS
 from moon.objectives import OBJECTIVES, Objective
 from moon.sparse import ALLOCATIONS, TOPOLOGIES, Dense, DropSchedule, SparseTopology, Topology
 from moon.training import CosineRate, Training
+from moon.words import nearest
+
+NAMES = {
+    "objective": tuple(OBJECTIVES),
+    "topology": tuple(TOPOLOGIES),
+    "allocation": tuple(ALLOCATIONS),
+    "net": tuple(NETS),
+    "rates": tuple(RATES),
+    "detector": tuple(DETECTORS),
+}
 
 
 def pick(table: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -30,14 +38,13 @@ def pick(table: Mapping[str, Any], name: str, kind: str) -> Any:
     raise ValueError(f"unknown {kind} '{name}'{nearest(name, table)}; known: {', '.join(table)}")
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """', did you mean X?' or nothing."""
-    close = get_close_matches(word, list(words), 1)
-    return f", did you mean '{close[0]}'?" if close else ""
-
-
 # What belongs to a method besides its loss: (learning rates, share of epochs that vote).
 _COMPANIONS = {"moon": ("moon", 0.2)}
+# What the paper sets for one benchmark alone.
+_PAPER_OPTIONS: dict[tuple[str, str], dict[str, Scalar]] = {
+    ("moon", "mnist"): {"final": 0.01},
+    ("moon", "cifar100"): {"final": 2.0},
+}
 
 
 def recipe(
@@ -46,30 +53,40 @@ def recipe(
     *,
     options: Mapping[str, Scalar] | None = None,
     rates: str | None = None,
+    lr: float | None = None,
     vote_share: float | None = None,
     net: str | None = None,
+    topology: str = "rigl",
     **rest: Any,
 ) -> Recipe:
-    """A recipe with the benchmark's net and the objective's own learning rates and vote where none are given.
+    """A recipe with the benchmark's net and the objective's own settings where none are given.
 
-    All names are checked here, so that a run is not refused after its data were read.
+    All names and values are checked here, so that nothing is refused after data were read or a folder made.
     """
     kind = pick(OBJECTIVES, objective, "objective")
+    options = _PAPER_OPTIONS.get((objective, row.name), {}) | dict(options or {})
     own_rates, own_vote = _COMPANIONS.get(objective, ("plain", 0.0))
+    start, end, hold = pick(RATES, own_rates if rates is None else rates, "learning rates")
+    if topology == "dense":
+        rest["sparsity"] = 0.0
     made = Recipe(
         benchmark=row.name,
         net=row.net if net is None else net,
         objective=objective,
-        objective_options=_options(kind.for_run, options or {}, objective),
+        objective_options=tuple(_options(kind.for_run, options, objective).items()),
+        topology=topology,
+        lr_start=start if lr is None else lr,
+        lr_end=end,
+        lr_hold_share=hold,
         vote_share=own_vote if vote_share is None else vote_share,
         **rest,
     )
     pick(NETS, made.net, "net")
     pick(TOPOLOGIES, made.topology, "topology")
-    pick(ALLOCATIONS, made.allocation, "allocation")
-    start, end, hold = pick(RATES, own_rates if rates is None else rates, "learning rates")
-    made = replace(made, lr_start=start, lr_end=end, lr_hold_share=hold)
-    return replace(made, sparsity=0.0) if made.topology == "dense" else made
+    pick(ALLOCATIONS, made.allocation, "allocation")({"any": (1, 1)}, made.sparsity)
+    for make in (loss, rate, schedule):
+        make(made)
+    return made
 
 
 def _options(function: Any, given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:
@@ -92,16 +109,25 @@ def _options(function: Any, given: Mapping[str, Scalar], name: str) -> dict[str,
     return options
 
 
-def objective(recipe: Recipe) -> Objective:
+def loss(recipe: Recipe) -> Objective:
     kind = pick(OBJECTIVES, recipe.objective, "objective")
-    return kind.for_run(epochs=recipe.epochs, **recipe.objective_options)
+    return kind.for_run(epochs=recipe.epochs, **dict(recipe.objective_options))
+
+
+def rate(recipe: Recipe) -> CosineRate:
+    return CosineRate(recipe.lr_start, recipe.lr_end, recipe.lr_hold_share)
+
+
+def schedule(recipe: Recipe, steps: int = 1) -> DropSchedule:
+    """The schedule of a run of so many steps."""
+    return DropSchedule(int(recipe.t_end_share * steps), recipe.delta_t_steps, recipe.drop_fraction)
 
 
 def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> nn.Module:
     """The net with K outputs, or K+1 if the objective needs the unknown one; its weights come from the seed."""
     make = pick(NETS, recipe.net, "net")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(recipe.seed))
+        torch.manual_seed(derive("weights", recipe.seed))
         model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels)
         if pick(OBJECTIVES, recipe.objective, "objective").extra_logits:
             model = open_head(model)
@@ -113,12 +139,11 @@ def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
     kind = pick(TOPOLOGIES, recipe.topology, "topology")
     if not issubclass(kind, SparseTopology):
         return Dense(optimizer)
-    schedule = DropSchedule(int(recipe.t_end_share * steps), recipe.delta_t_steps, recipe.drop_fraction)
     return kind(
         model,
         optimizer,
         recipe.sparsity,
-        schedule if kind.rewires else None,
+        schedule(recipe, steps) if kind.rewires else None,
         pick(ALLOCATIONS, recipe.allocation, "allocation"),
         seed=recipe.seed,
     )
@@ -141,9 +166,9 @@ def training(recipe: Recipe, benchmark: Benchmark, train: DataSet, device: torch
     """Everything of a run, ready to start."""
     batches = training_batches(recipe, benchmark, train, device)
     model = network(recipe, benchmark, device)
-    loss = objective(recipe).to(device)
+    objective = loss(recipe).to(device)
     optimizer = torch.optim.SGD(
-        chain(model.parameters(), loss.parameters()),
+        chain(model.parameters(), objective.parameters()),
         lr=recipe.lr_start,
         momentum=recipe.momentum,
         nesterov=recipe.nesterov and recipe.momentum > 0,
@@ -152,9 +177,9 @@ def training(recipe: Recipe, benchmark: Benchmark, train: DataSet, device: torch
     return Training(
         model,
         optimizer,
-        loss,
+        objective,
         topology(recipe, model, optimizer, recipe.epochs * len(batches)),
-        CosineRate(recipe.lr_start, recipe.lr_end, recipe.lr_hold_share),
+        rate(recipe),
         batches,
         epochs=recipe.epochs,
         vote_from=recipe.vote_from,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def score_histograms(methods: Mapping[str, Scores], detector: str, path: Path, t
     edges = np.linspace(everything.min(), everything.max(), 41)
     for axis, (method, scores) in zip(axes[0], methods.items(), strict=True):
         known = scores[detector][KNOWN]
-        for colour, (name, values) in zip(COLOURS, scores[detector].items(), strict=False):
+        for colour, (name, values) in zip(cycle(COLOURS), scores[detector].items(), strict=False):
             weights = np.full(len(values), 100 / len(values))
             if name == KNOWN:
                 axis.hist(values, edges, weights=weights, color=colour, alpha=0.45, label="known")

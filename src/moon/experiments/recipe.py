@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
+
+from moon.training import DamagedCheckpoint
 
 Scalar = int | float | str | bool
 
@@ -16,14 +16,14 @@ Scalar = int | float | str | bool
 RATES = {"plain": (0.1, 1e-6, 0.0), "moon": (0.12, 0.008, 0.2)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A run, complete: the same recipe gives the same result on the same software and machine."""
 
     benchmark: str
     net: str
-    objective: str = "moon"
-    objective_options: Mapping[str, Scalar] = field(default_factory=dict)
+    objective: str
+    objective_options: tuple[tuple[str, Scalar], ...] = ()
     topology: str = "rigl"
     sparsity: float = 0.95
     allocation: str = "erk"
@@ -32,13 +32,13 @@ class Recipe:
     t_end_share: float = 0.7  # of the run's steps
     epochs: int = 100
     batch_size: int = 128
-    lr_start: float = 0.12
-    lr_end: float = 0.008
-    lr_hold_share: float = 0.2  # of the run's steps
+    lr_start: float
+    lr_end: float
+    lr_hold_share: float  # of the run's steps
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
-    vote_share: float = 0.2  # of the run's epochs, at its end; 0: no vote
+    vote_share: float  # of the run's epochs, at its end; 0: no vote
     precision: str = "float32"
     seed: int = 0
 
@@ -52,7 +52,8 @@ class Recipe:
                 raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"precision must be float32 or bfloat16, not {self.precision}")
-        object.__setattr__(self, "objective_options", MappingProxyType(dict(self.objective_options)))
+        pairs = dict(self.objective_options)  # a mapping will do as well
+        object.__setattr__(self, "objective_options", tuple(sorted(pairs.items())))
 
     @property
     def vote_from(self) -> int | None:
@@ -68,12 +69,11 @@ class Recipe:
     def load(cls, path: Path) -> Recipe:
         """Read `recipe.json`."""
         try:
-            values = json.loads(path.read_text())
-            return cls(**values)
-        except FileNotFoundError:
+            return cls(**json.loads(path.read_text()))
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{path.parent}: no {path.name} in it; is this a run folder?") from None
-        except (TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path}: is no recipe of this version ({error})") from error
+        except (TypeError, ValueError) as error:
+            raise DamagedCheckpoint(f"{path}: is no recipe of this version ({error})") from error
 
     @property
     def name(self) -> str:

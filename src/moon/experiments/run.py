@@ -9,28 +9,30 @@ result.json        metrics on known data, and what it ran on; written last
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-import moon
-from moon.data import Batches, Benchmark, DataSet, benchmark, fit_to, has, known_sets, open_set
+from moon import __version__
+from moon.data import Batches, Benchmark, DataError, DataSet, benchmark, fit_to, has, known_sets, open_set
 from moon.evidence import Evidence, read
 from moon.experiments import build
 from moon.experiments.recipe import Recipe
 from moon.metrics import accuracy, brier, ece, nll
 from moon.training import Checkpoints, DamagedCheckpoint, Training, locked
-from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json
+from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json, write_text
 from moon.training.loop import Record
 
+Perturb = Callable[[nn.Module, Tensor], Tensor]
 WATCHED = 512  # images of each unknown set looked at after each epoch: logged, never used
 
 
@@ -54,17 +56,31 @@ class Bench:
         unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing}
         return cls(row, known, unknown, missing)
 
-    def batches(self, dataset: DataSet, device: torch.device | str, batch_size: int = 500) -> Batches:
+    def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
         """For evaluation: in order, as they are."""
-        return Batches(dataset, self.row.mean, self.row.std, batch_size=batch_size, device=device)
+        return Batches(dataset, self.row.mean, self.row.std, batch_size=500, device=device)
+
+    def read(self, model: nn.Module, dataset: DataSet, perturb: Perturb | None = None) -> Evidence:
+        """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
+        evidence = read(model, self.batches(dataset, next(model.parameters()).device), perturb)
+        return replace(evidence, logits=evidence.logits.double())
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run is trained and measured on: the known images and labels."""
+        return {
+            split: {
+                "images": list(data.images.shape),
+                "sha256": hashlib.sha256(data.images.data).hexdigest(),
+                "labels_sha256": hashlib.sha256(data.labels.data).hexdigest(),
+            }
+            for split, data in self.known.items()
+        }
 
 
 def known_metrics(evidence: Evidence) -> dict[str, float]:
     """Accuracy and honesty on known inputs, over the K known classes."""
     labels = evidence.labels
     assert labels is not None
-    logits = evidence.logits.double()
-    evidence = Evidence(logits, evidence.features, evidence.num_known, labels)
     correct = evidence.prediction == labels
     return {
         "accuracy": accuracy(evidence.prediction, labels),
@@ -89,7 +105,8 @@ def p_unknown(known: Evidence, unknown: Evidence | None) -> Record:
 def watcher(bench: Bench, device: torch.device | str) -> Callable[[nn.Module], Record]:
     """What is looked at after each epoch: accuracy on val, and p_unknown."""
     val = bench.batches(bench.known["val"], device)
-    sample = [data.images[:WATCHED] for data in bench.unknown.values()]
+    # Evenly spread: sets are often sorted by class.
+    sample = [data.images[:: max(1, len(data.images) // WATCHED)][:WATCHED] for data in bench.unknown.values()]
     unknown = None
     if sample:
         images = np.concatenate(sample)
@@ -110,7 +127,7 @@ class Log:
     def __init__(self, folder: Path, next_epoch: int) -> None:
         self.path = folder / "log.jsonl"
         kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         self.board = None
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -121,7 +138,7 @@ class Log:
 
     def write(self, record: Record) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         if self.board is not None:
@@ -163,15 +180,12 @@ def run(
     A finished run is only read. `on_start` sees the training before its first step.
     """
     with locked(folder):
-        if (folder / "recipe.json").exists():
-            if Recipe.load(folder / "recipe.json") != recipe:
-                raise ValueError(f"{folder}: holds a run of another recipe; give another --out")
-        else:
-            write_json(folder / "recipe.json", recipe.to_json())
         if (folder / "result.json").exists():
+            _claim(folder, recipe, bench)
             return load_result(folder)
-
-        training = build.training(recipe, bench.row, bench.known["train"], device)
+        torch.backends.cudnn.deterministic = True  # a resumed run is bit-identical on a GPU too
+        training = build.training(recipe, bench.row, bench.known["train"], device)  # refuses before it is written
+        _claim(folder, recipe, bench)
         checkpoints = Checkpoints(folder / "checkpoints")
         if (found := checkpoints.latest(say)) is not None:
             training.load_state_dict(found[1])
@@ -197,7 +211,7 @@ def run(
             log.close()
         save_tensors(folder / "model.safetensors", dict(model.state_dict()))
         result = {
-            "known": known_metrics(read(model, bench.batches(bench.known["test"], device))),
+            "known": known_metrics(bench.read(model, bench.known["test"])),
             "density": training.topology.density(),
             "layer_density": {n: float(mask.float().mean()) for n, mask in training.topology.masks.items()},
             "turnover": training.topology.turnover(),
@@ -212,13 +226,35 @@ def run(
         return result
 
 
-def load_result(folder: Path) -> dict[str, Any]:
+def _claim(folder: Path, recipe: Recipe, bench: Bench) -> None:
+    """Write what the run is into its folder, or refuse a folder that holds something else."""
+    if (folder / "recipe.json").exists():
+        if Recipe.load(folder / "recipe.json") != recipe:
+            raise ValueError(f"{folder}: holds a run of another recipe; give another --out")
+    else:
+        write_json(folder / "recipe.json", recipe.to_json())
+    seen = bench.fingerprint()
+    if (folder / "data.json").exists():
+        if _load_json(folder / "data.json", "train") != seen:
+            raise DataError(f"{folder}: was begun on other images or labels of {bench.row.name}; give another --out")
+    else:
+        write_json(folder / "data.json", seen)
+
+
+def _load_json(path: Path, key: str) -> dict[str, Any]:
+    """A JSON object that must have this key."""
     try:
-        return json.loads((folder / "result.json").read_text())
-    except FileNotFoundError:
-        raise ValueError(f"{folder}: the run is not finished; start it again with the same command") from None
-    except json.JSONDecodeError as error:
-        raise DamagedCheckpoint(f"{folder / 'result.json'}: {error}") from error
+        value = json.loads(path.read_text())
+        value[key]
+        return value
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedCheckpoint(f"{path}: is not what this run wrote ({error}); delete it and run again") from error
+
+
+def load_result(folder: Path) -> dict[str, Any]:
+    if not (folder / "result.json").exists():
+        raise ValueError(f"{folder}: the run is not finished; start it again with the same command")
+    return _load_json(folder / "result.json", "model_sha256")
 
 
 def load_model(folder: Path, row: Benchmark, device: torch.device | str = "cpu") -> nn.Module:
@@ -233,7 +269,7 @@ def load_model(folder: Path, row: Benchmark, device: torch.device | str = "cpu")
 
 
 def software() -> dict[str, str]:
-    return {"moon": moon.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"moon": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def hardware(device: torch.device | str) -> str:

@@ -7,7 +7,6 @@ scores.npz    the scores themselves, `<detector>/<set>`, for pictures and furthe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moon.data import DataSet
-from moon.detect import DETECTORS, Detector
-from moon.evidence import Evidence, read
+from moon.detect import DETECTORS
 from moon.experiments import build
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import Bench, known_metrics, load_model, p_unknown
@@ -45,28 +42,15 @@ def mean_metrics(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
-def evidence_of(
-    model: torch.nn.Module,
-    bench: Bench,
-    data: DataSet,
-    device: torch.device | str,
-    detector: Detector | None = None,
-) -> Evidence:
-    """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
-    perturb = None if detector is None else detector.perturb
-    evidence = read(model, bench.batches(data, device), perturb)
-    return replace(evidence, logits=evidence.logits.double())
-
-
 def score_run(
     folder: Path,
     bench: Bench,
-    detectors: Iterable[str] = DETECTORS,
+    detectors: Iterable[str] | None = None,
     *,
     device: torch.device | str = "cpu",
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
-    """Score the run and write the result into its folder; a K-way model is not asked for its unknown output."""
+    """Score the run and write the result into its folder; `detectors=None` is all that the model can serve."""
     recipe = Recipe.load(folder / "recipe.json")
     if recipe.benchmark != bench.row.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {bench.row.name}")
@@ -76,15 +60,17 @@ def score_run(
             "name some under the data root with --near and --far"
         )
     model = load_model(folder, bench.row, device)
-    chosen = {name: build.detector(name, bench.row) for name in detectors}
+    if detectors is not None and not (detectors := list(detectors)):
+        raise ValueError("no detector was named")
+    chosen = {name: build.detector(name, bench.row) for name in (DETECTORS if detectors is None else detectors)}
     sets = {KNOWN: bench.known["test"], **bench.unknown}
 
-    shared = {name: evidence_of(model, bench, sets[name], device) for name in track(list(sets), "reading")}
-    if not shared[KNOWN].is_open:
-        chosen.pop("unknown", None)
+    shared = {name: bench.read(model, sets[name]) for name in track(list(sets), "reading")}
+    if detectors is None and not shared[KNOWN].is_open:
+        chosen = {name: detector for name, detector in chosen.items() if not detector.needs_unknown_output}
     fits = {detector.fits_on for detector in chosen.values()} - {"nothing"}
     split_of = {"train": "train", "validation": "val"}
-    fitting = {need: evidence_of(model, bench, bench.known[split_of[need]], device) for need in sorted(fits)}
+    fitting = {need: bench.read(model, bench.known[split_of[need]]) for need in sorted(fits)}
 
     scores: Scores = {}
     for name in track(list(chosen), "scoring"):
@@ -93,7 +79,7 @@ def score_run(
             detector.fit(fitting[detector.fits_on])
         own = shared
         if detector.perturbs:
-            own = {key: evidence_of(model, bench, data, device, detector) for key, data in sets.items()}
+            own = {key: bench.read(model, data, detector.perturb) for key, data in sets.items()}
         scores[name] = {key: detector.score(evidence).cpu().numpy() for key, evidence in own.items()}
 
     result = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +31,7 @@ class AutoWeight(nn.Module):
                 f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch for the unknown; "
                 f"give quiet_epochs in 0..{max(epochs - 1, 0)} or train longer"
             )
-        if final < 0 or init_factor <= 0 or not 0 < smoothing <= 1:
+        if not (0 <= final < inf and 0 < init_factor < inf and 0 < smoothing <= 1):
             raise ValueError(
                 f"final={final} must be at least 0, init_factor={init_factor} above 0, smoothing={smoothing} in (0, 1]"
             )
@@ -39,20 +41,25 @@ class AutoWeight(nn.Module):
 
     @torch.no_grad()
     def observe(self, p_unknown: Tensor, loss: Tensor, epoch: int | Tensor = 0) -> None:
-        """Take one batch's p_{K+1} and cross-entropy, a value per sample, into beta; ignored after the quiet."""
+        """Take one batch's p_{K+1} and cross-entropy, a value per sample, into beta, if the epoch is a quiet one."""
         if isinstance(epoch, int) and epoch >= self.quiet_epochs:
             return
+        if self.beta.device != loss.device:
+            self.beta = self.beta.to(loss.device)
         beta = ((1 - p_unknown) * loss).mean().to(self.beta)
         beta = torch.where(self.beta.isnan(), beta, self.beta.lerp(beta, self.smoothing))
-        quiet = torch.as_tensor(epoch, device=beta.device) < self.quiet_epochs
-        self.beta.copy_(torch.where(quiet, beta, self.beta))
+        self.beta.copy_(torch.where(self._tensor(epoch) < self.quiet_epochs, beta, self.beta))
 
     def forward(self, epoch: int | Tensor) -> Tensor:
         """w in this epoch (counted from 0)."""
-        epoch = torch.as_tensor(epoch, device=self.beta.device)
+        epoch = self._tensor(epoch)
         initial = (self.beta / self.init_factor).nan_to_num(0.0)  # w_i
         last = self.epochs - 1
         progress = (epoch - self.quiet_epochs) / max(last - self.quiet_epochs, 1)
         progress = torch.where(epoch >= last, 1.0, progress)  # exactly w_f in the last epoch
         w = initial.lerp(torch.full_like(initial, self.final), progress.to(initial))
         return torch.where(epoch < self.quiet_epochs, 0.0, w)
+
+    def _tensor(self, epoch: int | Tensor) -> Tensor:
+        """The epoch beside beta; filling in a number, unlike copying it, does not wait for the device."""
+        return epoch if isinstance(epoch, Tensor) else torch.full((), epoch, device=self.beta.device)

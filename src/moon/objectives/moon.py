@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import Self
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from moon.evidence import OpenHead, classifier_name
+from moon.evidence import OpenHead
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective, widened
 
@@ -25,6 +24,8 @@ def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
     L = -log p_y                                       where the arg-max of all K+1 outputs is y
     L = -(1 + w / (1 + w * p_{K+1})) * log p_y         elsewhere
     """
+    if not y.is_cuda and bool((y >= logits.shape[1] - 1).any()):  # on a GPU this would wait for the device
+        raise ValueError(f"label {int(y.max())} of {logits.shape[1]} outputs: the last output is the unknown, no label")
     nll, p_unknown = _per_sample(logits, y)
     wrong = logits.argmax(1) != y
     # p_{K+1} is not detached: only the gradient through it can ever raise the unknown output.
@@ -45,7 +46,6 @@ class Moon(Objective):
         if not isinstance(weight, AutoWeight) and weight < 0:
             raise ValueError(f"the weight w must be at least 0, not {weight}")
         self.weight = weight
-        self._checked = ref(self)  # the model whose head was last found open
 
     @classmethod
     def for_run(
@@ -60,9 +60,9 @@ class Moon(Objective):
         return cls(AutoWeight(epochs, quiet_epochs, final, init_factor, smoothing))
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
-        self._check(model)
+        _check(model)
         logits = model(x)
-        if isinstance(self.weight, AutoWeight):
+        if isinstance(self.weight, AutoWeight) and not (isinstance(epoch, int) and epoch >= self.weight.quiet_epochs):
             nll, p_unknown = _per_sample(logits.detach(), y)
             self.weight.observe(p_unknown, nll, epoch)
         return moon_loss(logits, y, self._w(epoch))
@@ -73,13 +73,11 @@ class Moon(Objective):
     def _w(self, epoch: int | Tensor) -> float | Tensor:
         return self.weight(epoch) if isinstance(self.weight, AutoWeight) else self.weight
 
-    def _check(self, model: nn.Module) -> None:
-        """Training a K-way head with this loss would make the last real class the unknown, silently."""
-        if self._checked() is not model:
-            name = classifier_name(model)
-            if not isinstance(model.get_submodule(name), OpenHead):
-                raise ValueError(
-                    f"Moon needs K+1 outputs, but the classifier '{name}' of {type(model).__name__} has no unknown "
-                    "output; wrap the model first: model = open_head(model)"
-                )
-            self._checked = ref(model)
+
+def _check(model: nn.Module) -> None:
+    """Training a K-way head with this loss would make the last real class the unknown, silently."""
+    if not any(isinstance(module, OpenHead) for module in model.modules()):
+        raise ValueError(
+            f"Moon needs K+1 outputs, but {type(model).__name__} has no unknown output; "
+            "wrap the model first: model = open_head(model)"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Topology(ABC):
         return self.steps >= self.frozen_after
 
     def density(self) -> float:
-        """The measured share of weights that exist, over all layers that may be sparse; 1 for a dense network."""
+        """The measured share of weights that exist, over all that may be sparse; 1 for a dense network."""
         if not self.masks:
             return 1.0
         return sum(int(mask.sum()) for mask in self.masks.values()) / sum(mask.numel() for mask in self.masks.values())
@@ -86,11 +86,11 @@ class SparseTopology(Topology):
     gradient, momentum or weight decay did in the step. New connections therefore start from zero, and a connection
     that is dropped and grown in the same step keeps its value and its state.
 
-    `dense` names weights to leave alone; layers that the allocation makes dense are left alone too.
+    `dense` names weights to leave dense beside those that the allocation makes so; the sparsity is that of the others.
     """
 
     rewires: ClassVar[bool] = True  # whether it takes a schedule
-    _of_model: ClassVar[WeakKeyDictionary[nn.Module, SparseTopology]] = WeakKeyDictionary()
+    _alive: ClassVar[WeakSet[SparseTopology]] = WeakSet()
 
     def __init__(
         self,
@@ -112,23 +112,24 @@ class SparseTopology(Topology):
         weights = sparse_weights(model)
         if unknown := set(dense) - weights.keys():
             raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
-        weights = {name: weight for name, weight in weights.items() if name not in dense}
+        free = {name: weight for name, weight in weights.items() if name not in dense}
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if missing := [name for name, weight in weights.items() if id(weight) not in updated]:
+        if missing := [name for name, weight in free.items() if id(weight) not in updated]:
             raise ValueError(
                 f"the optimizer does not update {missing}; build it from model.parameters() after every change "
                 "of the model (open_head, .to()), or name frozen weights in `dense`"
             )
         self.optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.frozen_after = schedule.t_end
-        self.generator = generator(seed)
+        self.generator = generator("grow", seed)
         self.weights = weights
         self.counts: dict[str, int] = {}
         self.masks = {}
-        densities = allocation({name: tuple(w.shape) for name, w in weights.items()}, sparsity)
+        densities = dict.fromkeys(dense, 1.0)
+        densities |= allocation({name: tuple(w.shape) for name, w in free.items()}, sparsity)
         for index, (name, weight) in enumerate(weights.items()):
             self.counts[name] = min(weight.numel(), max(1, round(densities[name] * weight.numel())))
-            chance = torch.rand(weight.shape, generator=generator(seed, index))
+            chance = torch.rand(weight.shape, generator=generator("mask", seed, index))
             # Exactly so many connections, uniformly at random, laid out in memory as the weight is.
             mask = _top(chance, self.counts[name])
             self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
@@ -137,12 +138,13 @@ class SparseTopology(Topology):
         device = next(iter(weights.values())).device
         self._grown = torch.zeros((), dtype=torch.int64, device=device)
         self._enforce()
-        self._of_model[model] = self
+        self._alive.add(self)
 
     @classmethod
-    def of(cls, model: nn.Module) -> SparseTopology | None:
-        """The topology last built on this model, if it is alive."""
-        return cls._of_model.get(model)
+    def of(cls, model: nn.Module) -> list[SparseTopology]:
+        """The topologies in use that govern weights of this model, or of the model it wraps."""
+        weights = {id(weight) for weight in model.parameters()}
+        return [t for t in cls._alive if any(id(weight) in weights for weight in t.weights.values())]
 
     @abstractmethod
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
@@ -168,12 +170,11 @@ class SparseTopology(Topology):
                 continue
             weight, mask = self.weights[name], self.masks[name]
             drop = int(share * self.counts[name])
-            drop = min(drop, mask.numel() - (self.counts[name] - drop))
             if drop == 0:
                 continue
             if weight.grad is None:
                 raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
-            self.generator = generator(self.seed, index, self.steps)  # the same on resuming and on every rank
+            self.generator = generator("grow", self.seed, index, self.steps)  # the same on resuming, on every rank
             strength = torch.where(mask, weight.abs(), -1.0)
             kept = _top(strength, self.counts[name] - drop)
             growth = torch.where(kept, -torch.inf, self.grow_score(weight, weight.grad))

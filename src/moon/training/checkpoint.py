@@ -53,10 +53,14 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     sync(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """`write_whole` of a text file."""
+    write_whole(path, lambda partial: partial.write_text(text))
+
+
 def write_json(path: Path, value: Any) -> None:
     """`write_whole` of a JSON file; NaN and infinity are refused."""
-    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
-    write_whole(path, lambda partial: partial.write_text(text))
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -82,10 +86,10 @@ class Checkpoints:
     def save(self, number: int, state: dict[str, Any]) -> None:
         """Write the state, a tree of dicts, lists, plain values and tensors; then forget the oldest."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(number)
-        if path.exists():  # a damaged one that was passed over
-            shutil.rmtree(path)
-        write_whole(path, lambda partial: self._write(partial, state))
+        for passed_over in self._numbers():
+            if passed_over >= number:  # a damaged one, or it would have been gone on from
+                shutil.rmtree(self._path(passed_over))
+        write_whole(self._path(number), lambda partial: self._write(partial, state))
         for old in self._numbers()[: -self.keep]:
             shutil.rmtree(self._path(old))
 

@@ -17,11 +17,13 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder; the system lets go of it when the process ends, however it ends."""
     import fcntl
 
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file; a run needs a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             raise RunLocked(
                 f"{folder}: another process (number {file.read().strip() or 'unknown'}) works in this run folder; "

@@ -55,14 +55,14 @@ class Training:
         self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
         self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
         self.precision, self.vote_from = precision, vote_from
-        self.vote = None if vote_from is None else WeightVote(model, topology)
+        self.vote = None if vote_from is None else WeightVote(model)
         self.next_epoch = 0
         self.device = next(model.parameters()).device
-        if vote_from is not None and vote_from * len(batches) < topology.frozen_after:
-            frozen = -(-topology.frozen_after // len(batches))
+        if vote_from is not None and (vote_from + 1) * len(batches) < topology.frozen_after:
+            votes = epochs + 1 - -(-topology.frozen_after // len(batches))
             raise ValueError(
-                f"voting begins with epoch {vote_from}, but the masks change until epoch {frozen} of {epochs}; "
-                f"let the vote be the last {epochs - frozen} epochs or fewer, or end the rewiring earlier"
+                f"the first vote is cast after {vote_from + 1} epochs of {len(batches)} steps, but the masks change "
+                f"until step {topology.frozen_after}; let the last {votes} epochs or fewer vote, or rewire less long"
             )
 
     def run(
@@ -99,11 +99,12 @@ class Training:
                 saved_at = time.monotonic()
         if self.vote is None:
             return self.model
+        torch.manual_seed(derive("training", self.seed, self.epochs))
         return self.vote.elect(self.batches.epoch(self.epochs))
 
     def _epoch(self, epoch: int, on_step: Callable[[int, int, Callable[[], float]], object] | None) -> Record:
         # Chance restarts each epoch from the seed, so there is no random state to save.
-        torch.manual_seed(derive(self.seed, epoch))
+        torch.manual_seed(derive("training", self.seed, epoch))
         self.model.train()
         autocast = torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
         steps = len(self.batches)
@@ -124,6 +125,8 @@ class Training:
             first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
             if on_step is not None:
                 on_step(epoch, step, loss.item)
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            first_bad.clamp_(max=steps - 1)  # the last step's update
         if (bad := int(first_bad)) < steps:
             raise Diverged(
                 f"the loss is not finite since epoch {epoch}, step {bad} of {steps}; "
@@ -151,6 +154,10 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for parameter, values in self.optimizer.state.items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:  # laid out as the weight is
+                    values[name] = torch.empty_like(parameter).copy_(value)
         self.objective.load_state_dict(state["objective"])
         self.topology.load_state_dict(state["topology"])
         if self.vote is not None:

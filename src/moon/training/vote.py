@@ -9,18 +9,17 @@ from typing import Any
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
-from moon.sparse import SparseTopology, Topology
+from moon.sparse import SparseTopology
 
 
 class WeightVote:
     """Averages the weights of models that share their masks; BatchNorm is re-estimated for the elected one.
 
-    The masks are those of `topology`, by default the one that was built on the model.
+    The model's topology, if it has one, is found by itself.
     """
 
-    def __init__(self, model: nn.Module, topology: Topology | None = None) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._topology = topology or SparseTopology.of(model)
         self._average: AveragedModel | None = None
 
     @property
@@ -29,23 +28,24 @@ class WeightVote:
 
     def cast(self, model: nn.Module) -> None:
         """Take the model's present weights into the average."""
-        if self._topology is not None and not self._topology.is_frozen:
-            raise ValueError(
-                f"the vote was cast in step {self._topology.steps}, but the masks change until step "
-                f"{self._topology.frozen_after}; averaging different masks would fill in pruned weights. "
-                "Cast later, or end the DropSchedule earlier (a smaller t_end)"
-            )
+        for topology in SparseTopology.of(model):
+            if not topology.is_frozen:
+                raise ValueError(
+                    f"the vote was cast in step {topology.steps}, but the masks change until step "
+                    f"{topology.frozen_after}; averaging different masks would fill in pruned weights. "
+                    "Cast later, or end the DropSchedule earlier (a smaller t_end)"
+                )
         if self._average is None:
             self._average = AveragedModel(model)
         self._average.update_parameters(model)
 
     def elect(self, loader: Iterable) -> nn.Module:
-        """The average of all votes, with BatchNorm statistics from one pass over `loader` ((x, y) or x)."""
+        """The average of all votes, in evaluation mode; BatchNorm is measured on `loader` ((x, y) or x)."""
         if self._average is None:
             raise ValueError("nobody has voted; call cast(model) at the end of at least one epoch")
         elected = deepcopy(self._average.module)
         update_bn(loader, elected, next(elected.parameters()).device)
-        return elected
+        return elected.eval()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._average is None else dict(self._average.state_dict())

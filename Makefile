@@ -1,0 +1,33 @@
+# `make demo` and `make test` need only Python >= 3.11: everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint clean
+
+demo: .venv/demo
+	$(BIN)/moon demo
+
+test: .venv/dev
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --warnings
+
+.venv/pip:
+	$(PYTHON) -c 'import sys; sys.exit("moon needs Python 3.11 or newer, found " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: .venv/pip pyproject.toml constraints.txt
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+.venv/dev: .venv/pip pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev,tensorboard]'
+	touch $@
+
+clean:
+	rm -rf .venv runs dist .pytest_cache .ruff_cache .hypothesis

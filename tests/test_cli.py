@@ -1,0 +1,228 @@
+"""The commands as a person gives them: what they print, and how they fail."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from moon import cli
+from moon.training import locked
+
+
+@pytest.fixture
+def moon(data_root, tmp_path, monkeypatch, capsys):
+    """A function that runs a command in an empty folder and returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MOON_DATA", str(data_root))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(list(arguments))
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return run
+
+
+TRAIN = ("train", "mnist", "--epochs", "4", "--set", "quiet_epochs=1", "--batch-size", "64", "--net", "lenet-norm")
+
+
+def fails(result, code, *parts):
+    """One clear line on stderr, no traceback, the right exit code."""
+    found, _, err = result
+    assert found == code, err
+    assert len(err.strip().splitlines()) == 1, err
+    assert all(part in err for part in parts), err
+
+
+def test_train_then_score(moon, tmp_path):
+    code, out, _ = moon(*TRAIN, "--out", "run")
+    assert code == 0
+    assert "run: accuracy" in out
+    assert "next: moon score run" in out
+    code, out, _ = moon("score", "run", "--detector", "msp", "odin", "ebo", "knn", "klm")
+    assert code == 0
+    for word in (
+        "msp",
+        "odin",
+        "ebo",
+        "knn",
+        "klm",
+        "notmnist",
+        "near mean",
+        "far mean",
+        "left out: cifar10, tin, places",
+    ):
+        assert word in out
+    assert (tmp_path / "run" / "scores.png").stat().st_size > 1000
+    scored = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert list(scored["detectors"]) == ["msp", "odin", "ebo", "knn", "klm"]
+
+
+def test_the_run_folder_is_named_after_the_recipe(moon, tmp_path):
+    assert moon(*TRAIN)[0] == 0
+    assert moon(*TRAIN, "--seed", "1")[0] == 0
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert [name.rsplit("-", 1)[0] for name in names] == ["mnist-rigl95-moon-s0", "mnist-rigl95-moon-s1"]
+
+
+def test_a_finished_run_is_told_again(moon):
+    first = moon(*TRAIN, "--out", "run")[1].splitlines()[-2]
+    assert moon(*TRAIN, "--out", "run")[1].splitlines()[-2] == first
+
+
+def test_data_lists_what_is_there(moon, data_root):
+    (data_root / "mine").mkdir()
+    np.savez(data_root / "mine" / "test.npz", images=np.zeros((1, 2, 2, 1), np.uint8), labels=np.zeros(1, int))
+    code, out, _ = moon("data")
+    assert code == 0
+    assert "places (missing)" in out
+    assert "notmnist," in out
+    assert "mine" in out
+
+
+def test_data_imports(moon, data_root):
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (data_root / "tree" / name).mkdir(parents=True)
+        Image.new("RGB", (40, 30), "red").save(data_root / "tree" / name / "x.png")
+    code, out, _ = moon("data", "import", str(data_root / "tree"), "--name", "fold", "--size", "16")
+    assert code == 0
+    assert "2 images of 16x16x3" in out
+    with np.load(data_root / "fold" / "test.npz") as made:
+        assert made["labels"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("fly",), ["invalid choice: 'fly'"]),
+        ((), ["required: VERB"]),
+        (("train", "mnst"), ["unknown benchmark 'mnst'", "did you mean 'mnist'"]),
+        ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl', did you mean 'rigl'"]),
+        ((*TRAIN, "--objective", "moom"), ["did you mean 'moon'"]),
+        ((*TRAIN, "--sparsity", "95"), ["sparsity must be in [0, 1)"]),
+        ((*TRAIN, "--sparsity", "much"), ["--sparsity", "invalid float value"]),
+        ((*TRAIN, "--epochs", "0"), ["--epochs", "at least 1"]),
+        ((*TRAIN, "--set", "final"), ["--set takes NAME=VALUE"]),
+        ((*TRAIN, "--set", "finale=1"), ["no option 'finale'", "did you mean 'final'"]),
+        ((*TRAIN, "--drop", "2"), ["fraction must be in [0, 1]"]),
+        ((*TRAIN, "--t-end", "0.9", "--vote", "0.5", "--out", "run"), ["first vote", "rewire less long"]),
+        ((*TRAIN, "--device", "cuda:99"), ["device 'cuda:99' cannot be used"]),
+        ((*TRAIN, "--device", "meta"), ["device 'meta' cannot be used"]),
+        ((*TRAIN, "--device", "gpu"), ["device 'gpu' cannot be used"]),
+        (("train", "mnist", "--epochs", "5"), ["quiet_epochs=5 of epochs=5"]),
+        (("score", "nowhere"), ["no recipe.json"]),
+        (("data", "import"), ["import needs a source and --name"]),
+        (("demo", "--seeds", "0"), ["--seeds"]),
+    ],
+)
+def test_bad_arguments_exit_with_2_and_leave_nothing(moon, tmp_path, arguments, parts):
+    before = set(tmp_path.iterdir())
+    fails(moon(*arguments), 2, *parts)
+    left = set(tmp_path.iterdir()) - before
+    assert not [path for path in left if (path / "recipe.json").exists()]
+
+
+def test_bad_data_exit_with_3(moon, data_root):
+    fails(moon("train", "cifar10"), 3, "cifar10/train.npz", "no such file", "moon data import")
+    path = data_root / "mnist" / "train.npz"
+    path.write_bytes(path.read_bytes()[:1000])
+    fails(moon(*TRAIN), 3, "mnist/train.npz", "cannot be read")
+    fails(moon("data", "import", "none.txt", "--name", "x"), 3, "none.txt")
+    fails(moon("data", "import", str(data_root / "mnist"), "--name", "x"), 3, "no class folders")
+
+
+def test_names_of_imported_sets(moon, data_root):
+    from PIL import Image
+
+    (data_root / "tree" / "a").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(data_root / "tree" / "a" / "x.png")
+    fails(moon("data", "import", str(data_root / "tree"), "--name", "letters"), 2, "embedded")
+    fails(moon("data", "import", str(data_root / "tree"), "--name", "../x"), 3, "cannot name a data set")
+
+
+def test_damage_exits_with_4(moon, tmp_path):
+    assert moon(*TRAIN, "--out", "run")[0] == 0
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"x")
+    fails(moon("score", "run"), 4, "model.safetensors")
+    (tmp_path / "run" / "result.json").unlink()
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{}")
+    code, _, err = moon(*TRAIN, "--out", "run")
+    assert code == 4
+    assert "none of the 1 checkpoint(s) is whole" in err
+
+
+def test_a_diverged_run_exits_with_5(moon):
+    fails(moon(*TRAIN, "--lr", "1e30", "--out", "run"), 5, "not finite since epoch 0", "lower learning rate")
+
+
+def test_a_locked_run_exits_with_6(moon, tmp_path):
+    with locked(tmp_path / "run"):
+        fails(moon(*TRAIN, "--out", "run"), 6, "another process")
+
+
+def test_an_unforeseen_error_is_one_line_too(moon, monkeypatch):
+    def broken(_):
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(cli, "_list_data", broken)
+    fails(moon("data"), 1, "RuntimeError: first line (--debug shows where)")
+    with pytest.raises(RuntimeError):
+        cli.main(["data", "--debug"])
+
+
+def test_debug_shows_the_traceback(moon):
+    with pytest.raises(ValueError, match="unknown benchmark"):
+        cli.main(["train", "nothing", "--debug"])
+
+
+def test_ctrl_c_says_how_to_go_on(moon, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_train_one", stop)
+    fails(moon(*TRAIN), 130, "the same command goes on")
+
+
+@pytest.mark.parametrize("verb", ["", "demo", "train", "score", "data"])
+def test_help_has_examples(moon, verb):
+    code, out, _ = moon(*([verb] if verb else []), "--help")
+    assert code == 0
+    assert ("example" if verb else "exit codes") in out
+
+
+def test_module_and_command_are_the_same(tmp_path):
+    command = os.path.join(os.path.dirname(sys.executable), "moon")
+    outputs = [
+        subprocess.run([*start, "--version"], capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+        for start in ([command], [sys.executable, "-m", "moon"])
+    ]
+    assert outputs[0] == outputs[1] == "moon 0.1.0\n"
+
+
+def test_demo_end_to_end(moon, tmp_path):
+    code, out, _ = moon("demo", "--epochs", "2", "--out", "demo")
+    assert code == 0
+    for word in (
+        "plain RigL",
+        "MOON + RigL",
+        "letters",
+        "textures",
+        "photos",
+        "near mean",
+        "far mean",
+        "accuracy",
+        "ECE",
+    ):
+        assert word in out
+    assert (tmp_path / "demo" / "known-against-unknown.png").stat().st_size > 1000
+    code, out, _ = moon("demo", "--epochs", "2", "--out", "demo", "--seeds", "2")  # goes on from what is there
+    assert code == 0
+    assert "±" in out
