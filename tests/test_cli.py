@@ -53,8 +53,8 @@ def test_train_then_score(moon, tmp_path):
         "knn",
         "klm",
         "notmnist",
-        "near mean",
-        "far mean",
+        "near",
+        "far",
         "left out: cifar10, tin, places",
     ):
         assert word in out
@@ -216,8 +216,8 @@ def test_demo_end_to_end(moon, tmp_path):
         "letters",
         "textures",
         "photos",
-        "near mean",
-        "far mean",
+        "near",
+        "far",
         "accuracy",
         "ECE",
     ):

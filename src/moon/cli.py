@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "example:\n  moon demo\n  moon demo --seeds 3      mean and deviation over three seeds",
     )  # fmt: skip
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs (default: %(default)s)")
-    demo.add_argument("--epochs", type=_whole, default=20, help="of each run (default: %(default)s)")
+    demo.add_argument("--epochs", type=_whole, default=15, help="of each run (default: %(default)s)")
     demo.add_argument("--seeds", type=_whole, default=1, help="runs of each method (default: %(default)s)")
     with_device(demo)
 
@@ -263,6 +263,7 @@ def _progress(recipe) -> Iterator[dict[str, Any]]:
             refresh(record["epoch"] + 1)
 
         yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch, "say": bar.console.print}
+        refresh(recipe.epochs)  # a run that was finished before has not moved the bar
 
 
 def _console():

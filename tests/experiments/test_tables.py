@@ -16,8 +16,8 @@ def scored(auroc, with_unknown):
     return run
 
 
-def text(table):
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def text(table, width=160):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table)
     console.file.close()
     return console.export_text()
@@ -40,11 +40,19 @@ def test_known_table():
 
 def test_unknown_table():
     shown = text(unknown_table(METHODS))
-    assert "80.0 / 20.0" in shown
-    assert "90.0 / 10.0" in shown
+    assert "80.0/20.0" in shown
+    assert "90.0/10.0" in shown
     assert shown.count(" - ") == 2  # nor an unknown score
-    assert "near mean" in shown
-    assert "far mean" not in shown
+    assert "near" in shown
+    assert "far" not in shown
+
+
+def test_a_terminal_of_80_columns_will_do():
+    row = {"auroc": 0.987, "fpr95": 0.123}
+    sets = dict.fromkeys(("letters", "textures", "photos"), row)
+    run = {"detectors": {"unknown": {"sets": sets, "near": row, "far": row}}}
+    shown = text(unknown_table({"plain RigL": [run], "MOON + RigL": [run]}), width=80)
+    assert sum("MOON + RigL" in line and line.count("98.7/12.3") == 5 for line in shown.splitlines()) == 1, shown
 
 
 def test_several_seeds_show_their_spread():

@@ -33,7 +33,7 @@ from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_j
 from moon.training.loop import Record
 
 Perturb = Callable[[nn.Module, Tensor], Tensor]
-WATCHED = 512  # images of each unknown set looked at after each epoch: logged, never used
+WATCHED = 256  # images of each unknown set looked at after each epoch: logged, never used
 
 
 @dataclass(frozen=True)

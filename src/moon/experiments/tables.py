@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 
@@ -15,9 +16,14 @@ def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> st
     return text if len(values) < 2 else f"{text} ± {scale * stdev(values):.{digits}f}"
 
 
+def _table(title: str) -> Table:
+    """Narrow enough for a terminal of 80 columns."""
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+
+
 def known_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     """Methods (each with the scores.json of its runs) on the known test set, and whether their extra output fills."""
-    table = Table(title="Known inputs, and the unknown output", title_justify="left")
+    table = _table("Known inputs, and the unknown output")
     table.add_column("method")
     for heading in ("accuracy %", "ECE", "NLL"):
         table.add_column(heading, justify="right")
@@ -44,13 +50,13 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     some = next(iter(methods.values()))[0]
     sets = list(next(iter(some["detectors"].values()))["sets"])
     groups = [group for group in ("near", "far") if group in next(iter(some["detectors"].values()))]
-    table = Table(title="Unknown inputs: AUROC % (higher is better) / FPR-95 % (lower is better)", title_justify="left")
+    table = _table("Unknown inputs: AUROC % (higher is better) / FPR-95 % (lower is better)")
     table.add_column("detector")
     table.add_column("method")
     for name in sets:
         table.add_column(name, justify="right")
     for group in groups:
-        table.add_column(f"{group} mean", justify="right", style="bold")
+        table.add_column(f"{group}\nmean", justify="right", style="bold")
     detectors = list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run["detectors"]))
     for detector in detectors:
         for method, runs in methods.items():
@@ -67,5 +73,5 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
 
 def _cell(rows: Sequence[Mapping[str, float]]) -> str:
     auroc, fpr = ([row[name] for row in rows] for name in ("auroc", "fpr95"))
-    separator = "\n" if len(rows) > 1 else " / "
+    separator = "\n" if len(rows) > 1 else "/"
     return f"{spread(auroc)}{separator}{spread(fpr)}"
