@@ -18,7 +18,7 @@ from moon.experiments.run import Bench, load_model, load_result, read_log, run
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
 
-EPOCHS, KILLS = 30, 18
+EPOCHS = 30
 TRAIN = [
     *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "8"),
     *("--set", "quiet_epochs=8", "--delta-t", "20", "--checkpoint-seconds", "0"),
@@ -167,7 +167,8 @@ def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(data_root, tmp_p
     # Quiet epochs are 0..7, masks change until epoch 21, votes are cast from epoch 24 on.
     chance = random.Random(0)
     epochs_of_kills = []
-    for target in sorted(chance.randrange(EPOCHS - 1) for _ in range(KILLS)):
+    phases = ((0, 5), (8, 18), (23, 28))
+    for target in sorted(chance.randrange(*phase) for phase in phases for _ in range(6)):
         before = log_stamp(killed)
         process = start(killed, data_root)
         deadline = time.monotonic() + 100
