@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon.cli import _parser
+from moon.cli.main import parser
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -36,7 +36,7 @@ def test_the_commands_parse():
     commands = re.findall(r"^    (moon .*?)(?:\s{2,}#.*)?$", README, re.MULTILINE)
     assert len(commands) >= 6
     for command in commands:
-        assert _parser().parse_args(shlex.split(command)[1:]).act
+        assert parser().parse_args(shlex.split(command)[1:]).act
 
 
 @pytest.mark.parametrize(

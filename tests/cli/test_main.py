@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from moon import cli
+from moon.cli import data, train
 from moon.training import locked
 
 
@@ -172,7 +173,7 @@ def test_an_unforeseen_error_is_one_line_too(moon, monkeypatch):
     def broken(_):
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr(cli, "_list_data", broken)
+    monkeypatch.setattr(data, "_list", broken)
     fails(moon("data"), 1, "RuntimeError: first line (--debug shows where)")
     with pytest.raises(RuntimeError):
         cli.main(["data", "--debug"])
@@ -187,7 +188,7 @@ def test_ctrl_c_says_how_to_go_on(moon, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_train_one", stop)
+    monkeypatch.setattr(train, "train_on_screen", stop)
     fails(moon(*TRAIN), 130, "the same command goes on")
 
 

@@ -1,0 +1,43 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="ROOT",
+        default=Path(os.environ.get("MOON_DATA", "data")),
+        help="folder of data sets, <name>/<split>.npz (default: $MOON_DATA, else ./data)",
+    )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+
+
+def whole(text: str) -> int:
+    """The type of arguments that are counts."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device of that name, tried out."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device '{name}' cannot be used ({str(error).splitlines()[0]})") from None
+    return device

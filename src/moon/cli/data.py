@@ -1,0 +1,74 @@
+"""List the benchmarks and what is found of them, or import a data set from a public format."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from moon.cli.arguments import add_data, whole
+from moon.cli.screen import tracked
+from moon.data import BENCHMARKS, has, save
+from moon.data.embedded import NAMES as EMBEDDED
+from moon.data.readers import read_any
+
+EXAMPLES = """
+examples:
+  moon data
+  moon data import cifar-10-python.tar.gz --name cifar10 --split train
+  moon data import mnist/ --name mnist --split test                     idx files, .gz or not
+  moon data import test_32x32.mat --name svhn --split test
+  moon data import dtd/images --name dtd --split test --size 32         class folders
+  moon data import test_tin.txt --root images/ --name tin --split test  an image list
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", default="list", choices=("list", "import"), help="(default: list)")
+    parser.add_argument("source", nargs="?", type=Path, help="what to import")
+    parser.add_argument("--name", help="name of the set to make")
+    parser.add_argument("--split", default="test", help="train, val or test (default: %(default)s)")
+    parser.add_argument(
+        "--size", type=whole, default=32, help="of images from folders and lists (default: %(default)s)"
+    )
+    parser.add_argument("--root", type=Path, help="what the paths of an image list start from (default: its folder)")
+    add_data(parser)
+
+
+def act(arguments: argparse.Namespace) -> None:
+    if arguments.action == "list":
+        _list(arguments.data)
+    else:
+        _import(arguments)
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    if arguments.source is None or arguments.name is None:
+        raise ValueError("import needs a source and --name; see the examples in moon data --help")
+    if arguments.name in EMBEDDED:
+        raise ValueError(f"'{arguments.name}' is the name of an embedded set; choose another --name")
+    dataset = read_any(
+        arguments.source, arguments.split, arguments.root, arguments.size, lambda items: tracked(items, "decoding")
+    )
+    path = save(dataset, arguments.data, arguments.name, arguments.split)
+    print(f"{path}: {len(dataset.labels):,} images of {'x'.join(map(str, dataset.images.shape[1:]))}")
+
+
+def _list(root: Path) -> None:
+    def mark(text: str, there: bool) -> str:
+        return f"[green]{text}[/]" if there else f"[red]{text} (missing)[/]"
+
+    table = Table(title=f"Benchmarks, and what is found under {root}", title_justify="left")
+    for heading in ("benchmark", "train / test", "near unknown", "far unknown"):
+        table.add_column(heading)
+    for row in BENCHMARKS.values():
+        own = " / ".join(mark(split, has(root, row.name, split)) for split in ("train", "test"))
+        near, far = (", ".join(mark(n, has(root, n, "test")) for n in names) for names in (row.near, row.far))
+        table.add_row(row.name, own, near, far)
+    console = Console()
+    console.print(table)
+    found = {path.parent.name for path in root.glob("*/*.npz")} if root.is_dir() else set()
+    if extra := found - {name for row in BENCHMARKS.values() for name in (row.name, *row.near, *row.far)}:
+        console.print(f"also under {root}: {', '.join(sorted(extra))}")

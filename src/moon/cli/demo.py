@@ -1,0 +1,43 @@
+"""Train plain RigL and MOON + RigL at 95%% sparsity on images that come inside packages, and compare them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moon.cli.arguments import add_device, device_of, whole
+from moon.cli.screen import show_scores, tracked, train_on_screen
+from moon.experiments import demo
+from moon.experiments.run import Bench
+from moon.experiments.score import Scores, score_run
+
+EXAMPLES = """
+examples:
+  moon demo
+  moon demo --seeds 3      mean and deviation over three seeds
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder of the runs (default: %(default)s)")
+    parser.add_argument("--epochs", type=whole, default=15, help="of each run (default: %(default)s)")
+    parser.add_argument("--seeds", type=whole, default=1, help="runs of each method (default: %(default)s)")
+    add_device(parser)
+
+
+def act(arguments: argparse.Namespace) -> None:
+    device = device_of(arguments.device)
+    bench = Bench.open(Path(), demo.BENCHMARK)
+    results: dict[str, list] = {}
+    first_scores: dict[str, Scores] = {}
+    for method, recipes in demo.recipes(arguments.epochs, arguments.seeds).items():
+        for recipe in recipes:
+            folder = arguments.out / recipe.name
+            train_on_screen(recipe, folder, bench, device)
+            result, scores = score_run(folder, bench, device=device, track=tracked)
+            results.setdefault(method, []).append(result)
+            first_scores.setdefault(method, scores)
+    title = f"A {demo.SPARSITY:.0%}-sparse LeNet on digits it knows and images it does not"
+    show_scores(results, first_scores, arguments.out / "known-against-unknown.png", title)
+    if arguments.seeds == 1:
+        print("one seed: no claim which method is better; moon demo --seeds 3 shows the spread")

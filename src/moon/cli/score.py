@@ -1,0 +1,47 @@
+"""Score a finished run with detectors on unknown sets; writes scores.json, scores.npz and scores.png."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moon.cli.arguments import add_data, add_device, device_of
+from moon.cli.screen import show_scores, tracked
+from moon.experiments.build import NAMES
+from moon.experiments.recipe import Recipe
+from moon.experiments.run import Bench, load_result
+from moon.experiments.score import score_run
+
+EXAMPLES = """
+examples:
+  moon score runs/digits-...
+  moon score runs/cifar10-... --detector msp odin ebo knn klm
+  moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument(
+        "--detector",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"{' '.join(NAMES['detector'])}, NAME:released, or all (default: all)",
+    )
+    for group in ("near", "far"):
+        text = f"{group} unknown sets (default: the benchmark's)"
+        parser.add_argument(f"--{group}", nargs="+", default=[], metavar="SET", help=text)
+    add_data(parser)
+    add_device(parser)
+
+
+def act(arguments: argparse.Namespace) -> None:
+    recipe = Recipe.load(arguments.run / "recipe.json")
+    load_result(arguments.run)  # before the data are read
+    names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
+    bench = Bench.open(arguments.data, recipe.benchmark, tuple(arguments.near), tuple(arguments.far))
+    result, scores = score_run(arguments.run, bench, names, device=device_of(arguments.device), track=tracked)
+    show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
+    if bench.missing:
+        print(f"not found under {arguments.data} and left out: {', '.join(bench.missing)}")

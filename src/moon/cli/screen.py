@@ -1,0 +1,86 @@
+"""What a person sees while something runs, and of its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+
+from moon.experiments.figures import score_histograms
+from moon.experiments.recipe import Recipe
+from moon.experiments.run import Bench, run
+from moon.experiments.score import Scores
+from moon.experiments.tables import known_table, unknown_table
+from moon.training import Training
+
+REFRESH_SECONDS = 0.3  # reading the loss waits for the device
+
+
+def tracked(items: list, what: str) -> Iterable:
+    """The items, with a bar that goes away when they are done."""
+    return track(items, what, transient=True, console=Console())
+
+
+def train_on_screen(
+    recipe: Recipe, folder: Path, bench: Bench, device: torch.device, checkpoint_seconds: float = 30.0
+) -> dict[str, Any]:
+    """`run` with a progress bar."""
+    with _progress(recipe) as callbacks:
+        return run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds, **callbacks)
+
+
+@contextmanager
+def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """A bar over the whole run with loss, accuracy, sparsity, w and time left: the callbacks of `run`."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]} {task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns) as bar:
+        label = f"{recipe.objective} {recipe.topology} s{recipe.seed}"  # short: a terminal may have 80 columns
+        task = bar.add_task(label, total=recipe.epochs, loss="", state="")
+        steps, shown_at = 1, 0.0
+
+        def on_start(training: Training) -> None:
+            nonlocal steps
+            steps = len(training.batches)
+            bar.update(task, completed=training.next_epoch)
+
+        def on_step(epoch: int, step: int, loss: Callable[[], float]) -> None:
+            nonlocal shown_at
+            if time.monotonic() - shown_at > REFRESH_SECONDS:
+                shown_at = time.monotonic()
+                bar.update(task, completed=epoch + (step + 1) / steps, loss=f"loss {loss():.2f}")
+
+        def on_epoch(record: Mapping[str, Any]) -> None:
+            w = f" w {record['w']:.2f}" if "w" in record else ""
+            state = f"acc {record['val_accuracy']:.1%} sparse {1 - record['density']:.1%}{w}"
+            bar.update(task, completed=record["epoch"] + 1, state=state)
+
+        yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch, "say": bar.console.print}
+        bar.update(task, completed=recipe.epochs)  # a run that was finished before has not moved the bar
+
+
+def show_scores(
+    methods: Mapping[str, Sequence[Mapping[str, Any]]], scores: Mapping[str, Scores], picture: Path, title: str
+) -> None:
+    """The tables of scored runs, and the picture of known against unknown where matplotlib is installed."""
+    console = Console()
+    console.print(known_table(methods))
+    console.print(unknown_table(methods))
+    if find_spec("matplotlib") is None:
+        print("no picture: matplotlib is not installed (pip install 'moon-sparse[demo]')")
+        return
+    detector = next(iter(next(iter(scores.values()))))
+    score_histograms(scores, detector, picture, title)
+    print(f"picture: {picture}")
