@@ -14,7 +14,8 @@ import torch
 
 from moon.data import DataError
 from moon.experiments import build
-from moon.experiments.run import Bench, load_model, load_result, read_log, run
+from moon.experiments.bench import Bench
+from moon.experiments.run import load_model, load_result, read_log, run
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
 
@@ -136,15 +137,6 @@ def same_log(a, b):
     lines = [[{k: v for k, v in line.items() if k != "seconds"} for line in read_log(folder)] for folder in (a, b)]
     assert lines[0] == lines[1]
     return True
-
-
-def test_missing_unknown_sets_are_told_and_missing_known_ones_refused(data_root):
-    bench = Bench.open(data_root, "mnist")
-    assert bench.missing == ("cifar10", "tin", "places")
-    assert list(bench.unknown) == ["notmnist", "fashionmnist", "dtd"]
-    assert bench.unknown["dtd"].images.shape == (30, 28, 28, 1)
-    with pytest.raises(ValueError, match=r"tin/test\.npz: no such file"):
-        Bench.open(data_root, "mnist", near=("tin",))
 
 
 def start(out, data_root):

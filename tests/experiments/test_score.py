@@ -6,7 +6,8 @@ import pytest
 from moon import auroc
 from moon.detect import DETECTORS
 from moon.experiments import build
-from moon.experiments.run import Bench, run
+from moon.experiments.bench import Bench
+from moon.experiments.run import run
 from moon.experiments.score import KNOWN, mean_metrics, score_run, unknown_metrics
 
 
@@ -40,7 +41,7 @@ def test_every_detector_on_every_set(bench, folder):
 
 
 def test_one_reading_serves_all_detectors_but_odin(bench, folder, monkeypatch):
-    import moon.experiments.run as module
+    import moon.experiments.bench as module
 
     readings = []
     original = module.read

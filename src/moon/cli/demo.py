@@ -8,7 +8,7 @@ from pathlib import Path
 from moon.cli.arguments import add_device, device_of, whole
 from moon.cli.screen import show_scores, tracked, train_on_screen
 from moon.experiments import demo
-from moon.experiments.run import Bench
+from moon.experiments.bench import Bench
 from moon.experiments.score import Scores, score_run
 
 EXAMPLES = """

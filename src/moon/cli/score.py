@@ -7,9 +7,10 @@ from pathlib import Path
 
 from moon.cli.arguments import add_data, add_device, device_of
 from moon.cli.screen import show_scores, tracked
+from moon.experiments.bench import Bench
 from moon.experiments.build import NAMES
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import Bench, load_result
+from moon.experiments.run import load_result
 from moon.experiments.score import score_run
 
 EXAMPLES = """

@@ -13,9 +13,10 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
+from moon.experiments.bench import Bench
 from moon.experiments.figures import score_histograms
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import Bench, run
+from moon.experiments.run import run
 from moon.experiments.score import Scores
 from moon.experiments.tables import known_table, unknown_table
 from moon.training import Training

@@ -9,7 +9,7 @@ from moon.cli.arguments import add_data, add_device, device_of, whole
 from moon.cli.screen import train_on_screen
 from moon.data import BENCHMARKS, benchmark
 from moon.experiments import build
-from moon.experiments.run import Bench
+from moon.experiments.bench import Bench
 
 EXAMPLES = """
 examples:

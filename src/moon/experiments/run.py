@@ -9,72 +9,29 @@ result.json        metrics on known data, and what it ran on; written last
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from moon import __version__
-from moon.data import Batches, Benchmark, DataError, DataSet, benchmark, fit_to, has, known_sets, open_set
+from moon.data import Benchmark, DataError, DataSet
 from moon.evidence import Evidence, read
 from moon.experiments import build
+from moon.experiments.bench import Bench
 from moon.experiments.recipe import Recipe
 from moon.metrics import accuracy, brier, ece, nll
 from moon.training import Checkpoints, DamagedCheckpoint, Training, locked
 from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json, write_text
 from moon.training.loop import Record
 
-Perturb = Callable[[nn.Module, Tensor], Tensor]
 WATCHED = 256  # images of each unknown set looked at after each epoch: logged, never used
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A benchmark's images, fitted to its size, ready for a device."""
-
-    row: Benchmark
-    known: dict[str, DataSet]  # train, val, test
-    unknown: dict[str, DataSet]  # by name, near first
-    missing: tuple[str, ...]  # unknown sets of the table that were not found
-
-    @classmethod
-    def open(cls, root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Bench:
-        """Load and check all of it; unknown sets of the table may be missing, those asked for may not."""
-        row = benchmark(root, name, near, far)
-        shape = row.size, row.size, row.channels
-        known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}
-        sets = row.near + row.far
-        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test"))
-        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing}
-        return cls(row, known, unknown, missing)
-
-    def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
-        """For evaluation: in order, as they are."""
-        return Batches(dataset, self.row.mean, self.row.std, batch_size=500, device=device)
-
-    def read(self, model: nn.Module, dataset: DataSet, perturb: Perturb | None = None) -> Evidence:
-        """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
-        evidence = read(model, self.batches(dataset, next(model.parameters()).device), perturb)
-        return replace(evidence, logits=evidence.logits.double())
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What a run is trained and measured on: the known images and labels."""
-        return {
-            split: {
-                "images": list(data.images.shape),
-                "sha256": hashlib.sha256(data.images.data).hexdigest(),
-                "labels_sha256": hashlib.sha256(data.labels.data).hexdigest(),
-            }
-            for split, data in self.known.items()
-        }
 
 
 def known_metrics(evidence: Evidence) -> dict[str, float]:

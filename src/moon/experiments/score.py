@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from moon.detect import DETECTORS
 from moon.experiments import build
+from moon.experiments.bench import Bench
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import Bench, known_metrics, load_model, p_unknown
+from moon.experiments.run import known_metrics, load_model, p_unknown
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.training import locked
 from moon.training.checkpoint import write_json, write_whole

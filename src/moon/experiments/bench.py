@@ -1,0 +1,58 @@
+"""A benchmark with its images: what runs are trained, measured and scored on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from moon.data import Batches, Benchmark, DataSet, benchmark, fit_to, has, known_sets, open_set
+from moon.evidence import Evidence, read
+
+Perturb = Callable[[nn.Module, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark's images, fitted to its size, ready for a device."""
+
+    row: Benchmark
+    known: dict[str, DataSet]  # train, val, test
+    unknown: dict[str, DataSet]  # by name, near first
+    missing: tuple[str, ...]  # unknown sets of the table that were not found
+
+    @classmethod
+    def open(cls, root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Bench:
+        """Load and check all of it; unknown sets of the table may be missing, those asked for may not."""
+        row = benchmark(root, name, near, far)
+        shape = row.size, row.size, row.channels
+        known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}
+        sets = row.near + row.far
+        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test"))
+        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing}
+        return cls(row, known, unknown, missing)
+
+    def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
+        """For evaluation: in order, as they are."""
+        return Batches(dataset, self.row.mean, self.row.std, batch_size=500, device=device)
+
+    def read(self, model: nn.Module, dataset: DataSet, perturb: Perturb | None = None) -> Evidence:
+        """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
+        evidence = read(model, self.batches(dataset, next(model.parameters()).device), perturb)
+        return replace(evidence, logits=evidence.logits.double())
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run is trained and measured on: the known images and labels."""
+        return {
+            split: {
+                "images": list(data.images.shape),
+                "sha256": hashlib.sha256(data.images.data).hexdigest(),
+                "labels_sha256": hashlib.sha256(data.labels.data).hexdigest(),
+            }
+            for split, data in self.known.items()
+        }

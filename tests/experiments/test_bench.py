@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+import torch
+
+from moon import lenet
+from moon.experiments.bench import Bench
+
+
+def test_everything_is_fitted_to_the_benchmark(data_root):
+    bench = Bench.open(data_root, "mnist")
+    assert bench.missing == ("cifar10", "tin", "places")
+    assert list(bench.unknown) == ["notmnist", "fashionmnist", "dtd"]
+    assert bench.unknown["dtd"].images.shape == (30, 28, 28, 1)
+
+
+def test_sets_that_are_asked_for_must_be_there(data_root):
+    with pytest.raises(ValueError, match=r"tin/test\.npz: no such file"):
+        Bench.open(data_root, "mnist", near=("tin",))
+
+
+def test_logits_are_widened_so_that_confidences_do_not_tie(data_root):
+    bench = Bench.open(data_root, "mnist")
+    evidence = bench.read(lenet(), bench.known["val"])
+    assert evidence.logits.dtype == torch.float64
+    assert len(evidence) == 10
+
+
+def test_the_fingerprint_is_of_images_and_labels(data_root):
+    first = Bench.open(data_root, "mnist").fingerprint()
+    assert first == Bench.open(data_root, "mnist").fingerprint()
+    path = data_root / "mnist" / "test.npz"
+    with np.load(path) as file:
+        np.savez(path, images=file["images"], labels=file["labels"][::-1].copy())
+    second = Bench.open(data_root, "mnist").fingerprint()
+    assert second["train"] == first["train"]
+    assert second["test"]["labels_sha256"] != first["test"]["labels_sha256"]
