@@ -48,18 +48,13 @@ class AutoWeight(nn.Module):
             self.beta = self.beta.to(loss.device)
         beta = ((1 - p_unknown) * loss).mean().to(self.beta)
         beta = torch.where(self.beta.isnan(), beta, self.beta.lerp(beta, self.smoothing))
-        self.beta.copy_(torch.where(self._tensor(epoch) < self.quiet_epochs, beta, self.beta))
+        if isinstance(epoch, Tensor):  # whether it is quiet is not known here, and asking would wait for the device
+            beta = torch.where(epoch < self.quiet_epochs, beta, self.beta)
+        self.beta.copy_(beta)
 
     def forward(self, epoch: int | Tensor) -> Tensor:
         """w in this epoch (counted from 0)."""
-        epoch = self._tensor(epoch)
+        loud = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
+        progress = (epoch - self.quiet_epochs) / loud if loud else 1.0
         initial = (self.beta / self.init_factor).nan_to_num(0.0)  # w_i
-        last = self.epochs - 1
-        progress = (epoch - self.quiet_epochs) / max(last - self.quiet_epochs, 1)
-        progress = torch.where(epoch >= last, 1.0, progress)  # exactly w_f in the last epoch
-        w = initial.lerp(torch.full_like(initial, self.final), progress.to(initial))
-        return torch.where(epoch < self.quiet_epochs, 0.0, w)
-
-    def _tensor(self, epoch: int | Tensor) -> Tensor:
-        """The epoch beside beta; filling in a number, unlike copying it, does not wait for the device."""
-        return epoch if isinstance(epoch, Tensor) else torch.full((), epoch, device=self.beta.device)
+        return (initial * (1 - progress) + self.final * progress) * (epoch >= self.quiet_epochs)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from typing import Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from moon.evidence import OpenHead
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective, widened
 
+_open_models: WeakSet[nn.Module] = WeakSet()  # found to have an open head
+
 
 def _per_sample(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """-log p_y and p_{K+1} of one softmax over all outputs."""
-    log_p = widened(logits).log_softmax(1)
-    return -log_p.gather(1, y[:, None]).squeeze(1), log_p[:, -1].exp()
+    logits = widened(logits)
+    return cross_entropy(logits, y, reduction="none"), logits.softmax(1)[:, -1]
 
 
 def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
@@ -43,7 +47,7 @@ class Moon(Objective):
 
     def __init__(self, weight: AutoWeight | float) -> None:
         super().__init__()
-        if not isinstance(weight, AutoWeight) and weight < 0:
+        if not isinstance(weight, AutoWeight) and not weight >= 0:
             raise ValueError(f"the weight w must be at least 0, not {weight}")
         self.weight = weight
 
@@ -76,8 +80,10 @@ class Moon(Objective):
 
 def _check(model: nn.Module) -> None:
     """Training a K-way head with this loss would make the last real class the unknown, silently."""
-    if not any(isinstance(module, OpenHead) for module in model.modules()):
-        raise ValueError(
-            f"Moon needs K+1 outputs, but {type(model).__name__} has no unknown output; "
-            "wrap the model first: model = open_head(model)"
-        )
+    if model not in _open_models:
+        if not any(isinstance(module, OpenHead) for module in model.modules()):
+            raise ValueError(
+                f"Moon needs K+1 outputs, but {type(model).__name__} has no unknown output; "
+                "wrap the model first: model = open_head(model)"
+            )
+        _open_models.add(model)
