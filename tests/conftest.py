@@ -40,13 +40,13 @@ def evidence():
     """A function that makes random evidence: 3 known classes, and the unknown output if `is_open`."""
 
     def make(count: int = 40, is_open: bool = True, seed: int = 0) -> Evidence:
+        chance = torch.Generator().manual_seed(9)
+        weight = torch.eye(4, 8) + 0.3 * torch.randn(4, 8, generator=chance)
+        head = weight[: 3 + is_open], 0.1 * torch.randn(4, generator=chance)[: 3 + is_open]
         chance = torch.Generator().manual_seed(seed)
-        return Evidence(
-            torch.randn(count, 3 + is_open, generator=chance) * 3,
-            torch.randn(count, 8, generator=chance),
-            3,
-            torch.randint(3, (count,), generator=chance),
-        )
+        labels = torch.randint(3, (count,), generator=chance)
+        features = (torch.randn(count, 8, generator=chance) + 2 * torch.eye(3, 8)[labels]).relu()
+        return Evidence(features @ head[0].T + head[1], features, 3, labels, head)
 
     return make
 

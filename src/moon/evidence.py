@@ -21,6 +21,7 @@ class Evidence:
     features: Tensor  # (N, D), the input of the classifier
     num_known: int  # K
     labels: Tensor | None = None
+    head: tuple[Tensor, Tensor] | None = None  # the classifier's weight and bias, for detectors that change features
 
     def __post_init__(self) -> None:
         outputs = self.logits.shape[-1]
@@ -68,6 +69,14 @@ class Evidence:
         """(N,): the probability of the prediction, max of p_1..p_K."""
         return self.known.amax(1)
 
+    @property
+    def known_head(self) -> tuple[Tensor, Tensor]:
+        """((K, D), (K,)): the classifier of the known classes, in the features' type: logits = features @ W.T + b."""
+        if self.head is None:
+            raise ValueError("this evidence has no head; get it with look or read, or give head=(weight, bias)")
+        weight, bias = (part[: self.num_known].to(self.features) for part in self.head)
+        return weight, bias
+
     def to(self, *args, **kwargs) -> Evidence:
         """The same evidence with its floating tensors converted and all tensors moved, as `Tensor.to`."""
         logits = self.logits.to(*args, **kwargs)
@@ -86,6 +95,7 @@ class Evidence:
             torch.cat([part.features for part in parts]),
             parts[0].num_known,
             torch.cat(labels) if len(labels) == len(parts) else None,
+            parts[0].head,
         )
 
 
@@ -149,7 +159,8 @@ def look(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Evidence:
             "it must see one (N, D) batch of features per forward pass"
         )
     num_known = head.num_known if isinstance(head, OpenHead) else head.out_features
-    return Evidence(logits, seen[0], num_known, y)
+    bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
+    return Evidence(logits, seen[0], num_known, y, (head.weight.detach(), bias.detach()))
 
 
 def read(

@@ -25,7 +25,8 @@ def folder(bench, tmp_path):
 
 def test_every_detector_on_every_set(bench, folder):
     result, scores = score_run(folder, bench)
-    assert list(result["detectors"]) == list(DETECTORS)
+    assert list(result["detectors"]) == [name for name in DETECTORS if name not in result["left_out"]]
+    assert set(result["left_out"]) <= {"openmax"}  # a small run may predict too few inputs of a class rightly
     assert result["images"] == {"known": 90, "notmnist": 30, "fashionmnist": 30, "dtd": 30}
     assert result["missing"] == ["cifar10", "tin", "places"]
     for name, table in result["detectors"].items():
@@ -56,7 +57,8 @@ def test_a_plain_model_is_not_asked_for_its_unknown_output(bench, tmp_path):
     recipe = build.recipe(bench.row, "cross-entropy", epochs=1)
     run(recipe, tmp_path, bench, say=lambda _: None)
     result, _ = score_run(tmp_path, bench)
-    assert set(result["detectors"]) == set(DETECTORS) - {"unknown"}
+    assert "unknown" not in result["detectors"]
+    assert "open head" in result["left_out"]["unknown"]
     assert result["p_unknown"] == {}
     with pytest.raises(ValueError, match="open head"):  # unless it is asked by name
         score_run(tmp_path, bench, ["unknown"])

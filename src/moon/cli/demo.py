@@ -34,7 +34,7 @@ def act(arguments: argparse.Namespace) -> None:
         for recipe in recipes:
             folder = arguments.out / recipe.name
             train_on_screen(recipe, folder, bench, device)
-            result, scores = score_run(folder, bench, device=device, track=tracked)
+            result, scores = score_run(folder, bench, demo.DETECTORS, device=device, track=tracked)
             results.setdefault(method, []).append(result)
             first_scores.setdefault(method, scores)
     title = f"A {demo.SPARSITY:.0%}-sparse LeNet on digits it knows and images it does not"

@@ -44,5 +44,7 @@ def act(arguments: argparse.Namespace) -> None:
     bench = Bench.open(arguments.data, recipe.benchmark, tuple(arguments.near), tuple(arguments.far))
     result, scores = score_run(arguments.run, bench, names, device=device_of(arguments.device), track=tracked)
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
+    for name, reason in result["left_out"].items():
+        print(f"{name} is left out: {reason}")
     if bench.missing:
         print(f"not found under {arguments.data} and left out: {', '.join(bench.missing)}")

@@ -1,13 +1,27 @@
 """How known an input is, one detector a file; higher is more known, always."""
 
+from moon.detect.ash import Ash
 from moon.detect.base import Detector
+from moon.detect.dice import Dice
 from moon.detect.energy import Energy
+from moon.detect.entropy import Entropy
+from moon.detect.fdbd import Fdbd
+from moon.detect.gen import Gen
+from moon.detect.gradnorm import GradNorm
 from moon.detect.klm import Klm
 from moon.detect.knn import Knn
+from moon.detect.mahalanobis import Mahalanobis, Rmds
 from moon.detect.max_logit import MaxLogit
 from moon.detect.msp import Msp
+from moon.detect.nnguide import NnGuide
 from moon.detect.odin import Odin
+from moon.detect.openmax import OpenMax
+from moon.detect.react import React
+from moon.detect.scale import Scale
+from moon.detect.she import She
+from moon.detect.temperature import TemperatureScaling
 from moon.detect.unknown import Unknown
+from moon.detect.vim import Vim
 
 DETECTORS: dict[str, type[Detector]] = {
     "msp": Msp,
@@ -17,6 +31,24 @@ DETECTORS: dict[str, type[Detector]] = {
     "klm": Klm,
     "mls": MaxLogit,
     "unknown": Unknown,
+    "entropy": Entropy,
+    "gen": Gen,
+    "mds": Mahalanobis,
+    "rmds": Rmds,
+    "vim": Vim,
+    "react": React,
+    "dice": Dice,
+    "ash": Ash,
+    "scale": Scale,
+    "she": She,
+    "nnguide": NnGuide,
+    "fdbd": Fdbd,
+    "gradnorm": GradNorm,
+    "openmax": OpenMax,
 }
 
-__all__ = ["DETECTORS", "Detector", "Energy", "Klm", "Knn", "MaxLogit", "Msp", "Odin", "Unknown"]
+__all__ = [
+    "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Gen", "GradNorm", "Klm", "Knn",
+    "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "She",
+    "TemperatureScaling", "Unknown", "Vim",
+]  # fmt: skip

@@ -18,7 +18,6 @@ class Detector(ABC):
     that code does.
     """
 
-    needs_unknown_output: ClassVar[bool] = False  # whether a K-way model is refused
     fits_on: ClassVar[Literal["nothing", "train", "validation"]] = "nothing"  # the known data `fit` wants
 
     def perturb(self, model: nn.Module, x: Tensor) -> Tensor:

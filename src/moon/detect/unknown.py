@@ -14,8 +14,6 @@ class Unknown(Detector):
     K+1 rule: this is that output. A K-way model has none and is refused.
     """
 
-    needs_unknown_output = True
-
     def score(self, evidence: Evidence) -> Tensor:
         if not evidence.is_open:
             raise ValueError("Unknown needs the K+1-th output; train the model with an open head (open_head)")

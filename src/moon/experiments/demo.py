@@ -7,6 +7,7 @@ from moon.experiments import build
 from moon.experiments.recipe import Recipe
 
 BENCHMARK, SPARSITY = "digits", 0.95
+DETECTORS = ("msp", "odin", "ebo", "knn", "klm")  # the paper's
 
 
 def recipes(epochs: int, seeds: int) -> dict[str, list[Recipe]]:

@@ -51,7 +51,7 @@ def score_run(
     device: torch.device | str = "cpu",
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
-    """Score the run and write the result into its folder; `detectors=None` is all that the model can serve."""
+    """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data."""
     recipe = Recipe.load(folder / "recipe.json")
     if recipe.benchmark != bench.row.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {bench.row.name}")
@@ -67,8 +67,7 @@ def score_run(
     sets = {KNOWN: bench.known["test"], **bench.unknown}
 
     shared = {name: bench.read(model, sets[name]) for name in track(list(sets), "reading")}
-    if detectors is None and not shared[KNOWN].is_open:
-        chosen = {name: detector for name, detector in chosen.items() if not detector.needs_unknown_output}
+    left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
     fits = {detector.fits_on for detector in chosen.values()} - {"nothing"}
     split_of = {"train": "train", "validation": "val"}
     fitting = {need: bench.read(model, bench.known[split_of[need]]) for need in sorted(fits)}
@@ -76,17 +75,23 @@ def score_run(
     scores: Scores = {}
     for name in track(list(chosen), "scoring"):
         detector = chosen[name]
-        if detector.fits_on != "nothing":
-            detector.fit(fitting[detector.fits_on])
-        own = shared
-        if detector.perturbs:
-            own = {key: bench.read(model, data, detector.perturb) for key, data in sets.items()}
-        scores[name] = {key: detector.score(evidence).cpu().numpy() for key, evidence in own.items()}
+        try:
+            if detector.fits_on != "nothing":
+                detector.fit(fitting[detector.fits_on])
+            own = shared
+            if detector.perturbs:
+                own = {key: bench.read(model, data, detector.perturb) for key, data in sets.items()}
+            scores[name] = {key: detector.score(evidence).cpu().numpy() for key, evidence in own.items()}
+        except ValueError as error:
+            if detectors is not None:
+                raise
+            left_out[name] = str(error)
 
     result = {
         "benchmark": bench.row.name,
         "images": {name: len(data.labels) for name, data in sets.items()},
         "missing": list(bench.missing),
+        "left_out": left_out,
         "known": known_metrics(shared[KNOWN]),
         "p_unknown": {name: p_unknown(shared[KNOWN], shared[name]) for name in bench.unknown if shared[KNOWN].is_open},
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},

@@ -1,0 +1,38 @@
+"""DICE, directed sparsification (Sun and Li 2022)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from torch import Tensor
+
+from moon.detect.shaping import Shaping, check_percentile
+from moon.evidence import Evidence
+
+
+class Dice(Shaping):
+    """The energy of (M * W) z + b, M keeping the weights whose contribution W * E[z] is above its `percentile`.
+
+    K+1 rule: the K known rows of W; the unknown output plays no part.
+    """
+
+    fits_on = "train"
+
+    def __init__(self, percentile: float = 90.0) -> None:
+        check_percentile(percentile)
+        self.percentile = percentile
+        self.mean: Tensor | None = None
+
+    def fit(self, evidence: Evidence) -> Self:
+        self.mean = evidence.features.mean(0)
+        return self
+
+    def shape(self, features: Tensor) -> Tensor:
+        return features
+
+    def classifier(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+        weight, bias = evidence.known_head
+        contribution = weight * self._fitted("mean").to(weight)
+        kept = contribution.numel() - int(self.percentile / 100 * contribution.numel())
+        least = contribution.flatten().topk(kept).values[-1]
+        return weight.where(contribution >= least, 0.0), bias

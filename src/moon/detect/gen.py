@@ -1,0 +1,24 @@
+"""GEN, the generalised entropy (Liu, Lochman and Zach 2023)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from moon.detect.base import Detector
+from moon.evidence import Evidence
+
+
+class Gen(Detector):
+    """-sum over the `top` largest p_k of p_k^gamma (1 - p_k)^gamma.
+
+    K+1 rule: p is the softmax of the K known logits; the unknown output plays no part.
+    """
+
+    def __init__(self, gamma: float = 0.1, top: int = 100) -> None:
+        if gamma <= 0 or top < 1:
+            raise ValueError(f"gamma={gamma} must be above 0 and top={top} at least 1")
+        self.gamma, self.top = gamma, top
+
+    def score(self, evidence: Evidence) -> Tensor:
+        p = evidence.known_logits.softmax(1).sort(1, descending=True).values[:, : self.top]
+        return -(p * (1 - p)).clamp(min=0).pow(self.gamma).sum(1)

@@ -1,0 +1,36 @@
+"""ReAct, rectified activations (Sun, Guo and Li 2021)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from moon.detect.shaping import Shaping, check_percentile
+from moon.evidence import Evidence
+
+
+class React(Shaping):
+    """The energy of features clipped at c, the `percentile` of all activations on known inputs: z' = min(z, c).
+
+    K+1 rule: the K known logits; the unknown output plays no part.
+    """
+
+    fits_on = "validation"
+
+    def __init__(self, percentile: float = 90.0) -> None:
+        check_percentile(percentile)
+        self.percentile = percentile
+        self.threshold: Tensor | None = None
+
+    def fit(self, evidence: Evidence) -> Self:
+        values = evidence.features.flatten().sort().values
+        at = self.percentile / 100 * (len(values) - 1)  # linear interpolation, as NumPy's percentile
+        low = values[int(at)]
+        high = values[min(int(at) + 1, len(values) - 1)]
+        self.threshold = torch.lerp(low, high, at - int(at))
+        return self
+
+    def shape(self, features: Tensor) -> Tensor:
+        return features.minimum(self._fitted("threshold").to(features))
