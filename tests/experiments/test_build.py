@@ -1,8 +1,11 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from moon import Energy, Odin, OpenHead
-from moon.data import BENCHMARKS
+from moon.data import BENCHMARKS, DataSet
 from moon.experiments import build
 from moon.sparse import TOPOLOGIES, Dense
 
@@ -14,6 +17,7 @@ ROW = BENCHMARKS["digits"]
     [
         ({"epochs": 5}, "quiet_epochs=5 of epochs=5"),
         ({"lr": -1.0}, "learning rates must be"),
+        ({"lr": float("nan")}, "lr_start must be a finite number"),
         ({"objective": "mooon"}, "unknown objective 'mooon', did you mean 'moon'"),
         ({"topology": "rgl"}, "unknown topology 'rgl', did you mean 'rigl'"),
         ({"net": "resnet"}, "unknown net 'resnet', did you mean"),
@@ -45,6 +49,13 @@ def test_weights_come_from_the_seed_alone():
     assert torch.equal(weight(1), weight(1))
     assert not torch.equal(weight(1), weight(2))
     torch.set_rng_state(state)
+
+
+def test_a_net_that_cannot_take_the_images_is_refused(data_root):
+    small = replace(ROW, size=13)
+    images = DataSet(np.zeros((20, 13, 13, 1), np.uint8), np.arange(20) % 10)
+    with pytest.raises(ValueError, match=r"net 'lenet-norm' cannot take images of 13x13"):
+        build.training(build.recipe(small), small, images, "cpu")
 
 
 def test_the_schedule_is_in_steps():

@@ -33,6 +33,7 @@ def test_every_recipe_has_its_own_name():
 def test_the_vote_is_the_last_fifth():
     assert build.recipe(ROW, epochs=100).vote_from == 80
     assert build.recipe(ROW, epochs=100, vote_share=0.0).vote_from is None
+    assert build.recipe(ROW, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # one votes at least
 
 
 def test_methods_bring_their_learning_rates_and_vote():
@@ -58,6 +59,8 @@ def test_the_paper_s_final_weights():
         {"t_end_share": 1.2},
         {"vote_share": -0.1},
         {"precision": "float8"},
+        {"weight_decay": -1.0},
+        {"weight_decay": float("nan")},
         {"sparsity": 1.5},
         {"drop_fraction": 2.0},
         {"delta_t_steps": 0},

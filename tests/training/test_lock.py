@@ -13,6 +13,13 @@ def test_a_second_process_is_refused(tmp_path):
         assert b"RunLocked" in other.communicate(timeout=60)[1]
 
 
+def test_a_file_in_the_way_is_said(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ValueError, match="a file is in the way"), locked(path):
+            pass
+
+
 def test_it_is_free_again_afterwards(tmp_path):
     with locked(tmp_path), pytest.raises(RunLocked, match="another process"), locked(tmp_path):
         pass

@@ -134,6 +134,19 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
     return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
+@torch.no_grad()
+def _try_out(model: nn.Module, recipe: Recipe, benchmark: Benchmark) -> None:
+    """Refuse a net that cannot take the benchmark's images."""
+    device = next(model.parameters()).device
+    try:
+        model.eval()(torch.zeros(1, benchmark.channels, benchmark.size, benchmark.size, device=device))
+    except RuntimeError as error:
+        size = f"{benchmark.size}x{benchmark.size}"
+        first = str(error).splitlines()[0]
+        raise ValueError(f"net '{recipe.net}' cannot take images of {size} ({first}); choose another --net") from None
+    model.train()
+
+
 def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Topology:
     """The topology for a run of so many steps."""
     kind = pick(TOPOLOGIES, recipe.topology, "topology")
@@ -166,6 +179,7 @@ def training(recipe: Recipe, benchmark: Benchmark, train: DataSet, device: torch
     """Everything of a run, ready to start."""
     batches = training_batches(recipe, benchmark, train, device)
     model = network(recipe, benchmark, device)
+    _try_out(model, recipe, benchmark)
     objective = loss(recipe).to(device)
     optimizer = torch.optim.SGD(
         chain(model.parameters(), objective.parameters()),

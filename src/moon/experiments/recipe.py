@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, float) and not isfinite(value):
+                raise ValueError(f"{item.name} must be a finite number, not {value}")
+        if self.weight_decay < 0 or not 0 <= self.momentum < 1:
+            raise ValueError(f"weight_decay={self.weight_decay} must be at least 0, momentum={self.momentum} in [0, 1)")
         if self.epochs < 1 or self.batch_size < 1:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
         if self.seed < 0:
@@ -58,8 +65,9 @@ class Recipe:
     @property
     def vote_from(self) -> int | None:
         """The first epoch that votes, counted from 0."""
-        votes = round(self.vote_share * self.epochs)
-        return self.epochs - votes if votes else None
+        if not self.vote_share:
+            return None
+        return self.epochs - max(1, round(self.vote_share * self.epochs))
 
     def to_json(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -17,9 +17,10 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder; the system lets go of it when the process ends, however it ends."""
     import fcntl
 
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: is a file; a run needs a folder of its own")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"{folder}: a file is in the way; a run needs a folder of its own") from None
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
