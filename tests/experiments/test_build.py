@@ -71,7 +71,7 @@ def test_every_topology_is_built_and_steps(name):
     recipe = build.recipe(ROW, "cross-entropy", topology=name, delta_t_steps=1)
     model = build.network(recipe, ROW, "cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    topology = build.topology(recipe, model, optimizer, steps=10)
+    topology = build.topology(recipe, model, optimizer, steps=400)
     for _ in range(3):
         model(torch.randn(4, 1, 28, 28)).sum().backward()
         topology.step()

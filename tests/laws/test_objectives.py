@@ -1,21 +1,35 @@
 """What every registered objective must obey."""
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
-from moon import DropSchedule, RigL, open_head
-from moon.objectives import OBJECTIVES
-from moon.sparse import sparse_weights
+from moon import Dense, DropSchedule, RigL, WeightVote, open_head
+from moon.experiments import build
+from moon.objectives import OBJECTIVES, Vos
+from moon.sparse import TOPOLOGIES, sparse_weights
+from moon.sparse.sup_tickets import TicketSchedule
 
 EVERY = pytest.mark.parametrize("name", OBJECTIVES)
-EPOCHS = 8
+EPOCHS = 12
+FACTS = {"epochs": EPOCHS, "num_known": 4, "num_features": 16, "outlier_classes": 3}
+SMALL = {"queue": 64, "draws": 50, "steps": 3, "replay": 40, "layer": "4", "concentration": 1.0}
+
+
+def outliers(count):
+    return torch.randn(count, 1, 8, 8), torch.randint(3, (count,))
 
 
 @pytest.fixture
 def made(small_net):
     def make(name):
         torch.manual_seed(0)
-        objective = OBJECTIVES[name].for_run(epochs=EPOCHS)
+        kind = OBJECTIVES[name]
+        values = FACTS | SMALL | {"outliers": outliers}
+        objective = kind.for_run(**{key: values[key] for key in build.signature(kind) if key in values})
         model = small_net()
         return objective, open_head(model) if objective.extra_logits else model
 
@@ -40,19 +54,61 @@ def test_the_loss_is_a_finite_scalar_with_a_gradient_in_every_weight(name, epoch
         assert parameter.grad.abs().sum() > 0, key
 
 
+def check_every_term_teaches_the_model(objective, model):
+    """At the last epoch, where every term is switched on, each has a gradient in the model's own weights."""
+    terms = objective.terms(model, *batch(), epoch=EPOCHS - 1)
+    for key, term in terms.items():
+        gradients = torch.autograd.grad(term, list(model.parameters()), retain_graph=True, allow_unused=True)
+        assert any(g is not None and g.abs().sum() > 0 for g in gradients), f"'{key}' teaches the model nothing"
+    return terms
+
+
+@EVERY
+def test_every_term_has_a_gradient_in_the_model(name, made):
+    objective, model = made(name)
+    terms = check_every_term_teaches_the_model(objective, model)
+    torch.manual_seed(1)
+    a = copy.deepcopy(objective)(model, *batch(), epoch=EPOCHS - 1)
+    torch.manual_seed(1)
+    b = objective.terms(model, *batch(), epoch=EPOCHS - 1)
+    torch.testing.assert_close(a, sum(b.values()))
+    assert b.keys() == terms.keys()
+
+
+def test_the_law_of_gradients_fails_on_a_vos_whose_term_is_detached(small_net):
+    class Detached(Vos):
+        """As in public code: only the logistic regression learns from the virtual outliers."""
+
+        def tell_apart(self, known, strange):
+            return super().tell_apart(known.detach(), strange.detach())
+
+    model = small_net()
+    check_every_term_teaches_the_model(Vos(4, 16, EPOCHS), model)
+    detached = Detached(4, 16, EPOCHS)
+    detached.terms(model, *batch(), epoch=EPOCHS - 1)["virtual_outliers"].backward()
+    assert detached.logistic.weight.grad.abs().sum() > 0  # it does look alive
+    with pytest.raises(AssertionError, match="'virtual_outliers' teaches the model nothing"):
+        check_every_term_teaches_the_model(detached, model)
+
+
 @EVERY
 def test_the_gradient_is_that_of_the_loss(name, made):
     # Against finite differences in float64, at the last epoch, where every term is switched on.
     objective, model = made(name)
     objective, model = objective.double(), model.double().eval()
+    if name in ("outlier-exposure", "hod"):
+        objective.outliers = lambda count: (outliers(count)[0].double(), outliers(count)[1])
+    if name == "eow-softmax":  # its samples move with the weight, which the gradient rightly does not know
+        objective.sample = lambda *_: torch.arange(16 * 512.0, dtype=torch.float64).reshape(16, 512).sin()
     x, y = batch()
     weight = model[6].weight
+    objective(model, x.double(), y, epoch=0)
 
     def loss(value):
         with torch.no_grad():
             weight.copy_(value)
         torch.manual_seed(1)
-        return objective(model, x.double(), y, epoch=EPOCHS - 1)
+        return copy.deepcopy(objective)(model, x.double(), y, epoch=EPOCHS - 1)
 
     start = weight.detach().clone()
     loss(start).backward()
@@ -61,6 +117,36 @@ def test_the_gradient_is_that_of_the_loss(name, made):
     step = 1e-5
     measured = (loss(start + step * direction) - loss(start - step * direction)).item() / (2 * step)
     assert measured == pytest.approx(slope, rel=1e-5)
+
+
+@EVERY
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("votes", [False, True])
+def test_it_works_under_every_topology_with_and_without_a_vote(name, topology, votes, made):
+    objective, model = made(name)
+    parameters = [*model.parameters(), *objective.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
+    kind = TOPOLOGIES[topology]
+    if kind is Dense:
+        wiring = Dense(optimizer)
+    elif kind.superposes:
+        wiring = kind(model, optimizer, 0.8, TicketSchedule(4, 2, first=4, cycle=2, tickets=2))
+    else:
+        wiring = kind(model, optimizer, 0.8, DropSchedule(6, 2) if kind.rewires else None)
+    vote = WeightVote(model) if votes else None
+    for step in range(8):
+        optimizer.zero_grad()
+        objective(model, *batch(step), epoch=min(2 * step, EPOCHS - 1)).backward()
+        wiring.step()
+        for key, mask in wiring.masks.items():
+            assert not model.get_parameter(key).detach()[~mask].any(), key
+        if vote is not None and step in (5, 7):
+            vote.cast(model)
+    trained = model if vote is None else vote.elect([batch()])
+    masks = wiring.masks | (vote.masks if vote else {})
+    for key, mask in masks.items():
+        assert not trained.get_parameter(key).detach()[~mask].any(), key
+    assert all(p.isfinite().all() for p in trained.parameters())
 
 
 @EVERY
@@ -80,29 +166,80 @@ def test_the_network_stays_sparse(name, made):
 
 
 @EVERY
-def test_its_state_survives(name, made):
+@pytest.mark.parametrize("at", [0, EPOCHS - 2])
+def test_its_state_survives(name, at, made):
+    # Queues and replay buffers too: both go on alike from a state in which all terms are switched on.
     objective, model = made(name)
-    other, _ = made(name)
-    objective(model, *batch(), epoch=0)
-    other.load_state_dict(objective.state_dict())
-    for epoch in range(EPOCHS):
+    other, other_model = made(name)
+    for epoch in (0, at):
+        objective(model, *batch(20 + epoch), epoch=epoch)
+    other.load_state_dict(copy.deepcopy(objective.state_dict()))
+    other_model.load_state_dict(model.state_dict())
+    for epoch in range(at, EPOCHS):
         torch.manual_seed(epoch)
         a = objective(model, *batch(epoch), epoch=epoch)
         torch.manual_seed(epoch)
-        assert torch.equal(a, other(model, *batch(epoch), epoch=epoch))
+        assert torch.equal(a, other(other_model, *batch(epoch), epoch=epoch))
+    for (key, mine), (_, its) in zip(objective.state_dict().items(), other.state_dict().items(), strict=True):
+        assert torch.equal(mine, its), key
+
+
+@EVERY
+def test_the_model_is_left_as_found(name, made):
+    objective, model = made(name)
+    before = {key: value.clone() for key, value in model.named_parameters()}
+    objective(model, *batch(), epoch=EPOCHS - 1)
+    assert all(torch.equal(value, before[key]) for key, value in model.named_parameters())
+    assert all(module.training for module in model.modules())
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+@EVERY
+def test_the_epoch_may_be_a_tensor_on_the_device(name, made):
+    objective, model = made(name)
+    model.eval()  # the same answers twice
+    for epoch in (0, 5, EPOCHS - 1):
+        torch.manual_seed(epoch)
+        other = copy.deepcopy(objective)
+        a = objective(model, *batch(), epoch=epoch)
+        torch.manual_seed(epoch)
+        torch.testing.assert_close(a, other(model, *batch(), epoch=torch.tensor(epoch)))
+
+
+@EVERY
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 says so once
+def test_half_precision_does_not_reach_the_loss(name, made):
+    objective, model = made(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = objective.terms(model, *batch(), epoch=EPOCHS - 1)
+    assert all(term.dtype == torch.float32 and term.isfinite() for term in terms.values())
+
+
+@EVERY
+def test_a_model_without_the_unknown_output_is_refused(name, made, small_net):
+    objective, _ = made(name)
+    if objective.extra_logits:
+        with pytest.raises(ValueError, match=r"open_head\(model\)"):
+            objective(small_net(), *batch(), epoch=0)
 
 
 @EVERY
 def test_every_option_can_be_named(name):
-    import inspect
-
-    for key, parameter in inspect.signature(OBJECTIVES[name].for_run).parameters.items():
-        assert parameter.kind is parameter.KEYWORD_ONLY, key
-        assert key == "epochs" or isinstance(parameter.default, (int, float, str, bool)), key
+    for key, parameter in build.signature(OBJECTIVES[name]).items():
+        is_option = isinstance(parameter.default, (int, float, str, bool))
+        assert is_option or key in (*FACTS, "outliers", "inner"), key
 
 
 @EVERY
 def test_it_has_a_card(name):
-    from pathlib import Path
-
     assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name.replace('-', '_')}.md").is_file()
+
+
+def test_a_user_s_own_needs_one_method(small_net):
+    from moon import Objective
+
+    class Mine(Objective):
+        def terms(self, model, x, y, *, epoch):
+            return {"squares": (model(x) - nn.functional.one_hot(y, 4)).square().mean()}
+
+    assert Mine.for_run()(small_net(), *batch(), epoch=0) > 0

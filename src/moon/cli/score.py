@@ -41,10 +41,13 @@ def act(arguments: argparse.Namespace) -> None:
     recipe = Recipe.load(arguments.run / "recipe.json")
     load_result(arguments.run)  # before the data are read
     names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
-    bench = Bench.open(arguments.data, recipe.benchmark, tuple(arguments.near), tuple(arguments.far))
+    near, far = tuple(arguments.near), tuple(arguments.far)
+    bench = Bench.open(arguments.data, recipe.benchmark, near, far, recipe.outliers)
     result, scores = score_run(arguments.run, bench, names, device=device_of(arguments.device), track=tracked)
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
+    if recipe.outliers:
+        print(f"{recipe.outliers} is left out: the network was trained with it as outliers")
     if bench.missing:
         print(f"not found under {arguments.data} and left out: {', '.join(bench.missing)}")

@@ -17,6 +17,8 @@ examples:
   moon train cifar10 --topology rigl --sparsity 0.95 --objective moon --seed 0
   moon train cifar10 --objective cross-entropy --rates moon --vote 0.2     the control
   moon train cifar10 --set final=2 --set quiet_epochs=3                    options of the objective
+  moon train cifar10 --topology rigl --pattern 2:4                         a pattern that hardware runs
+  moon train digits --objective outlier-exposure --outliers photos         with images of no known class
 """
 
 
@@ -29,8 +31,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("benchmark", help=f"{', '.join(BENCHMARKS)}, or a set of your own")
     add("--objective", default="moon", help=one_of("objective"))
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the objective; repeatable")
+    add("--outliers", default="", metavar="SET", help="images of no known class, for the objectives that need some")
     add("--topology", default="rigl", help=one_of("topology"))
-    add("--sparsity", type=float, default=0.95, help="share of weights that are zero (default: %(default)s)")
+    add("--sparsity", type=float, help="share of weights that are zero (default: 0.95, or the pattern's)")
+    add("--pattern", default="", metavar="N:M", help="keep N of every M neighbouring inputs, such as 2:4")
     add("--allocation", default="erk", help=one_of("allocation"))
     add("--net", help=one_of("net", "the benchmark's"))
     add("--epochs", type=whole, default=100, help="(default: %(default)s)")
@@ -61,6 +65,8 @@ def act(arguments: argparse.Namespace) -> None:
         net=arguments.net,
         topology=arguments.topology,
         sparsity=arguments.sparsity,
+        pattern=arguments.pattern,
+        outliers=arguments.outliers,
         allocation=arguments.allocation,
         drop_fraction=arguments.drop,
         delta_t_steps=arguments.delta_t,
@@ -73,7 +79,7 @@ def act(arguments: argparse.Namespace) -> None:
     )
     device = device_of(arguments.device)
     folder = arguments.out or Path("runs", recipe.name)
-    bench = Bench.open(arguments.data, arguments.benchmark)
+    bench = Bench.open(arguments.data, arguments.benchmark, outliers=arguments.outliers)
     result = train_on_screen(recipe, folder, bench, device, arguments.checkpoint_seconds)
     known = result["known"]
     print(

@@ -70,12 +70,24 @@ class Batches:
         order = torch.randperm(count, generator=chance).to(device)
         corner = torch.randint(2 * self.crop + 1, (2, count), generator=chance).to(device)
         mirrored = (torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0)).to(device)
-        rows, columns = torch.arange(self.height, device=device), torch.arange(self.width, device=device)
         for index in order.split(self._sizes()):
-            row = corner[0, index, None] + rows
-            column = corner[1, index, None] + torch.where(mirrored[index, None], columns.flip(0), columns)
-            x = self.images[index[:, None, None], row[:, :, None], column[:, None, :]]
-            yield self._normalise(x), self.labels[index]
+            yield self._take(index, corner[:, index], mirrored[index])
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many images by chance, cropped and flipped alike. Chance is torch's own; nothing waits for the device."""
+        device = self.labels.device
+        index = torch.randint(len(self.labels), (count,), device=device)
+        corner = torch.randint(2 * self.crop + 1, (2, count), device=device)
+        mirrored = torch.rand(count, device=device) < (0.5 if self.flip else 0.0)
+        return self._take(index, corner, mirrored)
+
+    def _take(self, index: Tensor, corner: Tensor, mirrored: Tensor) -> tuple[Tensor, Tensor]:
+        """These images, each cut out at its corner and mirrored or not."""
+        rows, columns = (torch.arange(size, device=index.device) for size in (self.height, self.width))
+        row = corner[0, :, None] + rows
+        column = corner[1, :, None] + torch.where(mirrored[:, None], columns.flip(0), columns)
+        x = self.images[index[:, None, None], row[:, :, None], column[:, None, :]]
+        return self._normalise(x), self.labels[index]
 
     def _normalise(self, x: Tensor) -> Tensor:
         return torch.addcmul(self.shift, x.float(), self.scale).permute(0, 3, 1, 2)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moon.data.arrays import DataError, DataSet, load, path_of, split_off
-from moon.data.embedded import NAMES as EMBEDDED
+from moon.data.embedded import SPLITS as EMBEDDED
 from moon.data.embedded import embedded
 from moon.words import nearest
 
@@ -54,7 +54,7 @@ BENCHMARKS = {
 
 def has(root: Path, name: str, split: str) -> bool:
     """Whether the set can be loaded."""
-    return name in EMBEDDED or path_of(root, name, split).is_file()
+    return split in EMBEDDED[name] if name in EMBEDDED else path_of(root, name, split).is_file()
 
 
 def open_set(root: Path, name: str, split: str) -> DataSet:

@@ -131,6 +131,7 @@ _SETS = {
     "photos": (photos, ("test",)),
 }
 NAMES = tuple(_SETS)
+SPLITS = {name: splits for name, (_, splits) in _SETS.items()}
 
 
 @cache

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,17 +26,25 @@ class Bench:
     known: dict[str, DataSet]  # train, val, test
     unknown: dict[str, DataSet]  # by name, near first
     missing: tuple[str, ...]  # unknown sets of the table that were not found
+    outliers: DataSet | None = None  # unknown images to train with; their set is not among those scored
 
     @classmethod
-    def open(cls, root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Bench:
-        """Load and check all of it; unknown sets of the table may be missing, those asked for may not."""
+    def open(
+        cls, root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = (), outliers: str = ""
+    ) -> Bench:
+        """Load and check all of it; unknown sets of the table may be missing, those asked for may not.
+
+        `outliers` names an unknown set to train with (its train split, or else its test split).
+        """
+        if outliers and outliers in near + far:
+            raise ValueError(f"'{outliers}' was trained with; its images are no unknown ones any more")
         row = benchmark(root, name, near, far)
         shape = row.size, row.size, row.channels
         known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}
         sets = row.near + row.far
         missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test"))
-        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing}
-        return cls(row, known, unknown, missing)
+        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing and s != outliers}
+        return cls(row, known, unknown, missing, _outliers(root, outliers, shape) if outliers else None)
 
     def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
         """For evaluation: in order, as they are."""
@@ -47,12 +56,19 @@ class Bench:
         return replace(evidence, logits=evidence.logits.double())
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a run is trained and measured on: the known images and labels."""
+        """What a run is trained and measured on: the known images and labels, and the outliers if there are any."""
+        parts = self.known | ({} if self.outliers is None else {"outliers": self.outliers})
         return {
             split: {
                 "images": list(data.images.shape),
                 "sha256": hashlib.sha256(data.images.data).hexdigest(),
                 "labels_sha256": hashlib.sha256(data.labels.data).hexdigest(),
             }
-            for split, data in self.known.items()
+            for split, data in parts.items()
         }
+
+
+def _outliers(root: Path, name: str, shape: tuple[int, int, int]) -> DataSet:
+    """The set, with its classes numbered from 0; one class where it has no labels."""
+    data = fit_to(open_set(root, name, "train" if has(root, name, "train") else "test"), *shape)
+    return data._replace(labels=np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype))

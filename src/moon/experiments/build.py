@@ -13,11 +13,23 @@ from torch import nn
 from moon.chance import derive
 from moon.data import Batches, Benchmark, DataSet
 from moon.detect import DETECTORS, Detector
-from moon.evidence import open_head
+from moon.evidence import OpenHead, classifier_name, open_head
 from moon.experiments.recipe import RATES, Recipe, Scalar
 from moon.nets import NETS
 from moon.objectives import OBJECTIVES, Objective
-from moon.sparse import ALLOCATIONS, TOPOLOGIES, Dense, DropSchedule, SparseTopology, Topology
+from moon.objectives.base import Draw
+from moon.sparse import (
+    ALLOCATIONS,
+    TOPOLOGIES,
+    Dense,
+    DropSchedule,
+    NOfM,
+    SparseTopology,
+    TicketSchedule,
+    Topology,
+    sparse_weights,
+)  # fmt: skip
+from moon.sparse.pattern import ANYWHERE, Anywhere
 from moon.training import CosineRate, Training
 from moon.words import nearest
 
@@ -38,12 +50,11 @@ def pick(table: Mapping[str, Any], name: str, kind: str) -> Any:
     raise ValueError(f"unknown {kind} '{name}'{nearest(name, table)}; known: {', '.join(table)}")
 
 
-# What belongs to a method besides its loss: (learning rates, share of epochs that vote).
-_COMPANIONS = {"moon": ("moon", 0.2)}
 # What the paper sets for one benchmark alone.
 _PAPER_OPTIONS: dict[tuple[str, str], dict[str, Scalar]] = {
-    ("moon", "mnist"): {"final": 0.01},
-    ("moon", "cifar100"): {"final": 2.0},
+    (objective, row): {"final": final}
+    for objective in ("moon", "moon-logitnorm")
+    for row, final in (("mnist", 0.01), ("cifar100", 2.0))
 }
 
 
@@ -57,45 +68,77 @@ def recipe(
     vote_share: float | None = None,
     net: str | None = None,
     topology: str = "rigl",
+    sparsity: float | None = None,
+    pattern: str = "",
+    epochs: int = 100,
     **rest: Any,
 ) -> Recipe:
-    """A recipe with the benchmark's net and the objective's own settings where none are given.
+    """A recipe with the benchmark's net and the objective's and topology's own settings where none are given.
 
     All names and values are checked here, so that nothing is refused after data were read or a folder made.
     """
-    kind = pick(OBJECTIVES, objective, "objective")
+    kind, wiring = pick(OBJECTIVES, objective, "objective"), pick(TOPOLOGIES, topology, "topology")
     options = _PAPER_OPTIONS.get((objective, row.name), {}) | dict(options or {})
-    own_rates, own_vote = _COMPANIONS.get(objective, ("plain", 0.0))
-    start, end, hold = pick(RATES, own_rates if rates is None else rates, "learning rates")
-    if topology == "dense":
-        rest["sparsity"] = 0.0
+    own = pick(RATES, rates or wiring.rates or kind.rates, "learning rates")
+    share = next(s for s in (vote_share, wiring.vote_share, kind.vote_share) if s is not None)
+    hold = own.hold
+    if own.cycles:  # whole epochs, all of one length
+        hold = share = own.cycles * max(1, round((share or hold) * epochs / own.cycles)) / epochs
+    if sparsity is None:
+        sparsity = _pattern(pattern).sparsity or Recipe.sparsity
     made = Recipe(
         benchmark=row.name,
         net=row.net if net is None else net,
         objective=objective,
-        objective_options=tuple(_options(kind.for_run, options, objective).items()),
+        objective_options=tuple(_options(signature(kind), options, objective).items()),
         topology=topology,
-        lr_start=start if lr is None else lr,
-        lr_end=end,
+        sparsity=0.0 if topology == "dense" else sparsity,
+        pattern=pattern,
+        epochs=epochs,
+        lr_start=own.start if lr is None else lr,
+        lr_end=own.end,
         lr_hold_share=hold,
-        vote_share=own_vote if vote_share is None else vote_share,
+        lr_cycles=own.cycles,
+        lr_peak=own.peak,
+        vote_share=share,
         **rest,
     )
-    pick(NETS, made.net, "net")
-    pick(TOPOLOGIES, made.topology, "topology")
-    pick(ALLOCATIONS, made.allocation, "allocation")({"any": (1, 1)}, made.sparsity)
-    for make in (loss, rate, schedule):
-        make(made)
+    _check(made, row)
     return made
 
 
-def _options(function: Any, given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:
-    """The options, checked by name against what the function takes and converted to its defaults' types."""
-    allowed = {
-        key: parameter.default
-        for key, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is not parameter.empty
-    }
+def _check(recipe: Recipe, row: Benchmark) -> None:
+    """Make of the recipe what can be made of it without data."""
+    needs = "outliers" in signature(pick(OBJECTIVES, recipe.objective, "objective"))
+    if needs and not recipe.outliers:
+        raise ValueError(
+            f"objective '{recipe.objective}' learns from images that are known to be of no known class; "
+            "name a set of them: --outliers SET"
+        )
+    if recipe.outliers and not needs:
+        raise ValueError(f"objective '{recipe.objective}' takes no outliers; leave out --outliers {recipe.outliers}")
+    rate(recipe)
+    schedule(recipe, 2 * recipe.epochs)
+    with torch.device("meta"):
+        model = network(recipe, row, "meta")
+    shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
+    allocation = pick(ALLOCATIONS, recipe.allocation, "allocation")
+    if recipe.topology != "dense":
+        _pattern(recipe.pattern).densities(shapes, recipe.sparsity, allocation)
+    elif recipe.pattern:
+        raise ValueError(f"a dense network has no pattern; leave out --pattern {recipe.pattern}")
+    loss(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
+
+
+def signature(kind: type[Objective]) -> Mapping[str, inspect.Parameter]:
+    """What an objective is made of: its own `for_run`'s parameters, or its constructor's."""
+    has_own = "for_run" in vars(kind)
+    return inspect.signature(kind.for_run if has_own else kind).parameters
+
+
+def _options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:
+    """The options, checked by name against the scalar parameters and converted to their defaults' types."""
+    allowed = {key: p.default for key, p in takes.items() if isinstance(p.default, Scalar)}
     options: dict[str, Scalar] = {}
     for key, value in given.items():
         if key not in allowed:
@@ -109,18 +152,47 @@ def _options(function: Any, given: Mapping[str, Scalar], name: str) -> dict[str,
     return options
 
 
-def loss(recipe: Recipe) -> Objective:
+def loss(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | None = None) -> Objective:
+    """The objective for this model; `outliers` are drawn by the first and have as many classes as the second says."""
     kind = pick(OBJECTIVES, recipe.objective, "objective")
-    return kind.for_run(epochs=recipe.epochs, **dict(recipe.objective_options))
+    head = model.get_submodule(classifier_name(model))
+    assert isinstance(head, nn.Linear)
+    facts: dict[str, Any] = {
+        "epochs": recipe.epochs,
+        "num_known": head.out_features - isinstance(head, OpenHead),
+        "num_features": head.in_features,
+    }
+    if outliers is not None:
+        facts |= {"outliers": outliers[0], "outlier_classes": outliers[1]}
+    asked = {name: facts[name] for name in signature(kind) if name in facts}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive("objective", recipe.seed))
+        return kind.for_run(**asked, **dict(recipe.objective_options))
 
 
 def rate(recipe: Recipe) -> CosineRate:
-    return CosineRate(recipe.lr_start, recipe.lr_end, recipe.lr_hold_share)
+    return CosineRate(recipe.lr_start, recipe.lr_end, recipe.lr_hold_share, recipe.lr_cycles, recipe.lr_peak)
 
 
-def schedule(recipe: Recipe, steps: int = 1) -> DropSchedule:
+def schedule(recipe: Recipe, steps: int) -> DropSchedule:
     """The schedule of a run of so many steps."""
-    return DropSchedule(int(recipe.t_end_share * steps), recipe.delta_t_steps, recipe.drop_fraction)
+    common = int(recipe.t_end_share * steps), recipe.delta_t_steps, recipe.drop_fraction
+    if not pick(TOPOLOGIES, recipe.topology, "topology").superposes:
+        return DropSchedule(*common)
+    if not recipe.lr_cycles:
+        raise ValueError(f"topology '{recipe.topology}' needs learning rates with cycles, such as --rates tickets")
+    cycle = recipe.vote_every * steps // recipe.epochs
+    return TicketSchedule(*common, first=steps - recipe.lr_cycles * cycle, cycle=cycle, tickets=recipe.lr_cycles)
+
+
+def _pattern(text: str) -> NOfM | Anywhere:
+    """The pattern of this name, "n:m"; nothing is no constraint."""
+    if not text:
+        return ANYWHERE
+    n, _, m = text.partition(":")
+    if not (n.isdecimal() and m.isdecimal()):
+        raise ValueError(f"a pattern is n:m, such as 2:4, not '{text}'")
+    return NOfM(int(n), int(m))
 
 
 def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> nn.Module:
@@ -159,12 +231,13 @@ def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
         schedule(recipe, steps) if kind.rewires else None,
         pick(ALLOCATIONS, recipe.allocation, "allocation"),
         seed=recipe.seed,
+        pattern=_pattern(recipe.pattern),
     )
 
 
-def training_batches(recipe: Recipe, benchmark: Benchmark, train: DataSet, device: torch.device | str) -> Batches:
+def training_batches(recipe: Recipe, benchmark: Benchmark, images: DataSet, device: torch.device | str) -> Batches:
     return Batches(
-        train,
+        images,
         benchmark.mean,
         benchmark.std,
         batch_size=recipe.batch_size,
@@ -175,12 +248,21 @@ def training_batches(recipe: Recipe, benchmark: Benchmark, train: DataSet, devic
     )
 
 
-def training(recipe: Recipe, benchmark: Benchmark, train: DataSet, device: torch.device | str) -> Training:
+def training(
+    recipe: Recipe,
+    benchmark: Benchmark,
+    train: DataSet,
+    device: torch.device | str,
+    outliers: DataSet | None = None,
+) -> Training:
     """Everything of a run, ready to start."""
     batches = training_batches(recipe, benchmark, train, device)
     model = network(recipe, benchmark, device)
     _try_out(model, recipe, benchmark)
-    objective = loss(recipe).to(device)
+    draw = None
+    if outliers is not None:
+        draw = training_batches(recipe, benchmark, outliers, device).draw, int(outliers.labels.max()) + 1
+    objective = loss(recipe, model, draw).to(device)
     optimizer = torch.optim.SGD(
         chain(model.parameters(), objective.parameters()),
         lr=recipe.lr_start,
@@ -197,6 +279,7 @@ def training(recipe: Recipe, benchmark: Benchmark, train: DataSet, device: torch
         batches,
         epochs=recipe.epochs,
         vote_from=recipe.vote_from,
+        vote_every=recipe.vote_every,
         precision=getattr(torch, recipe.precision),
         seed=recipe.seed,
     )

@@ -9,12 +9,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from moon.training import DamagedCheckpoint
+from moon.training import CosineRate, DamagedCheckpoint
 
 Scalar = int | float | str | bool
 
-# (start, end, share of the run at the end that holds `end`): the plain recipe is OpenOOD's, MOON's the paper's.
-RATES = {"plain": (0.1, 1e-6, 0.0), "moon": (0.12, 0.008, 0.2)}
+# The plain recipe is OpenOOD's, MOON's the paper's, that with cycles Sup-tickets'.
+RATES = {
+    "plain": CosineRate(0.1, 1e-6),
+    "moon": CosineRate(0.12, 0.008, hold=0.2),
+    "tickets": CosineRate(0.1, 0.001, hold=0.1, cycles=3, peak=0.005),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +29,11 @@ class Recipe:
     net: str
     objective: str
     objective_options: tuple[tuple[str, Scalar], ...] = ()
+    outliers: str = ""  # a set of unknown images to train with, for the objectives that need one
     topology: str = "rigl"
     sparsity: float = 0.95
     allocation: str = "erk"
+    pattern: str = ""  # "2:4" keeps two of every four neighbours
     drop_fraction: float = 0.3
     delta_t_steps: int = 100
     t_end_share: float = 0.7  # of the run's steps
@@ -36,6 +42,8 @@ class Recipe:
     lr_start: float
     lr_end: float
     lr_hold_share: float  # of the run's steps
+    lr_cycles: int = 0  # in the held part, each ending with a vote
+    lr_peak: float = 0.0  # of the cycles
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
@@ -67,7 +75,12 @@ class Recipe:
         """The first epoch that votes, counted from 0."""
         if not self.vote_share:
             return None
-        return self.epochs - max(1, round(self.vote_share * self.epochs))
+        return self.epochs - max(1, round(self.vote_share * self.epochs)) + self.vote_every - 1
+
+    @property
+    def vote_every(self) -> int:
+        """Epochs from one vote to the next: the length of a cycle, where there are cycles."""
+        return max(1, round(self.vote_share * self.epochs) // self.lr_cycles) if self.lr_cycles else 1
 
     def to_json(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}

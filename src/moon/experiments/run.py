@@ -141,7 +141,8 @@ def run(
             _claim(folder, recipe, bench)
             return load_result(folder)
         torch.backends.cudnn.deterministic = True  # a resumed run is bit-identical on a GPU too
-        training = build.training(recipe, bench.row, bench.known["train"], device)  # refuses before it is written
+        # Refuses before it is written.
+        training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers)
         _claim(folder, recipe, bench)
         checkpoints = Checkpoints(folder / "checkpoints")
         if (found := checkpoints.latest(say)) is not None:
@@ -170,7 +171,7 @@ def run(
         result = {
             "known": known_metrics(bench.read(model, bench.known["test"])),
             "density": training.topology.density(),
-            "layer_density": {n: float(mask.float().mean()) for n, mask in training.topology.masks.items()},
+            "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
             "turnover": training.topology.turnover(),
             "voters": 0 if training.vote is None else training.vote.voters,
             "seconds": round(sum(line["seconds"] for line in read_log(folder)), 2),

@@ -2,9 +2,37 @@
 
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective
+from moon.objectives.cigl import CigL
 from moon.objectives.cross_entropy import CrossEntropy
+from moon.objectives.dac import Dac
+from moon.objectives.eow_softmax import EowSoftmax
+from moon.objectives.hod import Hod
+from moon.objectives.label_smoothing import LabelSmoothing
+from moon.objectives.logitnorm import LogitNorm
+from moon.objectives.mixup import Mixup
 from moon.objectives.moon import Moon, moon_loss
+from moon.objectives.moon_logitnorm import MoonLogitNorm
+from moon.objectives.outlier_exposure import OutlierExposure
+from moon.objectives.regmixup import RegMixup
+from moon.objectives.vos import Vos
 
-OBJECTIVES: dict[str, type[Objective]] = {"cross-entropy": CrossEntropy, "moon": Moon}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "cross-entropy": CrossEntropy,
+    "moon": Moon,
+    "moon-logitnorm": MoonLogitNorm,
+    "logitnorm": LogitNorm,
+    "vos": Vos,
+    "dac": Dac,
+    "mixup": Mixup,
+    "regmixup": RegMixup,
+    "label-smoothing": LabelSmoothing,
+    "eow-softmax": EowSoftmax,
+    "cigl": CigL,
+    "outlier-exposure": OutlierExposure,
+    "hod": Hod,
+}
 
-__all__ = ["OBJECTIVES", "AutoWeight", "CrossEntropy", "Moon", "Objective", "moon_loss"]
+__all__ = [
+    "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "EowSoftmax", "Hod", "LabelSmoothing", "LogitNorm",
+    "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "Vos", "moon_loss",
+]  # fmt: skip

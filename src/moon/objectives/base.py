@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Callable
+from functools import reduce
+from operator import add
+from typing import Any, ClassVar, Self
+from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
+
+from moon.evidence import OpenHead
+
+Terms = dict[str, Tensor]
+Draw = Callable[[int], tuple[Tensor, Tensor]]  # so many outliers and their classes, by chance, where the model is
+
+_open_models: WeakSet[nn.Module] = WeakSet()  # found to have an open head
 
 
 def widened(logits: Tensor) -> Tensor:
@@ -14,19 +26,71 @@ def widened(logits: Tensor) -> Tensor:
 
 
 class Objective(nn.Module, ABC):
-    """A loss that owns its forward pass; state that must survive a restart lives in buffers."""
+    """A loss that owns its forward pass: the sum of its terms.
 
-    extra_logits: int = 0  # outputs it needs beyond the K known classes
+    State that must survive a restart lives in buffers; one that is made with the first batch starts as `torch.empty(0)`
+    and takes the shape of what is loaded. Chance comes from torch's own stream, which the loop seeds each epoch.
+    """
+
+    extra_logits: ClassVar[int] = 0  # outputs it needs beyond the K known classes
+    rates: ClassVar[str] = "plain"  # the learning rates that belong to the method
+    vote_share: ClassVar[float] = 0.0  # the share of epochs that vote, if that belongs to the method
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_pre_hook(_make_room)
 
     @abstractmethod
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+        """The named terms of the loss of one batch, scalars that add up to it; `epoch` counts from 0."""
+
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
-        """The loss of one batch, a scalar; `epoch` counts from 0."""
+        """The loss of one batch, a scalar."""
+        return reduce(add, self.terms(model, x, y, epoch=epoch).values())
 
     @classmethod
-    def for_run(cls, *, epochs: int) -> Self:
-        """The objective of a run of so many epochs; a subclass adds its options as keywords."""
-        return cls()
+    def for_run(cls, *_: Any, **values: Any) -> Self:
+        """Made of the facts of a run that it asks for by name, and of its options, which have scalar defaults.
+
+        The facts are `epochs`, `num_known`, `num_features` and, of a set of outliers, `outliers` (a `Draw`) and
+        `outlier_classes`. A subclass whose constructor takes objects says here how they are made from scalars.
+        """
+        return cls(**values)
 
     def log(self, epoch: int) -> dict[str, float]:
         """Named values worth a column in the training log."""
         return {}
+
+
+def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give buffers that are not made yet the shape of the saved ones."""
+    for name, buffer in module.named_buffers(recurse=False):
+        saved = state.get(prefix + name)
+        if saved is not None and buffer.numel() == 0:
+            setattr(module, name, torch.empty_like(saved, device=buffer.device))
+
+
+def check_open(model: nn.Module, objective: Objective) -> None:
+    """Refuse a K-way model: its last real class would silently become the unknown."""
+    if model not in _open_models:
+        if not any(isinstance(module, OpenHead) for module in model.modules()):
+            raise ValueError(
+                f"{type(objective).__name__} needs K+1 outputs, but {type(model).__name__} has no unknown output; "
+                "wrap the model first: model = open_head(model)"
+            )
+        _open_models.add(model)
+
+
+class View(nn.Module):
+    """A model seen through a change: the same modules and weights, another forward pass.
+
+    Made anew for each batch, so that nothing of the change can outlive it.
+    """
+
+    def __init__(self, model: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.change = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(x)

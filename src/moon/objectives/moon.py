@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from typing import Self
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.evidence import OpenHead
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, widened
-
-_open_models: WeakSet[nn.Module] = WeakSet()  # found to have an open head
+from moon.objectives.base import Objective, Terms, check_open, widened
 
 
 def _per_sample(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,7 +39,7 @@ class Moon(Objective):
     cross-entropy over K+1 outputs (the ablation without the loss modification).
     """
 
-    extra_logits = 1
+    extra_logits, rates, vote_share = 1, "moon", 0.2
 
     def __init__(self, weight: AutoWeight | float) -> None:
         super().__init__()
@@ -63,27 +59,16 @@ class Moon(Objective):
     ) -> Self:
         return cls(AutoWeight(epochs, quiet_epochs, final, init_factor, smoothing))
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
-        _check(model)
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+        check_open(model, self)
         logits = model(x)
         if isinstance(self.weight, AutoWeight) and not (isinstance(epoch, int) and epoch >= self.weight.quiet_epochs):
             nll, p_unknown = _per_sample(logits.detach(), y)
             self.weight.observe(p_unknown, nll, epoch)
-        return moon_loss(logits, y, self._w(epoch))
+        return {"unknown_aware": moon_loss(logits, y, self._w(epoch))}
 
     def log(self, epoch: int) -> dict[str, float]:
         return {"w": float(self._w(epoch))}
 
     def _w(self, epoch: int | Tensor) -> float | Tensor:
         return self.weight(epoch) if isinstance(self.weight, AutoWeight) else self.weight
-
-
-def _check(model: nn.Module) -> None:
-    """Training a K-way head with this loss would make the last real class the unknown, silently."""
-    if model not in _open_models:
-        if not any(isinstance(module, OpenHead) for module in model.modules()):
-            raise ValueError(
-                f"Moon needs K+1 outputs, but {type(model).__name__} has no unknown output; "
-                "wrap the model first: model = open_head(model)"
-            )
-        _open_models.add(model)

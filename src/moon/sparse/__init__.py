@@ -1,17 +1,35 @@
-"""Which weights exist. Three questions, three small things: how much a layer (allocation), when (schedule), which
-(a topology's grow score)."""
+"""Which weights exist. Four questions, four small things: how much a layer (allocation), where in it (pattern), when
+(schedule), which (a topology's scores)."""
 
 from moon.sparse.allocation import erk, uniform
+from moon.sparse.gmp import Gmp
+from moon.sparse.granet import GraNet
+from moon.sparse.mest import Mest
+from moon.sparse.pattern import NOfM
 from moon.sparse.rigl import RigL
 from moon.sparse.schedule import DropSchedule
 from moon.sparse.set import SET
+from moon.sparse.snfs import Snfs
+from moon.sparse.snip import Snip
 from moon.sparse.static import Static
+from moon.sparse.sup_tickets import SupTickets, TicketSchedule
 from moon.sparse.topology import Dense, SparseTopology, Topology, sparse_weights
 
 ALLOCATIONS = {"erk": erk, "uniform": uniform}
-TOPOLOGIES: dict[str, type[Topology]] = {"dense": Dense, "static": Static, "set": SET, "rigl": RigL}
+TOPOLOGIES: dict[str, type[Topology]] = {
+    "dense": Dense,
+    "static": Static,
+    "set": SET,
+    "rigl": RigL,
+    "snfs": Snfs,
+    "mest": Mest,
+    "gmp": Gmp,
+    "granet": GraNet,
+    "snip": Snip,
+    "sup-tickets": SupTickets,
+}
 
 __all__ = [
-    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "RigL", "SparseTopology", "Static", "Topology",
-    "erk", "sparse_weights", "uniform",
+    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "Mest", "NOfM", "RigL", "Snfs",
+    "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule", "Topology", "erk", "sparse_weights", "uniform",
 ]  # fmt: skip

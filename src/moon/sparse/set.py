@@ -5,7 +5,6 @@ Schedule and allocation are RigL's, so that the two differ in the grow score alo
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from moon.sparse.topology import SparseTopology
@@ -15,4 +14,4 @@ class SET(SparseTopology):
     """Grow score uniform in [0, 1)."""
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        return torch.rand(weight.shape, generator=self.generator).to(weight.device)
+        return self._random(weight)

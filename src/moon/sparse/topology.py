@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, cast
 from weakref import WeakSet
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moon.chance import generator
-from moon.sparse.allocation import Allocation, erk
+from moon.sparse.allocation import Allocation, Shapes, erk
+from moon.sparse.pattern import ANYWHERE, Pattern, top
 from moon.sparse.schedule import DropSchedule
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
@@ -38,8 +39,11 @@ def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 class Topology(ABC):
     """What stands in for `optimizer.step()`, dense or sparse."""
 
+    rates: ClassVar[str | None] = None  # the learning rates and the share of epochs that vote, where they belong to
+    vote_share: ClassVar[float | None] = None  # the topology; None: the objective's
     masks: dict[str, Tensor]
     steps: int = 0  # taken so far
+    superposes: ClassVar[bool] = False  # whether voters may have different masks
     frozen_after: int = 0  # steps; the masks change no more, so weights of different epochs may be averaged
 
     @abstractmethod
@@ -59,6 +63,10 @@ class Topology(ABC):
     def turnover(self) -> float:
         """How many times over the network has been replaced so far: connections grown anew / connections."""
         return 0.0
+
+    def superpose(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Make the average of voters with different masks sparse again, and give its masks; none if they share one."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps}
@@ -80,13 +88,14 @@ class Dense(Topology):
 
 
 class SparseTopology(Topology):
-    """A fixed number of weights per layer exists; a subclass says which to grow when some are replaced.
+    """A planned number of weights of each layer exists; a subclass says which to grow when some are replaced.
 
     Invariant: outside the masks the weight is exactly +0.0 and so is every optimizer state of its shape, whatever
     gradient, momentum or weight decay did in the step. New connections therefore start from zero, and a connection
     that is dropped and grown in the same step keeps its value and its state.
 
     `dense` names weights to leave dense beside those that the allocation makes so; the sparsity is that of the others.
+    `pattern` says where in a layer connections may be (`NOfM(2, 4)`).
     """
 
     rewires: ClassVar[bool] = True  # whether it takes a schedule
@@ -101,6 +110,7 @@ class SparseTopology(Topology):
         allocation: Allocation = erk,
         dense: Collection[str] = (),
         seed: int = 0,
+        pattern: Pattern = ANYWHERE,
     ) -> None:
         if self.rewires != (schedule is not None):
             raise ValueError(
@@ -119,26 +129,37 @@ class SparseTopology(Topology):
                 f"the optimizer does not update {missing}; build it from model.parameters() after every change "
                 "of the model (open_head, .to()), or name frozen weights in `dense`"
             )
-        self.optimizer, self.schedule, self.seed = optimizer, schedule, seed
+        self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
+        self.sparsity = sparsity
         self.frozen_after = schedule.t_end
         self.generator = generator("grow", seed)
         self.weights = weights
-        self.counts: dict[str, int] = {}
+        shapes = {name: tuple(weight.shape) for name, weight in free.items()}
+        self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))  # connections, in the end
+        self._prepare(shapes, allocation)
+        self.counts = {name: self.count(name) for name in weights}  # connections at present
         self.masks = {}
-        densities = dict.fromkeys(dense, 1.0)
-        densities |= allocation({name: tuple(w.shape) for name, w in free.items()}, sparsity)
         for index, (name, weight) in enumerate(weights.items()):
-            self.counts[name] = min(weight.numel(), max(1, round(densities[name] * weight.numel())))
             chance = torch.rand(weight.shape, generator=generator("mask", seed, index))
             # Exactly so many connections, uniformly at random, laid out in memory as the weight is.
-            mask = _top(chance, self.counts[name])
+            mask = pattern.fill(torch.zeros(weight.shape, dtype=torch.bool), chance, self.counts[name])
             self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
         # What a step must set to zero; dense layers have nothing to set.
-        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.counts[n] < mask.numel()}
+        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.planned[n] < mask.numel()}
         device = next(iter(weights.values())).device
         self._grown = torch.zeros((), dtype=torch.int64, device=device)
         self._enforce()
         self._alive.add(self)
+
+    def _counts(self, densities: dict[str, float]) -> dict[str, int]:
+        """Connections of each layer at these densities, one at least; layers that are not named are dense."""
+        return {
+            name: min(weight.numel(), max(1, round(densities.get(name, 1.0) * weight.numel())))
+            for name, weight in self.weights.items()
+        }
+
+    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+        """What a subclass needs before the first masks are drawn."""
 
     @classmethod
     def of(cls, model: nn.Module) -> list[SparseTopology]:
@@ -149,6 +170,14 @@ class SparseTopology(Topology):
     @abstractmethod
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         """How much each absent connection deserves to grow; the highest do."""
+
+    def keep_score(self, weight: Tensor, grad: Tensor) -> Tensor:
+        """How much each connection deserves to stay, at least 0; the lowest are dropped."""
+        return weight.abs()
+
+    def count(self, name: str) -> int:
+        """How many connections this layer has from the present step on."""
+        return self.planned[name]
 
     def step(self) -> None:
         """The optimizer's step, or the replacement of connections when it is due (never both)."""
@@ -168,20 +197,34 @@ class SparseTopology(Topology):
         for index, name in enumerate(self.weights):
             if name not in self._pruned:
                 continue
-            weight, mask = self.weights[name], self.masks[name]
-            drop = int(share * self.counts[name])
-            if drop == 0:
+            weight, mask, count = self.weights[name], self.masks[name], self.count(name)
+            drop = int(share * count)
+            if drop == 0 and count == self.counts[name]:
                 continue
-            if weight.grad is None:
-                raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
+            grad = self._gradient(name)
             self.generator = generator("grow", self.seed, index, self.steps)  # the same on resuming, on every rank
-            strength = torch.where(mask, weight.abs(), -1.0)
-            kept = _top(strength, self.counts[name] - drop)
-            growth = torch.where(kept, -torch.inf, self.grow_score(weight, weight.grad))
-            new = kept | _top(growth, drop)
-            self._grown += (new & ~mask).sum()
-            mask.copy_(new)
-            self._pruned[name].copy_(~new)
+            strength = torch.where(mask, self.keep_score(weight, grad), -1.0)
+            kept = top(strength, count - drop)
+            growth = self.grow_score(weight, grad) if drop else torch.zeros_like(weight)
+            self._change(name, self.pattern.fill(kept, growth, drop))
+
+    def _gradient(self, name: str) -> Tensor:
+        grad = self.weights[name].grad
+        if grad is None:
+            raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
+        return grad
+
+    def _change(self, name: str, new: Tensor) -> None:
+        """Put a new mask in place of the present one."""
+        mask = self.masks[name]
+        self._grown += (new & ~mask).sum()
+        mask.copy_(new)
+        self._pruned[name].copy_(~new)
+        self.counts[name] = self.count(name)
+
+    def _random(self, weight: Tensor) -> Tensor:
+        """Scores uniform in [0, 1), which depend on seed, layer and step alone."""
+        return torch.rand(weight.shape, generator=self.generator).to(weight.device)
 
     @torch.no_grad()
     def _enforce(self) -> None:
@@ -203,13 +246,7 @@ class SparseTopology(Topology):
                 raise ValueError(f"the saved masks have no '{name}' of shape {tuple(mask.shape)}")
             mask.copy_(state["masks"][name])
             self.counts[name] = int(mask.sum())
-        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.counts[n] < mask.numel()}
+            if name in self._pruned:
+                self._pruned[name].copy_(~mask)
         self._grown.copy_(state["grown"])
         self._enforce()
-
-
-def _top(score: Tensor, count: int) -> Tensor:
-    """The mask of the `count` highest scores."""
-    mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
-    mask[score.flatten().topk(count, sorted=False).indices] = True
-    return mask.view(score.shape)

@@ -34,8 +34,8 @@ class Diverged(Exception):
 class Training:
     """A training run that can be put down at the end of any epoch and taken up again, bit for bit.
 
-    `rate` maps the share of steps done to the learning rate. The model votes at the end of each epoch from
-    `vote_from` on. With `precision=torch.bfloat16` the forward pass is autocast; weights and loss stay float32.
+    `rate` maps the share of steps done to the learning rate. The model votes at the end of every `vote_every`-th epoch
+    from `vote_from` on. With `precision=torch.bfloat16` the forward pass is autocast; weights and loss stay float32.
     """
 
     def __init__(
@@ -49,16 +49,18 @@ class Training:
         *,
         epochs: int,
         vote_from: int | None = None,
+        vote_every: int = 1,
         precision: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
         self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
         self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
-        self.precision, self.vote_from = precision, vote_from
+        self.precision, self.vote_from, self.vote_every = precision, vote_from, vote_every
         self.vote = None if vote_from is None else WeightVote(model)
         self.next_epoch = 0
         self.device = next(model.parameters()).device
-        if vote_from is not None and (vote_from + 1) * len(batches) < topology.frozen_after:
+        too_early = vote_from is not None and (vote_from + 1) * len(batches) < topology.frozen_after
+        if vote_from is not None and too_early and not topology.superposes:
             votes = epochs + 1 - -(-topology.frozen_after // len(batches))
             raise ValueError(
                 f"the first vote is cast after {vote_from + 1} epochs of {len(batches)} steps, but the masks change "
@@ -88,7 +90,7 @@ class Training:
             if watch is not None:
                 record |= watch(self.model)
             record["seconds"] = round(time.monotonic() - started, 3)
-            if self.vote is not None and self.vote_from is not None and epoch >= self.vote_from:
+            if self.vote is not None and self._votes(epoch):
                 self.vote.cast(self.model)
             self.next_epoch += 1
             if on_epoch is not None:
@@ -101,6 +103,15 @@ class Training:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
         return self.vote.elect(self.batches.epoch(self.epochs))
+
+    def _votes(self, epoch: int) -> bool:
+        late = -1 if self.vote_from is None else epoch - self.vote_from
+        return late >= 0 and late % self.vote_every == 0
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """Of the trained model: the topology's, or those that a vote over different masks elected."""
+        return self.topology.masks | ({} if self.vote is None else self.vote.masks)
 
     def _epoch(self, epoch: int, on_step: Callable[[int, int, Callable[[], float]], object] | None) -> Record:
         # Chance restarts each epoch from the seed, so there is no random state to save.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from moon.sparse import SparseTopology
@@ -15,12 +15,14 @@ from moon.sparse import SparseTopology
 class WeightVote:
     """Averages the weights of models that share their masks; BatchNorm is re-estimated for the elected one.
 
-    The model's topology, if it has one, is found by itself.
+    The model's topology, if it has one, is found by itself. Where it superposes, voters may have different masks, and
+    the average is made as sparse as they are before BatchNorm is measured; `masks` are then the elected one's.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._average: AveragedModel | None = None
+        self.masks: dict[str, Tensor] = {}
 
     @property
     def voters(self) -> int:
@@ -29,7 +31,7 @@ class WeightVote:
     def cast(self, model: nn.Module) -> None:
         """Take the model's present weights into the average."""
         for topology in SparseTopology.of(model):
-            if not topology.is_frozen:
+            if not (topology.is_frozen or topology.superposes):
                 raise ValueError(
                     f"the vote was cast in step {topology.steps}, but the masks change until step "
                     f"{topology.frozen_after}; averaging different masks would fill in pruned weights. "
@@ -44,6 +46,10 @@ class WeightVote:
         if self._average is None:
             raise ValueError("nobody has voted; call cast(model) at the end of at least one epoch")
         elected = deepcopy(self._average.module)
+        own = {id(weight): name for name, weight in self._model.named_parameters()}
+        for topology in SparseTopology.of(self._model):
+            averaged = {name: elected.get_parameter(own[id(w)]) for name, w in topology.weights.items() if id(w) in own}
+            self.masks |= topology.superpose(averaged)
         update_bn(loader, elected, next(elected.parameters()).device)
         return elected.eval()
 

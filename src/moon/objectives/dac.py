@@ -1,0 +1,56 @@
+"""DAC (Thulasidasan et al. 2019): the K+1-th output may abstain, at a price that rises."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from moon.objectives.auto_weight import AutoWeight
+from moon.objectives.base import Objective, Terms, check_open, widened
+
+
+class Dac(Objective):
+    """(1 - p_{K+1}) * H_K - price * log(1 - p_{K+1}), mean over the batch; H_K is the K-way cross-entropy.
+
+    The price follows Algorithm 1, of which it is the origin: in the quiet epochs the loss is the K+1-way cross-entropy
+    and (1 - p_{K+1}) * H_K is observed; then the price is linear from a small share of that to `final`.
+    """
+
+    extra_logits = 1
+
+    def __init__(self, price: AutoWeight) -> None:
+        super().__init__()
+        self.price = price
+
+    @classmethod
+    def for_run(
+        cls,
+        *,
+        epochs: int,
+        quiet_epochs: int = 10,
+        final: float = 1.0,
+        init_factor: float = 64.0,
+        smoothing: float = 0.05,
+    ) -> Self:
+        return cls(AutoWeight(epochs, quiet_epochs, final, init_factor, smoothing))
+
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+        check_open(model, self)
+        logits = widened(model(x))
+        known = logits[:, :-1]
+        # log(1 - p_{K+1}), exact where p_{K+1} is near 1.
+        log_answers = known.logsumexp(1) - logits.logsumexp(1)
+        answers = log_answers.exp()
+        nll = cross_entropy(known, y, reduction="none")  # H_K
+        self.price.observe(1 - answers.detach(), nll.detach(), epoch)
+        # -log p_y over K+1 outputs is H_K - log(1 - p_{K+1}).
+        quiet = epoch < self.price.quiet_epochs
+        share = torch.where(torch.as_tensor(quiet, device=logits.device), torch.ones_like(answers), answers)
+        price = self.price(epoch) + quiet
+        return {"cross_entropy": (share * nll).mean(), "abstention": -(price * log_answers).mean()}
+
+    def log(self, epoch: int) -> dict[str, float]:
+        return {"price": float(self.price(epoch))}

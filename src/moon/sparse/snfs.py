@@ -1,0 +1,44 @@
+"""SNFS (Dettmers and Zettlemoyer 2019): drop the smallest weights, grow where the gradient is large on average."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moon.sparse.allocation import Allocation, Shapes
+from moon.sparse.topology import SparseTopology
+
+
+class Snfs(SparseTopology):
+    """Grow score |m|, m the moving average of the dense gradient over the steps: m <- 0.9 * m + 0.1 * dL/dw.
+
+    m is the topology's own, because the optimizer's momentum is zero where there is no connection. The number of
+    connections of a layer stays that of the allocation.
+    """
+
+    smoothing = 0.1
+
+    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+        sparse = (weight for name, weight in self.weights.items() if self.planned[name] < weight.numel())
+        self._averages: dict[Tensor, Tensor] = {
+            weight: torch.zeros_like(weight, requires_grad=False) for weight in sparse
+        }
+
+    def step(self) -> None:
+        if not self.is_frozen:
+            for name in self._pruned:
+                self._averages[self.weights[name]].lerp_(self._gradient(name), self.smoothing)
+        super().step()
+
+    def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
+        return self._averages[weight].abs()
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"averages": {name: self._averages[self.weights[name]] for name in self._pruned}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, average in state["averages"].items():
+            self._averages[self.weights[name]].copy_(average)
