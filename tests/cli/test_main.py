@@ -227,3 +227,63 @@ def test_demo_end_to_end(moon, tmp_path):
     code, out, _ = moon("demo", "--epochs", "2", "--out", "demo", "--seeds", "2")  # goes on from what is there
     assert code == 0
     assert "±" in out
+
+
+def test_methods_lists_and_explains(moon):
+    code, out, _ = moon("methods")
+    assert code == 0
+    for word in (
+        "objective",
+        "eow-softmax",
+        "Du et al. 2022",
+        "vos.md",
+        "sup-tickets",
+        "tickets",
+        "openmax",
+        "resnet50",
+    ):
+        assert word in out
+    code, out, _ = moon("methods", "detector")
+    assert code == 0
+    assert "openmax" in out
+    assert "rigl" not in out
+    code, out, _ = moon("methods", "hod")
+    assert code == 0
+    for word in ("HOD", "Roy et al. 2022", "weight=0.1", "--objective hod --outliers photos", "docs/methods/hod.md"):
+        assert word in out
+    fails(moon("methods", "rgil"), 2, "did you mean 'rigl'")
+
+
+def test_bench_prints_and_writes(moon, tmp_path):
+    small = ("--benchmark", "digits", "--steps", "1", "--rounds", "1", "--batch-size", "4", "--out", "bench.json")
+    code, out, _ = moon("bench", "train", "--objective", "moon", "mixup", "--topology", "rigl", "set", *small)
+    assert code == 0
+    assert "ratio: to the first line" in out
+    written = json.loads((tmp_path / "bench.json").read_text())
+    assert [(r["objective"], r["topology"]) for r in written["train"]] == [
+        ("cross-entropy", "rigl"), ("moon", "rigl"), ("mixup", "rigl"), ("moon", "set"), ("mixup", "set"),
+    ]  # fmt: skip
+    assert {"date", "hardware", "software", "net", "precision"} <= written.keys()
+    code, out, _ = moon("bench", "score", "--queries", "60", "--bank", "250", *small)
+    assert code == 0
+    assert "of the slowest alone" in out
+    assert json.loads((tmp_path / "bench.json").read_text())["score"]["ratio"] > 1
+    fails(moon("bench", "train", "--objective", "mooon"), 2, "did you mean 'moon'")
+    fails(moon("bench", "train", "--benchmark", "cifar"), 2, "unknown benchmark 'cifar', did you mean")
+
+
+def test_outliers_and_tuning_from_the_command_line(moon, tmp_path):
+    plain = [word for word in TRAIN if word not in ("--set", "quiet_epochs=1")]
+    fails(moon(*plain, "--objective", "hod"), 2, "name a set of them: --outliers SET")
+    fails(moon(*plain, "--objective", "hod", "--outliers", "nothing"), 3, "nothing")
+    assert moon(*plain, "--objective", "hod", "--outliers", "notmnist", "--out", "run")[0] == 0
+    code, out, _ = moon("score", "run", "--detector", "ebo", "unknown", "--tune-on", "fashionmnist")
+    assert code == 0
+    assert "notmnist is left out: the network was trained with it as outliers" in out
+    assert "tuned on and not scored: fashionmnist" in out
+    assert "ebo: temperature=" in out
+    scored = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert list(scored["images"]) == ["known", "dtd"]
+    fails(moon("score", "run", "--near", "notmnist"), 2, "'notmnist' is trained or tuned with")
+    # Going on with other outliers is refused: they are part of what the run is trained on.
+    fails(moon(*plain, "--objective", "hod", "--outliers", "fashionmnist", "--out", "run"), 2, "another recipe")

@@ -34,3 +34,20 @@ def test_the_fingerprint_is_of_images_and_labels(data_root):
     second = Bench.open(data_root, "mnist").fingerprint()
     assert second["train"] == first["train"]
     assert second["test"]["labels_sha256"] != first["test"]["labels_sha256"]
+
+
+def test_outliers_are_numbered_from_zero_and_not_scored(data_root):
+    bench = Bench.open(data_root, "mnist", outliers="notmnist")
+    assert "notmnist" not in bench.unknown
+    assert sorted(set(bench.outliers.labels)) == list(range(10))
+    assert bench.fingerprint()["outliers"]["images"] == [30, 28, 28, 1]
+    assert "outliers" not in Bench.open(data_root, "mnist").fingerprint()
+    without_labels = Bench.open(data_root, "digits", outliers="photos")
+    assert set(without_labels.outliers.labels) == {0}
+    with pytest.raises(ValueError, match="'dtd' is trained or tuned with"):
+        Bench.open(data_root, "mnist", far=("dtd",), outliers="dtd")
+
+
+def test_a_train_split_of_outliers_is_preferred(data_root):
+    np.savez(data_root / "notmnist" / "train.npz", images=np.zeros((5, 28, 28, 1), np.uint8), labels=np.arange(5))
+    assert len(Bench.open(data_root, "mnist", outliers="notmnist").outliers.labels) == 5

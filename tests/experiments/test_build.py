@@ -7,6 +7,7 @@ import torch
 from moon import Energy, Odin, OpenHead
 from moon.data import BENCHMARKS, DataSet
 from moon.experiments import build
+from moon.objectives import OBJECTIVES
 from moon.sparse import TOPOLOGIES, Dense
 
 ROW = BENCHMARKS["digits"]
@@ -22,10 +23,25 @@ ROW = BENCHMARKS["digits"]
         ({"topology": "rgl"}, "unknown topology 'rgl', did you mean 'rigl'"),
         ({"net": "resnet"}, "unknown net 'resnet', did you mean"),
         ({"allocation": "xyz"}, "unknown allocation 'xyz'; known: erk, uniform"),
-        ({"rates": "fast"}, "unknown learning rates 'fast'; known: plain, moon"),
+        ({"rates": "fast"}, "unknown learning rates 'fast'; known: plain, moon, tickets"),
         ({"options": {"finale": "2"}}, "'moon' has no option 'finale', did you mean 'final'"),
         ({"options": {"final": "much"}}, "option 'final' of 'moon' must be a float, not 'much'"),
         ({"objective": "cross-entropy", "options": {"x": "1"}}, "it has none"),
+        ({"objective": "logitnorm", "options": {"inner": "moon"}}, "no option 'inner'"),
+        ({"objective": "hod"}, "name a set of them: --outliers SET"),
+        ({"objective": "moon", "outliers": "photos"}, "takes no outliers"),
+        ({"objective": "vos", "options": {"queue": "1"}}, "queue=1 at least 2"),
+        ({"pattern": "2-4"}, "a pattern is n:m, such as 2:4, not '2-4'"),
+        ({"pattern": "4:4"}, "n of m with 1 <= n < m"),
+        ({"pattern": "2:4", "sparsity": 0.9}, "sparsity 0.9 cannot be had with 2 of 4"),
+        ({"pattern": "2:4", "topology": "dense"}, "a dense network has no pattern"),
+        ({"topology": "sup-tickets", "rates": "plain"}, "needs learning rates with cycles"),
+        ({"sparsity": 1.0}, "sparsity must be in"),
+        ({"pattern": "2:4", "topology": "granet"}, "GraNet prunes step by step"),
+        (
+            {"topology": "sup-tickets", "epochs": 3, "objective": "mixup"},
+            "epochs=3 leave none before the last 3 cycles",
+        ),
     ],
 )
 def test_a_wrong_name_gets_the_nearest_right_one(arguments, what):
@@ -95,3 +111,67 @@ def test_detectors_by_name():
     for wrong, what in (("msp:released", "no variant"), ("ebo:x", "no variant"), ("knnn", "did you mean 'knn'")):
         with pytest.raises(ValueError, match=what):
             build.detector(wrong, ROW)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_is_built_from_a_recipe(name):
+    needs = "outliers" in build.signature(OBJECTIVES[name])
+    recipe = build.recipe(ROW, name, outliers="photos" if needs else "", epochs=20)
+    images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
+    training = build.training(recipe, ROW, images, "cpu", images if needs else None)
+    assert isinstance(training.objective, OBJECTIVES[name])
+    owned = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
+    assert all(id(p) in owned for p in training.objective.parameters())  # VOS's and HOD's own parameters are trained
+
+
+def test_an_objective_s_own_chance_comes_from_the_seed():
+    def weight(seed):
+        model = build.network(build.recipe(ROW, "vos"), ROW, "cpu")
+        return build.loss(build.recipe(ROW, "vos", seed=seed), model).energy_weight
+
+    assert torch.equal(weight(1), weight(1))
+    assert not torch.equal(weight(1), weight(2))
+
+
+def test_what_belongs_to_a_method_comes_with_it():
+    def chosen(**arguments):
+        recipe = build.recipe(ROW, **arguments)
+        return recipe.lr_start, recipe.lr_hold_share, recipe.vote_share
+
+    assert chosen(objective="moon-logitnorm") == (0.12, 0.2, 0.2)
+    assert chosen(objective="logitnorm") == (0.1, 0.0, 0.0)
+    assert chosen(objective="logitnorm", rates="moon", vote_share=0.2) == (0.12, 0.2, 0.2)
+    assert chosen(objective="moon", topology="sup-tickets") == (0.1, 0.09, 0.09)  # three cycles of three epochs
+    assert build.recipe(BENCHMARKS["cifar100"], "moon-logitnorm").objective_options == (("final", 2.0),)
+
+
+def test_tickets_begin_after_the_cosine_and_vote_at_the_ends_of_their_cycles():
+    recipe = build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=20)
+    assert (recipe.lr_cycles, recipe.vote_every, recipe.vote_from) == (3, 1, 17)
+    recipe = build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=40, vote_share=0.3)
+    assert (recipe.vote_every, recipe.vote_from) == (4, 31)
+    schedule = build.schedule(recipe, steps=400)
+    assert [step for step in range(280, 400) if schedule.is_due(step)] == [280, 320, 360]
+    rate = build.rate(recipe)
+    assert rate(280 / 400) == pytest.approx(0.001)
+    assert rate(300 / 400) == pytest.approx(0.005)
+
+
+def test_cycles_are_as_long_as_the_rates_say_and_no_vote_is_no_vote():
+    def chosen(**arguments):
+        recipe = build.recipe(ROW, "moon", rates="tickets", **arguments)
+        return recipe.lr_hold_share, recipe.vote_share, recipe.vote_from, recipe.vote_every
+
+    assert chosen() == (0.09, 0.09, 93, 3)  # not MOON's own fifth
+    assert chosen(vote_share=0.0) == (0.09, 0.0, None, 3)
+    for epochs in range(6, 30):  # tickets never begin before the masks are at rest
+        build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=epochs)
+
+
+def test_a_pattern_brings_its_sparsity():
+    recipe = build.recipe(ROW, pattern="2:4")
+    assert recipe.sparsity == 0.5
+    model = build.network(recipe, ROW, "cpu")
+    topology = build.topology(recipe, model, torch.optim.SGD(model.parameters(), 0.1), 100)
+    assert topology.counts["fc.weight"] == model.fc.weight.numel() // 2
+    assert topology.counts["body.0.weight"] == model.body[0].weight.numel()  # one input channel

@@ -36,6 +36,58 @@ def test_the_vote_is_the_last_fifth():
     assert build.recipe(ROW, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # one votes at least
 
 
+def voting(recipe: Recipe) -> list[int]:
+    return list(range(recipe.vote_from, recipe.epochs, recipe.vote_every))
+
+
+def test_without_cycles_every_one_of_the_last_epochs_votes():
+    recipe = build.recipe(ROW, epochs=10)
+    assert (recipe.lr_cycles, recipe.vote_every, voting(recipe)) == (0, 1, [8, 9])
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs"),
+    [
+        ({"epochs": 10}, [7, 8, 9]),
+        ({"epochs": 50}, [45, 47, 49]),
+        ({"epochs": 100}, [93, 96, 99]),
+        ({"epochs": 250}, [233, 241, 249]),
+        ({"epochs": 100, "vote_share": 0.2}, [85, 92, 99]),
+    ],
+)
+def test_with_cycles_the_last_epoch_of_each_votes(given, epochs):
+    recipe = build.recipe(ROW, topology="sup-tickets", **given)
+    assert voting(recipe) == epochs
+    assert recipe.vote_share == recipe.lr_hold_share == pytest.approx(3 * recipe.vote_every / recipe.epochs)
+
+
+def test_a_ticket_begins_and_ends_at_the_lowest_rate():
+    recipe = build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=100)
+    assert (recipe.lr_start, recipe.lr_end, recipe.lr_cycles, recipe.lr_peak) == (0.1, 0.001, 3, 0.005)
+    schedule, rate = build.schedule(recipe, 1100), build.rate(recipe)
+    begins = [step for step in range(1100) if schedule.begins_ticket(step)]
+    assert begins == [1001, 1034, 1067]  # epochs 91, 94 and 97 of 11 steps
+    assert schedule.end == 1100
+    assert [rate(step / 1100) for step in (*begins, 1100)] == pytest.approx(4 * [0.001])
+    assert [rate((step + 16.5) / 1100) for step in begins] == pytest.approx(3 * [0.005])
+
+
+def test_tickets_need_cycles_and_epochs_enough():
+    with pytest.raises(ValueError, match="needs learning rates with cycles"):
+        build.recipe(ROW, "cross-entropy", topology="sup-tickets", rates="plain")
+    for epochs in (2, 3):  # three cycles of one epoch
+        with pytest.raises(ValueError, match=f"epochs={epochs} leave none before the last 3 cycles"):
+            build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=epochs)
+
+
+def test_a_pattern_brings_its_sparsity():
+    assert build.recipe(ROW, pattern="2:4").sparsity == 0.5
+    assert build.recipe(ROW, pattern="1:4").sparsity == 0.75
+    for wrong, what in (({"pattern": "2of4"}, "n:m"), ({"pattern": "2:4", "sparsity": 0.95}, "cannot be had")):
+        with pytest.raises(ValueError, match=what):
+            build.recipe(ROW, **wrong)
+
+
 def test_methods_bring_their_learning_rates_and_vote():
     plain, moon = build.recipe(ROW, "cross-entropy"), build.recipe(ROW, "moon")
     assert (plain.lr_start, plain.lr_end, plain.lr_hold_share, plain.vote_share) == (0.1, 1e-6, 0.0, 0.0)

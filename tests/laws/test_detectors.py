@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,9 +81,9 @@ def test_it_leaves_the_model_as_found(name, small_net):
 @EVERY
 def test_what_it_learned_can_be_saved_and_loaded(name, evidence):
     fitted = made(name, evidence(60))
-    state = fitted.state_dict()
+    state, options = fitted.state_dict(), json.loads(json.dumps(fitted.options()))
     assert all(isinstance(value, torch.Tensor) for value in state.values())
-    other = made(name)
+    other = DETECTORS[name](**options)
     other.load_state_dict(state)
     query = evidence(20, seed=2)
     assert torch.equal(other.score(query), fitted.score(query))
@@ -102,3 +103,13 @@ def test_it_states_its_rule_and_has_a_card(name):
     kind = DETECTORS[name]
     assert "K+1 rule" in kind.__doc__
     assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md").is_file()
+
+
+@EVERY
+def test_what_may_be_searched_are_options(name):
+    kind = DETECTORS[name]
+    defaults = {key: p.default for key, p in inspect.signature(kind).parameters.items()}
+    for key, values in kind.grid.items():
+        assert key in defaults, key
+        for value in values:
+            kind(**{key: value})

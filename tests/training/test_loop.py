@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, RigL, open_head
+from moon.sparse import SupTickets, TicketSchedule
 from moon.training import Checkpoints, CosineRate, Diverged, Training
 
 
@@ -20,7 +21,7 @@ class Noise:
             yield x, y
 
 
-def training(small_net, epochs=5, vote_from=4, t_end=14, precision=torch.float32, rate=0.1):
+def training(small_net, epochs=5, vote_from=4, t_end=14, precision=torch.float32, rate=0.1, vote_every=1):
     torch.manual_seed(0)
     model = open_head(small_net())
     model.insert(6, torch.nn.Dropout(0.2))  # draws from torch's own chance
@@ -36,6 +37,7 @@ def training(small_net, epochs=5, vote_from=4, t_end=14, precision=torch.float32
         Noise(),
         epochs=epochs,
         vote_from=vote_from,
+        vote_every=vote_every,
         precision=precision,
         seed=7,
     )
@@ -144,6 +146,29 @@ def test_a_vote_that_begins_before_the_masks_are_frozen_is_refused_at_once(small
     training(small_net, vote_from=3, t_end=16)  # the vote is cast at the end of the epoch
     with pytest.raises(ValueError, match="let the last 1 epochs or fewer vote"):
         training(small_net, vote_from=3, t_end=17)
+
+
+@pytest.mark.parametrize(("every", "voters"), [(1, [0, 0, 1, 2, 3, 4, 5]), (2, [0, 0, 1, 1, 2, 2, 3])])
+def test_every_so_many_epochs_vote(small_net, every, voters):
+    run = training(small_net, epochs=7, vote_from=2, vote_every=every, t_end=12)
+    found = []
+    run.run(on_epoch=lambda record: found.append(run.vote.voters))
+    assert found == voters
+
+
+def test_tickets_vote_before_the_masks_are_frozen_and_are_superposed(small_net):
+    torch.manual_seed(0)
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    topology = SupTickets(model, optimizer, 0.8, TicketSchedule(8, 2, first=12, cycle=4, tickets=2))
+    rate = CosineRate(0.1, 0.01, hold=0.4, cycles=2, peak=0.05)
+    run = Training(model, optimizer, CrossEntropy(), topology, rate, Noise(), epochs=5, vote_from=3)
+    elected = run.run()
+    assert run.vote.voters == 2
+    assert sum(map(torch.Tensor.sum, run.masks.values())) == sum(map(torch.Tensor.sum, topology.masks.values()))
+    assert not torch.equal(run.masks["4.weight"], topology.masks["4.weight"])
+    for name, mask in run.masks.items():
+        assert not elected.get_parameter(name).detach()[~mask].any()
 
 
 def test_the_learning_rate_follows_the_recipe(small_net):

@@ -17,6 +17,31 @@ def test_moon_s_recipe_holds_the_last_fifth():
     assert rate(0.8) == rate(0.9) == rate(1.0) == pytest.approx(0.008)
 
 
-def test_wrong_rates_are_refused():
-    with pytest.raises(ValueError, match="hold"):
-        CosineRate(0.1, 0.0, hold=1.0)
+def test_cycles_are_triangles_from_the_end_to_the_peak_and_back():
+    rate = CosineRate(0.1, 0.001, hold=0.3, cycles=3, peak=0.005)
+    assert rate(0.0) == pytest.approx(0.1)
+    assert rate(0.35) == pytest.approx((0.1 + 0.001) / 2)
+    for begin in (0.7, 0.8, 0.9):
+        found = [rate(begin + part) for part in (0.0, 0.025, 0.05, 0.075, 0.1)]
+        assert found == pytest.approx([0.001, 0.003, 0.005, 0.003, 0.001])
+
+
+def test_one_cycle_fills_the_held_part():
+    rate = CosineRate(0.1, 0.0, hold=0.5, cycles=1, peak=0.2)
+    assert [rate(progress) for progress in (0.5, 0.625, 0.75, 1.0)] == pytest.approx([0.0, 0.1, 0.2, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"hold": 1.0}, "hold in"),
+        ({"hold": -0.1}, "hold in"),
+        ({"start": -0.1}, "at least 0"),
+        ({"cycles": -1, "hold": 0.1, "peak": 0.005}, "cycles need"),
+        ({"cycles": 3, "hold": 0.0, "peak": 0.005}, "a hold above 0"),
+        ({"cycles": 3, "hold": 0.1, "peak": 0.0009}, "a peak of at least the end"),
+    ],
+)
+def test_wrong_rates_are_refused(wrong, what):
+    with pytest.raises(ValueError, match=what):
+        CosineRate(**{"start": 0.1, "end": 0.001} | wrong)

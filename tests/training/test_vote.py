@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from moon import DropSchedule, RigL, WeightVote
+from moon.sparse import SupTickets, TicketSchedule
 
 
 def test_the_average_is_uniform():
@@ -43,6 +44,36 @@ def test_voting_before_the_masks_are_frozen_is_refused(small_net):
         topology.step()
     vote.cast(model)
     assert vote.voters == 1
+
+
+def test_only_voters_of_a_topology_that_superposes_may_differ_in_their_masks(small_net):
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    topology = SupTickets(model, optimizer, 0.8, TicketSchedule(1, first=1, cycle=3, tickets=2))
+    vote, masks = WeightVote(model), []
+    for _ in range(2):
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.randn(8, 1, 8, 8)).square().sum().backward()
+            topology.step()
+        vote.cast(model)
+        masks.append(topology.masks["4.weight"].clone())
+    assert not torch.equal(*masks)
+    elected = vote.elect([torch.randn(8, 1, 8, 8)])
+    assert set(vote.masks) == {name for name, count in topology.counts.items() if count < topology.masks[name].numel()}
+    for name, mask in (topology.masks | vote.masks).items():
+        assert torch.equal(elected.get_parameter(name) != 0, mask)
+    assert sum(int(mask.sum()) for mask in vote.masks.values()) == sum(topology.counts[name] for name in vote.masks)
+
+
+def test_voters_that_share_their_masks_elect_no_others(small_net):
+    model = small_net()
+    topology = RigL(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8, DropSchedule(0))
+    vote = WeightVote(model)
+    vote.cast(model)
+    vote.elect([torch.randn(8, 1, 8, 8)])
+    assert topology.is_frozen
+    assert vote.masks == {}
 
 
 def test_nobody_voted():

@@ -8,7 +8,7 @@ from pathlib import Path
 from moon.cli.arguments import add_data, add_device, device_of
 from moon.cli.screen import show_scores, tracked
 from moon.experiments.bench import Bench
-from moon.experiments.build import NAMES
+from moon.experiments.build import TABLES
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import load_result
 from moon.experiments.score import score_run
@@ -18,6 +18,7 @@ examples:
   moon score runs/digits-...
   moon score runs/cifar10-... --detector msp odin ebo knn klm
   moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released
+  moon score runs/digits-... --detector odin react --tune-on letters     search, on a set that is then not scored
 """
 
 
@@ -28,11 +29,18 @@ def describe(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help=f"{' '.join(NAMES['detector'])}, NAME:released, or all (default: all)",
+        help=f"{' '.join(TABLES['detector'])}, NAME:released, or all (default: all)",
     )
     for group in ("near", "far"):
         text = f"{group} unknown sets (default: the benchmark's)"
         parser.add_argument(f"--{group}", nargs="+", default=[], metavar="SET", help=text)
+    parser.add_argument(
+        "--tune-on",
+        nargs="+",
+        default=[],
+        metavar="SET",
+        help="unknown sets to choose the detectors' options by; they are not scored (default: no search)",
+    )
     add_data(parser)
     add_device(parser)
 
@@ -42,11 +50,16 @@ def act(arguments: argparse.Namespace) -> None:
     load_result(arguments.run)  # before the data are read
     names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
     near, far = tuple(arguments.near), tuple(arguments.far)
-    bench = Bench.open(arguments.data, recipe.benchmark, near, far, recipe.outliers)
+    bench = Bench.open(arguments.data, recipe.benchmark, near, far, recipe.outliers, tuple(arguments.tune_on))
     result, scores = score_run(arguments.run, bench, names, device=device_of(arguments.device), track=tracked)
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
+    for name, record in result["search"].items():
+        chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
+        print(f"{name}: {chosen}, the best of {len(record['tried'])} on {', '.join(record['on'])}")
+    if dropped := [name for name in arguments.tune_on if name not in bench.unknown]:
+        print(f"tuned on and not scored: {', '.join(dropped)}")
     if recipe.outliers:
         print(f"{recipe.outliers} is left out: the network was trained with it as outliers")
     if bench.missing:

@@ -24,7 +24,7 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     def one_of(kind: str, default: str = "%(default)s") -> str:
-        return f"{', '.join(build.NAMES[kind])} (default: {default})"
+        return f"{', '.join(build.TABLES[kind])} (default: {default})"
 
     own = "the objective's"
     add = parser.add_argument

@@ -10,13 +10,14 @@ from moon.detect.gen import Gen
 from moon.detect.gradnorm import GradNorm
 from moon.detect.klm import Klm
 from moon.detect.knn import Knn
-from moon.detect.mahalanobis import Mahalanobis, Rmds
+from moon.detect.mahalanobis import Mahalanobis
 from moon.detect.max_logit import MaxLogit
 from moon.detect.msp import Msp
 from moon.detect.nnguide import NnGuide
 from moon.detect.odin import Odin
 from moon.detect.openmax import OpenMax
 from moon.detect.react import React
+from moon.detect.rmds import Rmds
 from moon.detect.scale import Scale
 from moon.detect.she import She
 from moon.detect.temperature import TemperatureScaling

@@ -1,6 +1,8 @@
-"""ASH, activation shaping (Djurisic et al. 2023)."""
+"""ASH (Djurisic et al. 2023): the energy with most features set to zero."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ class Ash(Shaping):
 
     K+1 rule: the K known logits; the unknown output plays no part.
     """
+
+    grid: ClassVar = {"percentile": (65.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0)}
 
     def __init__(self, percentile: float = 90.0, variant: str = "b") -> None:
         check_percentile(percentile)

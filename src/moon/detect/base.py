@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ class Detector(ABC):
     """
 
     fits_on: ClassVar[Literal["nothing", "train", "validation"]] = "nothing"  # the known data `fit` wants
+    grid: ClassVar[Mapping[str, tuple]] = {}  # values worth trying, where there are validation unknowns to choose by
 
     def perturb(self, model: nn.Module, x: Tensor) -> Tensor:
         """The input to look at in place of x; ODIN's differs."""
@@ -36,6 +39,10 @@ class Detector(ABC):
     @abstractmethod
     def score(self, evidence: Evidence) -> Tensor:
         """(N,): how known each input is."""
+
+    def options(self) -> dict[str, Any]:
+        """The arguments it was made with; they and the state make it again."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def state_dict(self) -> dict[str, Tensor]:
         """What `fit` learned: the tensors among the attributes."""

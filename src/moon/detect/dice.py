@@ -1,8 +1,8 @@
-"""DICE, directed sparsification (Sun and Li 2022)."""
+"""DICE (Sun and Li 2022): the energy with the weights that contribute most."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ class Dice(Shaping):
     """
 
     fits_on = "train"
+    grid: ClassVar = {"percentile": (10.0, 30.0, 50.0, 70.0, 90.0)}
 
     def __init__(self, percentile: float = 90.0) -> None:
         check_percentile(percentile)
@@ -33,6 +34,6 @@ class Dice(Shaping):
     def classifier(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
         weight, bias = evidence.known_head
         contribution = weight * self._fitted("mean").to(weight)
-        kept = contribution.numel() - int(self.percentile / 100 * contribution.numel())
+        kept = contribution.numel() - int(self.percentile * contribution.numel() / 100)
         least = contribution.flatten().topk(kept).values[-1]
         return weight.where(contribution >= least, 0.0), bias

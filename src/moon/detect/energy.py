@@ -1,6 +1,8 @@
-"""The free energy (Liu et al. 2020), `ebo` in OpenOOD."""
+"""EBO, the free energy (Liu et al. 2020): log-sum-exp of the known logits."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,6 +16,8 @@ class Energy(Detector):
     K+1 rule: the sum runs over the K known outputs. `released`: over all K+1, so a large unknown output makes an
     input look known.
     """
+
+    grid: ClassVar = {"temperature": (1.0, 10.0, 100.0, 1000.0)}
 
     def __init__(self, temperature: float = 1.0, released: bool = False) -> None:
         if temperature <= 0:

@@ -1,4 +1,4 @@
-"""The entropy of the known probabilities."""
+"""Entropy: minus the entropy of the known probabilities."""
 
 from __future__ import annotations
 

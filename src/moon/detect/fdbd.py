@@ -1,4 +1,4 @@
-"""fDBD, the fast distance to decision boundaries (Liu and Qin 2024)."""
+"""fDBD (Liu and Qin 2024): the distance to the decision boundaries."""
 
 from __future__ import annotations
 

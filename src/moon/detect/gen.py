@@ -1,6 +1,8 @@
-"""GEN, the generalised entropy (Liu, Lochman and Zach 2023)."""
+"""GEN (Liu, Lochman and Zach 2023): the generalised entropy of the largest probabilities."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,6 +15,8 @@ class Gen(Detector):
 
     K+1 rule: p is the softmax of the K known logits; the unknown output plays no part.
     """
+
+    grid: ClassVar = {"gamma": (0.01, 0.1, 0.2, 0.5, 1.0), "top": (10, 50, 100)}
 
     def __init__(self, gamma: float = 0.1, top: int = 100) -> None:
         if gamma <= 0 or top < 1:

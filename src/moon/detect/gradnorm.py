@@ -1,4 +1,4 @@
-"""GradNorm (Huang, Geng and Li 2021)."""
+"""GradNorm (Huang, Geng and Li 2021): the norm of the classifier's gradient towards uniform."""
 
 from __future__ import annotations
 

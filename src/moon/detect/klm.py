@@ -1,4 +1,4 @@
-"""KL-matching (Hendrycks et al. 2022)."""
+"""KL-matching (Hendrycks et al. 2022): minus the divergence from the nearest class template."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Deep nearest neighbours (Sun et al. 2022)."""
+"""Deep nearest neighbours (Sun et al. 2022): minus the distance to the k-th nearest training feature."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class Knn(Detector):
     """
 
     fits_on = "train"
+    grid: ClassVar = {"k": (50, 100, 200, 500, 1000)}
 
     def __init__(self, k: int = 50) -> None:
         if k < 1:

@@ -1,4 +1,4 @@
-"""The Mahalanobis distance to the nearest class (Lee et al. 2018), and the relative one (Ren et al. 2021)."""
+"""Mahalanobis distance (Lee et al. 2018): minus the distance to the nearest class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moon.detect.base import Detector
 from moon.evidence import Evidence
 
 
-def _gaussian(features: Tensor, means: Tensor) -> Tensor:
+def whitening(features: Tensor, means: Tensor) -> Tensor:
     """W with W W^T = inverse covariance of features - means, so that distances are |z W - mean W|^2.
 
     Directions without variance are left out, as the pseudo-inverse does. All in float64: small variances cost digits.
@@ -41,36 +41,14 @@ class Mahalanobis(Detector):
         if missing := set(range(evidence.num_known)) - set(labels.unique().tolist()):
             raise ValueError(f"no known input of class {sorted(missing)[0]} to fit {type(self).__name__} on")
         self.means = torch.stack([features[labels == k].mean(0) for k in range(evidence.num_known)])
-        self.whitening = _gaussian(features, self.means[labels])
+        self.whitening = whitening(features, self.means[labels])
         return self
 
     def score(self, evidence: Evidence) -> Tensor:
-        return -self._class_distances(evidence).amin(1).to(evidence.features)
+        return -self.class_distances(evidence).amin(1).to(evidence.features)
 
-    def _class_distances(self, evidence: Evidence) -> Tensor:
+    def class_distances(self, evidence: Evidence) -> Tensor:
         """(N, K): squared Mahalanobis distances."""
-        whitening, means = self._fitted("whitening"), self._fitted("means")
-        z, centres = evidence.features.to(whitening) @ whitening, means.to(whitening) @ whitening
+        white, means = self._fitted("whitening"), self._fitted("means")
+        z, centres = evidence.features.to(white) @ white, means.to(white) @ white
         return torch.stack([(z - centre).square().sum(1) for centre in centres], 1)
-
-
-class Rmds(Mahalanobis):
-    """-min_k (d_k(z) - d_0(z)): the Mahalanobis distance to class k less that to all training features.
-
-    K+1 rule: features only; the unknown output plays no part.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean: Tensor | None = None
-        self.whitening_of_all: Tensor | None = None
-
-    def fit(self, evidence: Evidence) -> Self:
-        self.mean = evidence.features.mean(0)
-        self.whitening_of_all = _gaussian(evidence.features, self.mean)
-        return super().fit(evidence)
-
-    def score(self, evidence: Evidence) -> Tensor:
-        whitening = self._fitted("whitening_of_all")
-        background = ((evidence.features.to(whitening) - self._fitted("mean")) @ whitening).square().sum(1)
-        return (background - self._class_distances(evidence).amin(1)).to(evidence.features)

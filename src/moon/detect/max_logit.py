@@ -1,4 +1,4 @@
-"""The maximum logit (Hendrycks et al. 2022), `mls` in OpenOOD."""
+"""Maximum logit (Hendrycks et al. 2022): the largest known logit, `mls` in OpenOOD."""
 
 from __future__ import annotations
 

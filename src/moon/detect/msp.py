@@ -1,4 +1,4 @@
-"""Maximum softmax probability (Hendrycks and Gimpel 2017)."""
+"""MSP (Hendrycks and Gimpel 2017): the largest known probability."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""NNGuide, nearest-neighbour guidance (Park, Jung and Teoh 2023)."""
+"""NNGuide (Park, Jung and Teoh 2023): the energy, guided by near training features."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class NnGuide(Detector):
     """
 
     fits_on = "train"
+    grid: ClassVar = {"k": (10, 100), "share": (0.01, 0.1, 1.0)}
 
     def __init__(self, k: int = 100, share: float = 0.01) -> None:
         if k < 1 or not 0 < share <= 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ class Odin(Detector):
 
     K+1 rule: softmax over all outputs; c and the maximum over the K known ones. `released`: over all K+1.
     """
+
+    grid: ClassVar = {"temperature": (1.0, 10.0, 100.0, 1000.0), "epsilon": (0.0014, 0.0028)}
 
     def __init__(
         self,

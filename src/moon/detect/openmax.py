@@ -1,9 +1,9 @@
-"""OpenMax (Bendale and Boult 2016)."""
+"""OpenMax (Bendale and Boult 2016): minus the unknown probability of lowered logits."""
 
 from __future__ import annotations
 
 from math import log
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class OpenMax(Detector):
     """
 
     fits_on = "train"
+    grid: ClassVar = {"tail": (10, 20, 40), "top": (1, 3, 10)}
 
     def __init__(self, tail: int = 20, top: int = 3) -> None:
         if tail < 3 or top < 1:

@@ -1,8 +1,8 @@
-"""ReAct, rectified activations (Sun, Guo and Li 2021)."""
+"""ReAct (Sun, Guo and Li 2021): the energy of clipped features."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ class React(Shaping):
     """
 
     fits_on = "validation"
+    grid: ClassVar = {"percentile": (85.0, 90.0, 95.0, 99.0)}
 
     def __init__(self, percentile: float = 90.0) -> None:
         check_percentile(percentile)

@@ -1,6 +1,8 @@
-"""SCALE (Xu et al. 2024)."""
+"""SCALE (Xu et al. 2024): the energy of scaled features."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -12,6 +14,8 @@ class Scale(Shaping):
 
     K+1 rule: the K known logits; the unknown output plays no part.
     """
+
+    grid: ClassVar = {"percentile": (65.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0)}
 
     def __init__(self, percentile: float = 85.0) -> None:
         check_percentile(percentile)

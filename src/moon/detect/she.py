@@ -1,4 +1,4 @@
-"""SHE, simplified Hopfield energy (Zhang et al. 2023)."""
+"""SHE (Zhang et al. 2023): the inner product with the predicted class's pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unknown probability itself: what the K+1-th output says."""
+"""Unknown probability (Lei et al. 2024): minus what the K+1-th output says."""
 
 from __future__ import annotations
 

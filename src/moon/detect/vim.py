@@ -1,8 +1,8 @@
-"""Virtual-logit matching (Wang et al. 2022)."""
+"""ViM (Wang et al. 2022): the energy less a virtual logit."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ class Vim(Detector):
     """
 
     fits_on = "train"
+    grid: ClassVar = {"dim": (16, 32, 64, 128, 256, 512)}
 
     def __init__(self, dim: int | None = None) -> None:
         if dim is not None and dim < 1:

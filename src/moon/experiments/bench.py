@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from moon.data import Batches, Benchmark, DataSet, benchmark, fit_to, has, known_sets, open_set
+from moon.data import Batches, Benchmark, DataError, DataSet, benchmark, fit_to, has, known_sets, open_set
 from moon.evidence import Evidence, read
 
 Perturb = Callable[[nn.Module, Tensor], Tensor]
@@ -27,24 +27,36 @@ class Bench:
     unknown: dict[str, DataSet]  # by name, near first
     missing: tuple[str, ...]  # unknown sets of the table that were not found
     outliers: DataSet | None = None  # unknown images to train with; their set is not among those scored
+    validation: dict[str, DataSet] = field(default_factory=dict)  # unknown images to choose by, none of them scored
 
     @classmethod
     def open(
-        cls, root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = (), outliers: str = ""
+        cls,
+        root: Path,
+        name: str,
+        near: tuple[str, ...] = (),
+        far: tuple[str, ...] = (),
+        outliers: str = "",
+        tune_on: tuple[str, ...] = (),
     ) -> Bench:
         """Load and check all of it; unknown sets of the table may be missing, those asked for may not.
 
-        `outliers` names an unknown set to train with (its train split, or else its test split).
+        `outliers` names an unknown set to train with (its train split, or else its test split), `tune_on` sets to
+        choose detectors' options by (their val split, or else their test split). What was used so is not scored.
         """
-        if outliers and outliers in near + far:
-            raise ValueError(f"'{outliers}' was trained with; its images are no unknown ones any more")
+        splits = {s: "val" if has(root, s, "val") else "test" for s in tune_on}
+        used = ({outliers} if outliers else set()) | {s for s, split in splits.items() if split == "test"}
+        if asked := used & {*near, *far}:
+            raise ValueError(f"'{min(asked)}' is trained or tuned with; its images are no unknown ones any more")
         row = benchmark(root, name, near, far)
         shape = row.size, row.size, row.channels
         known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}
         sets = row.near + row.far
         missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test"))
-        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing and s != outliers}
-        return cls(row, known, unknown, missing, _outliers(root, outliers, shape) if outliers else None)
+        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing and s not in used}
+        validation = {s: fit_to(open_set(root, s, split), *shape) for s, split in splits.items()}
+        _check_apart(validation, unknown)
+        return cls(row, known, unknown, missing, _outliers(root, outliers, shape) if outliers else None, validation)
 
     def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
         """For evaluation: in order, as they are."""
@@ -66,6 +78,18 @@ class Bench:
             }
             for split, data in parts.items()
         }
+
+
+def _check_apart(validation: dict[str, DataSet], unknown: dict[str, DataSet]) -> None:
+    """Refuse to choose by images that are scored."""
+    scored = {image.tobytes(): name for name, data in unknown.items() for image in data.images} if validation else {}
+    for name, data in validation.items():
+        shared = [scored[key] for image in data.images if (key := image.tobytes()) in scored]
+        if shared:
+            raise DataError(
+                f"{len(shared)} image(s) of '{name}' are among the test images of '{shared[0]}'; "
+                "nothing may be chosen by images that are scored: name another set to tune on"
+            )
 
 
 def _outliers(root: Path, name: str, shape: tuple[int, int, int]) -> DataSet:

@@ -33,13 +33,13 @@ from moon.sparse.pattern import ANYWHERE, Anywhere
 from moon.training import CosineRate, Training
 from moon.words import nearest
 
-NAMES = {
-    "objective": tuple(OBJECTIVES),
-    "topology": tuple(TOPOLOGIES),
-    "allocation": tuple(ALLOCATIONS),
-    "net": tuple(NETS),
-    "rates": tuple(RATES),
-    "detector": tuple(DETECTORS),
+TABLES: dict[str, Mapping[str, Any]] = {
+    "objective": OBJECTIVES,
+    "topology": TOPOLOGIES,
+    "allocation": ALLOCATIONS,
+    "rates": RATES,
+    "detector": DETECTORS,
+    "net": NETS,
 }
 
 
@@ -82,8 +82,12 @@ def recipe(
     own = pick(RATES, rates or wiring.rates or kind.rates, "learning rates")
     share = next(s for s in (vote_share, wiring.vote_share, kind.vote_share) if s is not None)
     hold = own.hold
-    if own.cycles:  # whole epochs, all of one length
-        hold = share = own.cycles * max(1, round((share or hold) * epochs / own.cycles)) / epochs
+    if own.cycles:  # of whole epochs, all of one length; each ends with a vote
+        cycle = max(1, round((vote_share or hold) * epochs / own.cycles))
+        hold = own.cycles * cycle / epochs
+        share = 0.0 if vote_share == 0 else hold
+        if hold >= 1:
+            raise ValueError(f"epochs={epochs} leave none before the last {own.cycles} cycles of the learning rate")
     if sparsity is None:
         sparsity = _pattern(pattern).sparsity or Recipe.sparsity
     made = Recipe(
@@ -118,19 +122,21 @@ def _check(recipe: Recipe, row: Benchmark) -> None:
     if recipe.outliers and not needs:
         raise ValueError(f"objective '{recipe.objective}' takes no outliers; leave out --outliers {recipe.outliers}")
     rate(recipe)
-    schedule(recipe, 2 * recipe.epochs)
+    schedule(recipe, 1000 * recipe.epochs)
     with torch.device("meta"):
         model = network(recipe, row, "meta")
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
     allocation = pick(ALLOCATIONS, recipe.allocation, "allocation")
     if recipe.topology != "dense":
-        _pattern(recipe.pattern).densities(shapes, recipe.sparsity, allocation)
+        pattern = _pattern(recipe.pattern)
+        pick(TOPOLOGIES, recipe.topology, "topology").check_pattern(pattern)
+        pattern.densities(shapes, recipe.sparsity, allocation)
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern; leave out --pattern {recipe.pattern}")
     loss(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
 
 
-def signature(kind: type[Objective]) -> Mapping[str, inspect.Parameter]:
+def signature(kind: Any) -> Mapping[str, inspect.Parameter]:
     """What an objective is made of: its own `for_run`'s parameters, or its constructor's."""
     has_own = "for_run" in vars(kind)
     return inspect.signature(kind.for_run if has_own else kind).parameters
@@ -176,13 +182,14 @@ def rate(recipe: Recipe) -> CosineRate:
 
 def schedule(recipe: Recipe, steps: int) -> DropSchedule:
     """The schedule of a run of so many steps."""
-    common = int(recipe.t_end_share * steps), recipe.delta_t_steps, recipe.drop_fraction
+    t_end, rest = int(recipe.t_end_share * steps), (recipe.delta_t_steps, recipe.drop_fraction)
     if not pick(TOPOLOGIES, recipe.topology, "topology").superposes:
-        return DropSchedule(*common)
+        return DropSchedule(t_end, *rest)
     if not recipe.lr_cycles:
         raise ValueError(f"topology '{recipe.topology}' needs learning rates with cycles, such as --rates tickets")
     cycle = recipe.vote_every * steps // recipe.epochs
-    return TicketSchedule(*common, first=steps - recipe.lr_cycles * cycle, cycle=cycle, tickets=recipe.lr_cycles)
+    first = steps - recipe.lr_cycles * cycle
+    return TicketSchedule(min(t_end, first), *rest, first=first, cycle=cycle, tickets=recipe.lr_cycles)
 
 
 def _pattern(text: str) -> NOfM | Anywhere:
@@ -285,8 +292,8 @@ def training(
     )
 
 
-def detector(name: str, benchmark: Benchmark) -> Detector:
-    """The detector with its defaults; ODIN's step is scaled as the benchmark's images are.
+def detector(name: str, benchmark: Benchmark, **chosen: Any) -> Detector:
+    """The detector with its defaults but for those chosen; ODIN's step is scaled as the benchmark's images are.
 
     `NAME:released` has the public code's rule for the K+1-th output.
     """
@@ -298,4 +305,4 @@ def detector(name: str, benchmark: Benchmark) -> Detector:
         if variant != "released" or "released" not in takes:
             raise ValueError(f"detector '{key}' has no variant '{variant}'")
         options["released"] = True
-    return kind(**options)
+    return kind(**options | chosen)

@@ -80,7 +80,7 @@ class Recipe:
     @property
     def vote_every(self) -> int:
         """Epochs from one vote to the next: the length of a cycle, where there are cycles."""
-        return max(1, round(self.vote_share * self.epochs) // self.lr_cycles) if self.lr_cycles else 1
+        return max(1, round(self.lr_hold_share * self.epochs) // self.lr_cycles) if self.lr_cycles else 1
 
     def to_json(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}

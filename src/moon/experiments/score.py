@@ -1,6 +1,6 @@
 """Scores a finished run: every detector on every unknown set, from one reading of each set.
 
-scores.json   metrics a detector and set, near and far means
+scores.json   metrics a detector and set, near and far means; what was left out, and the search of options if any
 scores.npz    the scores themselves, `<detector>/<set>`, for pictures and further statistics
 """
 
@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moon.detect import DETECTORS
+from moon.data import DataSet
+from moon.detect import DETECTORS, Detector
+from moon.evidence import Evidence
 from moon.experiments import build
 from moon.experiments.bench import Bench
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import known_metrics, load_model, p_unknown
+from moon.experiments.search import search
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.training import locked
 from moon.training.checkpoint import write_json, write_whole
@@ -51,7 +54,10 @@ def score_run(
     device: torch.device | str = "cpu",
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
-    """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data."""
+    """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data.
+
+    Where the bench has validation unknowns, options of detectors are chosen by them first, and the search is recorded.
+    """
     recipe = Recipe.load(folder / "recipe.json")
     if recipe.benchmark != bench.row.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {bench.row.name}")
@@ -66,22 +72,38 @@ def score_run(
     chosen = {name: build.detector(name, bench.row) for name in (DETECTORS if detectors is None else detectors)}
     sets = {KNOWN: bench.known["test"], **bench.unknown}
 
-    shared = {name: bench.read(model, sets[name]) for name in track(list(sets), "reading")}
-    left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
-    fits = {detector.fits_on for detector in chosen.values()} - {"nothing"}
-    split_of = {"train": "train", "validation": "val"}
-    fitting = {need: bench.read(model, bench.known[split_of[need]]) for need in sorted(fits)}
+    seen: dict[str, Evidence] = {}  # one reading of each set serves every detector that changes no input
 
+    def evidence(detector: Detector, name: str, data: DataSet) -> Evidence:
+        if detector.perturbs:
+            return bench.read(model, data, detector.perturb)
+        if name not in seen:
+            seen[name] = bench.read(model, data)
+        return seen[name]
+
+    def fitted(detector: Detector) -> Detector:
+        if detector.fits_on != "nothing":
+            split = {"train": "train", "validation": "val"}[detector.fits_on]
+            key = f"fit/{split}"  # no set can be called so
+            if key not in seen:
+                seen[key] = bench.read(model, bench.known[split])
+            detector.fit(seen[key])
+        return detector
+
+    for name in track(list(sets), "reading"):
+        seen[name] = bench.read(model, sets[name])
     scores: Scores = {}
+    left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
+    searches: dict[str, Any] = {}
     for name in track(list(chosen), "scoring"):
-        detector = chosen[name]
         try:
-            if detector.fits_on != "nothing":
-                detector.fit(fitting[detector.fits_on])
-            own = shared
-            if detector.perturbs:
-                own = {key: bench.read(model, data, detector.perturb) for key, data in sets.items()}
-            scores[name] = {key: detector.score(evidence).cpu().numpy() for key, evidence in own.items()}
+            if bench.validation and chosen[name].grid:
+                detector, searches[name] = search(name, bench, fitted, evidence)
+            else:
+                detector = fitted(chosen[name])
+            scores[name] = {
+                key: detector.score(evidence(detector, key, data)).cpu().numpy() for key, data in sets.items()
+            }
         except ValueError as error:
             if detectors is not None:
                 raise
@@ -92,8 +114,9 @@ def score_run(
         "images": {name: len(data.labels) for name, data in sets.items()},
         "missing": list(bench.missing),
         "left_out": left_out,
-        "known": known_metrics(shared[KNOWN]),
-        "p_unknown": {name: p_unknown(shared[KNOWN], shared[name]) for name in bench.unknown if shared[KNOWN].is_open},
+        "search": searches,
+        "known": known_metrics(seen[KNOWN]),
+        "p_unknown": {name: p_unknown(seen[KNOWN], seen[name]) for name in bench.unknown if seen[KNOWN].is_open},
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
     }
     with locked(folder):

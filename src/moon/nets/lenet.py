@@ -36,10 +36,10 @@ class LeNet(nn.Module):
 
 
 def lenet(num_classes: int = 10, in_channels: int = 1, norm: bool = False) -> LeNet:
-    """LeNet with K outputs; `open_head(lenet(K))` has K+1."""
+    """LeNet-5 (LeCun et al. 1998): three convolutions, for 28x28 images; `open_head(lenet(K))` has K+1 outputs."""
     return LeNet(num_classes, in_channels, norm)
 
 
 def lenet_norm(num_classes: int = 10, in_channels: int = 1) -> LeNet:
-    """LeNet with BatchNorm."""
+    """LeNet-5 with BatchNorm: the same with a norm behind each convolution, which learns when very sparse."""
     return LeNet(num_classes, in_channels, norm=True)

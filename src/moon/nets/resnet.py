@@ -99,10 +99,10 @@ class ResNet(nn.Module):
 
 
 def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """ResNet-18 for 32x32 images (3x3 stem, no pooling) with K outputs; `open_head(resnet18(K))` has K+1."""
+    """ResNet-18 (He et al. 2016): for 32x32 images (3x3 stem, no pooling); `open_head(resnet18(K))` has K+1 outputs."""
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=True)
 
 
 def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
-    """ResNet-50 for ImageNet's images with K outputs; `open_head(resnet50(K))` has K+1."""
+    """ResNet-50 (He et al. 2016): for ImageNet's images; `open_head(resnet50(K))` has K+1 outputs."""
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images=False)

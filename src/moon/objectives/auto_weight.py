@@ -56,5 +56,7 @@ class AutoWeight(nn.Module):
         """w in this epoch (counted from 0)."""
         loud = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
         progress = (epoch - self.quiet_epochs) / loud if loud else 1.0
-        initial = (self.beta / self.init_factor).nan_to_num(0.0)  # w_i
-        return (initial * (1 - progress) + self.final * progress) * (epoch >= self.quiet_epochs)
+        # w_i = beta / r; few operations, because a step asks for w
+        w = self.beta.nan_to_num(0.0) * ((1 - progress) / self.init_factor) + self.final * progress
+        is_loud = epoch >= self.quiet_epochs
+        return w if is_loud is True else w * is_loud

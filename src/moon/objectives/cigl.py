@@ -18,7 +18,7 @@ class CigL(Objective):
     out has no gradient in that step; one that does not exist keeps its own, by which it may grow.
     """
 
-    vote_share = 0.2
+    rates, vote_share = "moon", 0.2  # a vote wants a rate that is held, not one that fades
 
     def __init__(self, rate: float = 0.01, inner: Objective | None = None) -> None:
         super().__init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -48,7 +47,7 @@ class Dac(Objective):
         self.price.observe(1 - answers.detach(), nll.detach(), epoch)
         # -log p_y over K+1 outputs is H_K - log(1 - p_{K+1}).
         quiet = epoch < self.price.quiet_epochs
-        share = torch.where(torch.as_tensor(quiet, device=logits.device), torch.ones_like(answers), answers)
+        share = answers + quiet * (1 - answers)  # 1 in a quiet epoch, and so is the price
         price = self.price(epoch) + quiet
         return {"cross_entropy": (share * nll).mean(), "abstention": -(price * log_answers).mean()}
 

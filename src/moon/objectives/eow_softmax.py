@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Objective, Terms, check_open, widened
+from moon.objectives.base import Objective, Terms, View, check_open, widened
 
 _CONVOLUTION = nn.modules.conv._ConvNd
 
@@ -39,21 +40,24 @@ class EowSoftmax(Objective):
         layer: str = "",
     ) -> None:
         super().__init__()
-        if not (weight >= 0 and 0 <= start_share <= 1 and steps >= 1 and replay >= 1 and 0 <= restart <= 1):
+        if not (0 <= weight < inf and 0 <= step < inf and 0 <= noise < inf and steps >= 1 and replay >= 1):
             raise ValueError(
-                f"weight={weight} must be at least 0, steps={steps} and replay={replay} at least 1, "
-                f"start_share={start_share} and restart={restart} in [0, 1]"
+                f"weight={weight}, step={step} and noise={noise} must be at least 0 and finite, "
+                f"steps={steps} and replay={replay} at least 1"
             )
+        if not (0 <= start_share <= 1 and 0 <= restart <= 1):
+            raise ValueError(f"start_share={start_share} and restart={restart} must be in [0, 1]")
         self.weight, self.start, self.layer = weight, start_share * epochs, layer
         self.steps, self.step, self.noise, self.chains, self.restart = steps, step, noise, replay, restart
         self.register_buffer("replay", torch.empty(0))  # (chains, *map), made with the first sample
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
         check_open(model, self)
+        stage = _stage(model, self.layer)  # refused in the first step, not when the samples begin
         terms = {"cross_entropy": cross_entropy(widened(model(x)), y)}
         started = epoch >= self.start
         if started is not False:  # a tensor on the device is not asked
-            with _tail(model, self.layer, x) as (logits_of, like):
+            with _tail(model, stage, x) as (logits_of, like):
                 samples = self.sample(logits_of, like, len(x))
                 unknown = widened(logits_of(samples)).log_softmax(1)[:, -1]
                 terms["samples"] = -self.weight * started * unknown.mean()
@@ -84,18 +88,12 @@ def _fresh(like: Tensor, count: int, shape: torch.Size) -> Tensor:
 
 
 @contextmanager
-def _tail(model: nn.Module, layer: str, x: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """The model from the input of `layer` on, as a function, and an example of that input.
+def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor]]:
+    """The model from the input of `stage` on, as a function, and an example of that input.
 
-    A hook gives the layer h in place of what one image made of it, so any model will do. BatchNorm is in evaluation
+    A hook gives the stage h in place of what one image made of it, so any model will do. BatchNorm is in evaluation
     mode meanwhile: samples leave no trace in its statistics. All is as found afterwards.
     """
-    try:
-        module = model.get_submodule(layer) if layer else _last_stage(model)
-    except AttributeError:
-        raise ValueError(
-            f"{type(model).__name__} has no module '{layer}'; name one whose input can be sampled"
-        ) from None
     given: list[Tensor] = []
     seen: list[Tensor] = []
 
@@ -105,7 +103,7 @@ def _tail(model: nn.Module, layer: str, x: Tensor) -> Iterator[tuple[Callable[[T
 
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
-    handle = module.register_forward_pre_hook(replace)
+    handle = stage.register_forward_pre_hook(replace)
 
     def logits_of(h: Tensor) -> Tensor:
         given[:] = [h]
@@ -115,12 +113,26 @@ def _tail(model: nn.Module, layer: str, x: Tensor) -> Iterator[tuple[Callable[[T
         with torch.no_grad():
             model(x[:1])
         if not seen:
-            raise ValueError(f"the module '{layer}' takes no part in the forward pass; name another")
+            raise ValueError(
+                f"the {type(stage).__name__} to be sampled takes no part in the forward pass; name another"
+            )
         yield logits_of, widened(seen[0])
     finally:
         handle.remove()
         for part, training in modes:
             part.training = training
+
+
+def _stage(model: nn.Module, layer: str) -> nn.Module:
+    """The module of this name, or the last stage."""
+    while isinstance(model, View):
+        model = model.model
+    try:
+        return model.get_submodule(layer) if layer else _last_stage(model)
+    except AttributeError:
+        raise ValueError(
+            f"{type(model).__name__} has no module '{layer}'; name one whose input can be sampled"
+        ) from None
 
 
 def _last_stage(model: nn.Module) -> nn.Module:

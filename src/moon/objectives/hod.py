@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
@@ -23,8 +25,10 @@ class Hod(Objective):
         self, outliers: Draw, outlier_classes: int, num_features: int, weight: float = 0.1, per_image: float = 1.0
     ) -> None:
         super().__init__()
-        if not (weight >= 0 and per_image > 0):
-            raise ValueError(f"weight={weight} must be at least 0 and per_image={per_image} above 0")
+        if not (0 <= weight < inf and 0 < per_image < inf):
+            raise ValueError(f"weight={weight} must be at least 0, per_image={per_image} above 0, both finite")
+        if outlier_classes < 1:
+            raise ValueError(f"outliers have at least one class, not {outlier_classes}")
         self.outliers, self.weight, self.per_image = outliers, weight, per_image
         self.divide = nn.Linear(num_features, outlier_classes)
 

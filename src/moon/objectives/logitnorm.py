@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from torch import Tensor, nn
 
 from moon.objectives.base import Objective, Terms, View, widened
@@ -22,8 +24,8 @@ class LogitNorm(Objective):
 
     def __init__(self, temperature: float = 0.04, inner: Objective | None = None) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, not {temperature}")
+        if not 0 < temperature < inf:
+            raise ValueError(f"temperature must be above 0 and finite, not {temperature}")
         self.temperature = temperature
         self.inner = inner or CrossEntropy()
 

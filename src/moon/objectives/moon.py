@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Self
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective, Terms, check_open, widened
-
-
-def _per_sample(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """-log p_y and p_{K+1} of one softmax over all outputs."""
-    logits = widened(logits)
-    return cross_entropy(logits, y, reduction="none"), logits.softmax(1)[:, -1]
 
 
 def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
@@ -26,10 +20,11 @@ def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
     """
     if not y.is_cuda and bool((y >= logits.shape[1] - 1).any()):  # on a GPU this would wait for the device
         raise ValueError(f"label {int(y.max())} of {logits.shape[1]} outputs: the last output is the unknown, no label")
-    nll, p_unknown = _per_sample(logits, y)
-    wrong = logits.argmax(1) != y
+    log_p = widened(logits).log_softmax(1)
+    nll, p_unknown = nll_loss(log_p, y, reduction="none"), log_p[:, -1].exp()
+    w = (logits.argmax(1) != y).to(nll) * w  # 0 where the prediction is right
     # p_{K+1} is not detached: only the gradient through it can ever raise the unknown output.
-    return (nll * torch.where(wrong, 1 + w / (1 + w * p_unknown), 1.0)).mean()
+    return (nll * (1 + w / (1 + w * p_unknown))).mean()
 
 
 class Moon(Objective):
@@ -43,8 +38,8 @@ class Moon(Objective):
 
     def __init__(self, weight: AutoWeight | float) -> None:
         super().__init__()
-        if not isinstance(weight, AutoWeight) and not weight >= 0:
-            raise ValueError(f"the weight w must be at least 0, not {weight}")
+        if not isinstance(weight, AutoWeight) and not 0 <= weight < inf:
+            raise ValueError(f"the weight w must be at least 0 and finite, not {weight}")
         self.weight = weight
 
     @classmethod
@@ -63,8 +58,8 @@ class Moon(Objective):
         check_open(model, self)
         logits = model(x)
         if isinstance(self.weight, AutoWeight) and not (isinstance(epoch, int) and epoch >= self.weight.quiet_epochs):
-            nll, p_unknown = _per_sample(logits.detach(), y)
-            self.weight.observe(p_unknown, nll, epoch)
+            seen = widened(logits.detach())
+            self.weight.observe(seen.softmax(1)[:, -1], cross_entropy(seen, y, reduction="none"), epoch)
         return {"unknown_aware": moon_loss(logits, y, self._w(epoch))}
 
     def log(self, epoch: int) -> dict[str, float]:

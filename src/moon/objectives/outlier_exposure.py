@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -17,8 +19,8 @@ class OutlierExposure(Objective):
 
     def __init__(self, outliers: Draw, weight: float = 0.5, per_image: float = 2.0) -> None:
         super().__init__()
-        if not (weight >= 0 and per_image > 0):
-            raise ValueError(f"weight={weight} must be at least 0 and per_image={per_image} above 0")
+        if not (0 <= weight < inf and 0 < per_image < inf):
+            raise ValueError(f"weight={weight} must be at least 0, per_image={per_image} above 0, both finite")
         self.outliers, self.weight, self.per_image = outliers, weight, per_image
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -16,8 +18,8 @@ class RegMixup(Objective):
     def __init__(self, concentration: float = 20.0, weight: float = 1.0) -> None:
         super().__init__()
         check_concentration(concentration)
-        if not weight >= 0:
-            raise ValueError(f"weight must be at least 0, not {weight}")
+        if not 0 <= weight < inf:
+            raise ValueError(f"weight must be at least 0 and finite, not {weight}")
         self.concentration, self.weight = concentration, weight
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor, nn
-from torch.distributions import Chi2
+from torch.distributions import Gamma
 from torch.nn.functional import cross_entropy, linear
 
 from moon.evidence import classifier_name, look
-from moon.objectives.base import Objective, Terms, widened
+from moon.objectives.base import Objective, Terms, View, widened
 
 
 class Vos(Objective):
@@ -34,7 +36,7 @@ class Vos(Objective):
         select: int = 1,
     ) -> None:
         super().__init__()
-        if not (weight >= 0 and 0 <= start_share <= 1 and queue >= 2 and 1 <= select <= draws):
+        if not (0 <= weight < inf and 0 <= start_share <= 1 and queue >= 2 and 1 <= select <= draws):
             raise ValueError(
                 f"weight={weight} must be at least 0, start_share={start_share} in [0, 1], queue={queue} at least 2, "
                 f"select={select} at least 1 and at most draws={draws}"
@@ -46,6 +48,10 @@ class Vos(Objective):
         self.register_buffer("seen", torch.zeros(num_known, dtype=torch.int64))  # features of each class so far
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+        if isinstance(model, View):
+            raise ValueError(
+                "Vos compares logits of images with its own of virtual outliers; it cannot be an inner objective"
+            )
         batch = look(model, x)
         logits = widened(batch.known_logits)
         self.enqueue(batch.features.detach(), y)
@@ -97,10 +103,11 @@ class Vos(Objective):
         covariance = torch.einsum("kqd,kqe->de", centred, centred) / count.sum().clamp(min=1)
         covariance.diagonal().add_(1e-4)
         root, _ = torch.linalg.cholesky_ex(covariance)  # does not wait for the device
-        degrees = torch.full((), float(size), device=mean.device)
-        lengths = Chi2(degrees, validate_args=False).sample((classes, self.draws)).sqrt().topk(self.select).values
+        half = torch.full((), 0.5, device=mean.device)
+        squares = Gamma(half * size, half, validate_args=False).sample(torch.Size([classes, self.draws]))  # chi^2 of D
+        lengths = squares.topk(self.select).values.sqrt()
         directions = torch.randn(classes, self.select, size, device=mean.device)
         directions = directions / directions.norm(dim=2, keepdim=True)
         draws = mean[:, None] + (lengths[:, :, None] * directions).to(root) @ root.T
-        some = count.argmax()
-        return torch.where((count > 0)[:, None, None], draws, draws[some]).flatten(0, 1)
+        some = draws.index_select(0, count.argmax(0, keepdim=True))
+        return torch.where((count > 0)[:, None, None], draws, some).flatten(0, 1)

@@ -2,6 +2,7 @@
 (schedule), which (a topology's scores)."""
 
 from moon.sparse.allocation import erk, uniform
+from moon.sparse.dense import Dense
 from moon.sparse.gmp import Gmp
 from moon.sparse.granet import GraNet
 from moon.sparse.mest import Mest
@@ -13,7 +14,7 @@ from moon.sparse.snfs import Snfs
 from moon.sparse.snip import Snip
 from moon.sparse.static import Static
 from moon.sparse.sup_tickets import SupTickets, TicketSchedule
-from moon.sparse.topology import Dense, SparseTopology, Topology, sparse_weights
+from moon.sparse.topology import SparseTopology, Topology, sparse_weights
 
 ALLOCATIONS = {"erk": erk, "uniform": uniform}
 TOPOLOGIES: dict[str, type[Topology]] = {

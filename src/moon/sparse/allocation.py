@@ -17,7 +17,7 @@ def _check(shapes: Shapes, sparsity: float) -> None:
 
 
 def uniform(shapes: Shapes, sparsity: float) -> dict[str, float]:
-    """Every layer has the same density."""
+    """Uniform: every layer has the same density."""
     _check(shapes, sparsity)
     return dict.fromkeys(shapes, 1 - sparsity)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from moon.sparse.allocation import Allocation, Shapes
-from moon.sparse.pattern import ANYWHERE
 from moon.sparse.topology import SparseTopology
 
 
@@ -15,11 +14,10 @@ class Gradual(SparseTopology):
     n(t) = n_end + (n_begin - n_end) * (1 - t / t_last)^3,        t_last: the last change before t_end
     """
 
+    takes_pattern = False
     begin_sparsity: ClassVar[float] = 0.0
 
     def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
-        if self.pattern is not ANYWHERE:
-            raise ValueError(f"{type(self).__name__} prunes step by step, but a pattern of n of m fixes the number")
         schedule = self.schedule
         self.last = (schedule.t_end - 1) // schedule.delta_t * schedule.delta_t
         if self.last < 1:

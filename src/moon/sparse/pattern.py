@@ -14,7 +14,7 @@ from moon.sparse.allocation import Allocation, Shapes
 def top(score: Tensor, count: int) -> Tensor:
     """The mask of the `count` highest scores."""
     mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
-    mask[score.flatten().topk(count, sorted=False).indices] = True
+    mask.index_fill_(0, score.flatten().topk(count, sorted=False).indices, True)  # does not wait for the device
     return mask.view(score.shape)
 
 
@@ -67,7 +67,7 @@ class NOfM:
                 f"sparsity {sparsity:g} cannot be had with {self.n} of {self.m}; it is {self.sparsity:g} in each layer"
             )
         densities = {name: self.n / self.m if shape[1] % self.m == 0 else 1.0 for name, shape in shapes.items()}
-        if 1.0 in densities.values() and min(densities.values()) == 1.0:
+        if min(densities.values(), default=1.0) == 1.0:
             raise ValueError(
                 f"no layer has inputs that divide by {self.m}; a pattern of {self.n} of {self.m} needs one"
             )

@@ -28,6 +28,11 @@ class DropSchedule:
         if not 0 <= self.fraction <= 1:
             raise ValueError(f"fraction must be in [0, 1], not {self.fraction}")
 
+    @property
+    def frozen_after(self) -> int:
+        """The step from which on the masks change no more."""
+        return self.t_end
+
     def is_due(self, step: int) -> bool:
         """Whether the topology is rewired in this step (the first step is 0 and never rewires)."""
         return 0 < step < self.t_end and step % self.delta_t == 0

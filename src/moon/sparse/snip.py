@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moon.sparse.allocation import Allocation, Shapes, uniform
-from moon.sparse.pattern import ANYWHERE, top
+from moon.sparse.pattern import ANYWHERE
 from moon.sparse.topology import SparseTopology
 
 
@@ -36,17 +36,7 @@ class Snip(SparseTopology):
 
     @torch.no_grad()
     def _choose(self) -> None:
-        saliency = {name: (self.weights[name] * self._gradient(name)).abs() for name in self._pruned}
-        if self.pattern is ANYWHERE:
-            flat = [score.flatten() for score in saliency.values()]
-            for score in flat:
-                score[score.argmax()] = torch.inf  # one at least
-            chosen = top(torch.cat(flat), sum(self.planned[name] for name in saliency))
-            parts = chosen.split([len(score) for score in flat])
-            new = {name: part.view(saliency[name].shape) for name, part in zip(saliency, parts, strict=True)}
-        else:
-            empty = {name: torch.zeros_like(mask) for name, mask in self._pruned.items()}
-            new = {n: self.pattern.fill(empty[n], score, self.planned[n]) for n, score in saliency.items()}
+        new = self._best({name: (self.weights[name] * self._gradient(name)).abs() for name in self._pruned})
         self.planned |= {name: int(mask.sum()) for name, mask in new.items()}
         for name, mask in new.items():
             self._change(name, mask)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from moon.sparse.allocation import Allocation, Shapes
-from moon.sparse.pattern import top
 from moon.sparse.schedule import DropSchedule
 from moon.sparse.topology import SparseTopology
 
@@ -41,6 +40,10 @@ class TicketSchedule(DropSchedule):
     def end(self) -> int:
         return self.first + self.tickets * self.cycle
 
+    @property
+    def frozen_after(self) -> int:
+        return self.end - self.cycle + 1  # the last ticket has begun
+
     def is_due(self, step: int) -> bool:
         return super().is_due(step) or self.begins_ticket(step)
 
@@ -61,17 +64,13 @@ class SupTickets(SparseTopology):
     def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         if not isinstance(self.schedule, TicketSchedule):
             raise ValueError("SupTickets needs schedule=TicketSchedule(...), which says when its tickets begin")
-        self.frozen_after = self.schedule.end - self.schedule.cycle + 1
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return grad.abs()
 
     @torch.no_grad()
     def superpose(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        sparse = [weights[name] for name in self._pruned]
-        strength = torch.cat([weight.abs().flatten() for weight in sparse])
-        chosen = top(strength, sum(self.counts[name] for name in self._pruned)).split([w.numel() for w in sparse])
-        masks = {name: part.view(weights[name].shape) for name, part in zip(self._pruned, chosen, strict=True)}
+        masks = self._best({name: weights[name].abs() for name in self._pruned})
         for name, mask in masks.items():
             weights[name].masked_fill_(~mask, 0.0)
         return masks

@@ -75,18 +75,6 @@ class Topology(ABC):
         self.steps = state["steps"]
 
 
-class Dense(Topology):
-    """Every weight exists: the null object, plain `optimizer.step()`."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
-        self.masks = {}
-
-    def step(self) -> None:
-        self.optimizer.step()
-        self.steps += 1
-
-
 class SparseTopology(Topology):
     """A planned number of weights of each layer exists; a subclass says which to grow when some are replaced.
 
@@ -99,6 +87,7 @@ class SparseTopology(Topology):
     """
 
     rewires: ClassVar[bool] = True  # whether it takes a schedule
+    takes_pattern: ClassVar[bool] = True
     _alive: ClassVar[WeakSet[SparseTopology]] = WeakSet()
 
     def __init__(
@@ -118,6 +107,7 @@ class SparseTopology(Topology):
                 if self.rewires
                 else f"{type(self).__name__} never rewires; give it no schedule"
             )
+        self.check_pattern(pattern)
         schedule = schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
         if unknown := set(dense) - weights.keys():
@@ -131,7 +121,7 @@ class SparseTopology(Topology):
             )
         self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
         self.sparsity = sparsity
-        self.frozen_after = schedule.t_end
+        self.frozen_after = schedule.frozen_after
         self.generator = generator("grow", seed)
         self.weights = weights
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
@@ -160,6 +150,12 @@ class SparseTopology(Topology):
 
     def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         """What a subclass needs before the first masks are drawn."""
+
+    @classmethod
+    def check_pattern(cls, pattern: Pattern) -> None:
+        """Refuse a pattern where the number of connections changes."""
+        if pattern is not ANYWHERE and not cls.takes_pattern:
+            raise ValueError(f"{cls.__name__} prunes step by step, but a pattern of n of m fixes the number")
 
     @classmethod
     def of(cls, model: nn.Module) -> list[SparseTopology]:
@@ -207,6 +203,20 @@ class SparseTopology(Topology):
             kept = top(strength, count - drop)
             growth = self.grow_score(weight, grad) if drop else torch.zeros_like(weight)
             self._change(name, self.pattern.fill(kept, growth, drop))
+
+    def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Masks of the best over all these layers at once: as many in all as planned, one at least in each.
+
+        Under a pattern each layer keeps its own best.
+        """
+        if self.pattern is not ANYWHERE:
+            empty = {name: torch.zeros_like(score, dtype=torch.bool) for name, score in scores.items()}
+            return {name: self.pattern.fill(empty[name], score, self.planned[name]) for name, score in scores.items()}
+        flat = [score.flatten() for score in scores.values()]  # of channels-last weights a copy, in the usual order
+        for score in flat:
+            score[score.argmax()] = torch.inf
+        parts = top(torch.cat(flat), sum(self.planned[name] for name in scores)).split([len(score) for score in flat])
+        return {name: part.view(scores[name].shape) for name, part in zip(scores, parts, strict=True)}
 
     def _gradient(self, name: str) -> Tensor:
         grad = self.weights[name].grad

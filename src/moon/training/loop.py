@@ -104,6 +104,17 @@ class Training:
         torch.manual_seed(derive("training", self.seed, self.epochs))
         return self.vote.elect(self.batches.epoch(self.epochs))
 
+    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
+        """One training step; the loss stays on the device, and nothing waits for it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            loss = self.objective(self.model, x, y, epoch=epoch)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.topology.step()
+        return loss.detach()
+
     def _votes(self, epoch: int) -> bool:
         late = -1 if self.vote_from is None else epoch - self.vote_from
         return late >= 0 and late % self.vote_every == 0
@@ -117,21 +128,13 @@ class Training:
         # Chance restarts each epoch from the seed, so there is no random state to save.
         torch.manual_seed(derive("training", self.seed, epoch))
         self.model.train()
-        autocast = torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
         steps = len(self.batches)
         total = torch.zeros((), device=self.device)
         first_bad = torch.full((), steps, device=self.device)  # found without waiting for the device
         lr = 0.0
         for step, (x, y) in enumerate(self.batches.epoch(epoch)):
             lr = self.rate((epoch * steps + step) / (self.epochs * steps))
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            with autocast:
-                loss = self.objective(self.model, x, y, epoch=epoch)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.topology.step()
-            loss = loss.detach()
+            loss = self.step(x, y, epoch, lr)
             total += loss
             first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
             if on_step is not None:

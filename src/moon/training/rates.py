@@ -26,6 +26,13 @@ class CosineRate:
         if self.cycles < 0 or (self.cycles and (self.peak < self.end or not self.hold)):
             raise ValueError(f"cycles need a peak of at least the end and a hold above 0, not {self}")
 
+    def summary(self) -> str:
+        """In one line."""
+        text = f"cosine from {self.start:g} to {self.end:g}"
+        if self.cycles:
+            return f"{text}, the last {self.hold:.0%} in {self.cycles} cycles up to {self.peak:g}"
+        return f"{text}, held for the last {self.hold:.0%}" if self.hold else text
+
     def __call__(self, progress: float) -> float:
         """The rate after this share of the run's steps."""
         if self.cycles and progress >= 1 - self.hold:

@@ -1,0 +1,115 @@
+"""Measure what a training step or a score costs beside what it is compared with, in one interleaved run."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from moon.cli.arguments import add_device, device_of, whole
+from moon.cli.screen import tracked
+from moon.data import BENCHMARKS, Benchmark
+from moon.experiments import build, speed
+from moon.experiments.run import hardware, software
+from moon.training.checkpoint import write_json
+
+EXAMPLES = """
+examples:
+  moon bench train                                       MOON and plain cross-entropy, ResNet-18
+  moon bench train --objective all --topology rigl
+  moon bench train --objective moon --topology all
+  moon bench score --queries 2000 --bank 2000
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("what", choices=("train", "score"), help="steps of training, or scoring with detectors")
+    add("--objective", nargs="+", default=["moon"], metavar="NAME", help="or all; beside cross-entropy (default: moon)")
+    add("--topology", nargs="+", default=["rigl"], metavar="NAME", help="or all (default: rigl)")
+    add("--benchmark", default="cifar10", help="whose image shape and net to take (default: %(default)s)")
+    add("--net", help="(default: the benchmark's)")
+    add("--sparsity", type=float, help="(default: 0.95)")
+    add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
+    add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
+    add("--steps", type=whole, default=10, help="of each contender in a round (default: %(default)s)")
+    add("--rounds", type=whole, default=8, help="(default: %(default)s)")
+    add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
+    add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
+    add("--out", type=Path, metavar="FILE", help="write the figures as JSON too")
+    add_device(parser)
+
+
+def act(arguments: argparse.Namespace) -> None:
+    device = device_of(arguments.device)
+    row = build.pick(BENCHMARKS, arguments.benchmark, "benchmark")
+    result = _train(arguments, row, device) if arguments.what == "train" else _score(arguments, row, device)
+    if arguments.out is not None:
+        about = {
+            "date": datetime.date.today().isoformat(),
+            "hardware": hardware(device),
+            "software": software(),
+            "net": arguments.net or row.net,
+        }
+        write_json(arguments.out, about | result)
+        print(f"written: {arguments.out}")
+
+
+def _names(kind: str, given: list[str]) -> list[str]:
+    return list(build.TABLES[kind]) if given == ["all"] else given
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("objective", "topology", "detector") else "right")
+    return table
+
+
+def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:
+    topologies = _names("topology", arguments.topology)
+    contenders = [(speed.BASE, topologies[0])]
+    contenders += [(o, t) for t in topologies for o in _names("objective", arguments.objective)]
+    settings = {
+        "net": arguments.net,
+        "batch_size": arguments.batch_size,
+        "precision": arguments.precision,
+    }
+    sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
+    rows = speed.time_steps(
+        row, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
+        track=tracked, **settings, **sparsity,
+    )  # fmt: skip
+    title = f"A training step of {arguments.net or row.net}, batch {arguments.batch_size}, on {hardware(device)}"
+    table = _table(title, "objective", "topology", "ms", "ratio", "middle half")
+    for r in rows:
+        middle = f"{r['ratio_low']:.3f}-{r['ratio_high']:.3f}"
+        table.add_row(r["objective"], r["topology"], f"{r['milliseconds']:.2f}", f"{r['ratio']:.3f}", middle)
+    Console().print(table)
+    print(f"ratio: to the first line, median over {arguments.rounds} rounds of {arguments.steps} steps in turn")
+    counts = {"steps": arguments.steps, "rounds": arguments.rounds, "batch_size": arguments.batch_size}
+    return counts | {"precision": arguments.precision, "train": rows}
+
+
+def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:
+    result = speed.time_scores(
+        row, build.TABLES["detector"], device=device, net=arguments.net, bank=arguments.bank,
+        queries=arguments.queries, track=tracked,
+    )  # fmt: skip
+    table = _table(
+        f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}",
+        "detector", "own s", "alone s",
+    )  # fmt: skip
+    for name, seconds in sorted(result["alone"].items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
+    Console().print(table)
+    print(
+        f"all {len(result['alone'])} from one reading: {result['together']:.2f} s, {result['ratio']:.2f} of the "
+        f"slowest alone ({result['slowest']})"
+    )
+    return {"score": result}

@@ -1,0 +1,69 @@
+"""List every method with its kind, what it is, its paper and its card; or explain one."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from moon.experiments.methods import Method, find, methods
+
+EXAMPLES = """
+examples:
+  moon methods
+  moon methods detector     those of one kind
+  moon methods vos          one: its formula, options and card
+"""
+_USE = {
+    "objective": "moon train digits --objective {}",
+    "topology": "moon train digits --topology {}",
+    "allocation": "moon train digits --allocation {}",
+    "rates": "moon train digits --rates {}",
+    "detector": "moon score RUN --detector {}",
+    "net": "moon train digits --net {}",
+}
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("word", nargs="?", metavar="KIND or NAME", help="show only these")
+
+
+def act(arguments: argparse.Namespace) -> None:
+    word = arguments.word
+    found = methods() if word is None else find(word)
+    if word is None or word == found[0].kind:
+        _list(found)
+    else:
+        print("\n\n".join(_explained(method) for method in found))
+
+
+def _list(found: list[Method]) -> None:
+    """One table a kind, narrow enough for a terminal of 80 columns."""
+    console = Console()
+    for kind in dict.fromkeys(method.kind for method in found):
+        table = Table(title=kind, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+        table.add_column("name", no_wrap=True, min_width=16)
+        table.add_column("what it is, and whose")
+        table.add_column("docs/methods/", no_wrap=True)
+        for method in found:
+            if method.kind == kind:
+                paper = f" [dim]({method.paper})[/]" if method.paper else ""
+                table.add_row(method.name, escape(method.line) + paper, method.card.rpartition("/")[2])
+        console.print(table)
+
+
+def _explained(method: Method) -> str:
+    lines = [f"{method.title}, {method.kind} `{method.name}`", f"{method.line[0].upper()}{method.line[1:]}."]
+    if method.paper:
+        lines.append(f"paper: {method.paper}")
+    lines += ["", textwrap.indent(method.about, "  "), ""]
+    if method.options:
+        lines.append("options: " + ", ".join(f"{key}={value!r}" for key, value in method.options.items()))
+    if method.facts:
+        lines.append("made of: " + ", ".join(method.facts))
+    use = _USE[method.kind].format(method.name) + (" --outliers photos" if "outliers" in method.facts else "")
+    return "\n".join([*lines, f"use:     {use}", f"card:    {method.card}"])

@@ -1,0 +1,68 @@
+"""Every method by name: what it is, whose it is, its options and its card, read from the code itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from moon.experiments import build
+from moon.words import nearest
+
+_SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets"}  # one card for all of a kind
+_FIRST_LINE = re.compile(r"(?P<title>[^(:]+?)(?: \((?P<paper>[^)]*\d{4}[^)]*)\))?: (?P<line>.+)")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One entry of one of the tables."""
+
+    kind: str
+    name: str
+    title: str
+    paper: str
+    line: str
+    about: str  # formula and rules
+    options: dict[str, Any]  # with their defaults
+    facts: tuple[str, ...]  # what else it is made of
+
+    @property
+    def card(self) -> str:
+        return f"docs/methods/{_SHARED_CARDS.get(self.kind, self.name.replace('-', '_'))}.md"
+
+
+def _method(kind: str, name: str, entry: Any) -> Method:
+    if kind == "rates":
+        return Method(kind, name, name, "", entry.summary(), inspect.getdoc(type(entry)) or "", {}, ())
+    # A method has a file, whose first line says what it is; functions and nets share one and say it themselves.
+    source = inspect.getmodule(entry) if inspect.isclass(entry) else entry
+    first = (inspect.getdoc(source) or "").splitlines()[0]
+    found = _FIRST_LINE.fullmatch(first)
+    if found is None:
+        raise ValueError(f"{name}: its first line must be 'Title (Paper Year): what it is', not '{first}'")
+    takes = build.signature(entry) if kind == "objective" else inspect.signature(entry).parameters
+    options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
+    facts = tuple(key for key, p in takes.items() if p.default is p.empty)
+    return Method(
+        kind, name, found["title"], found["paper"] or "", found["line"].rstrip("."), inspect.getdoc(entry) or "",
+        options, facts,
+    )  # fmt: skip
+
+
+def methods(kind: str | None = None) -> list[Method]:
+    """All of them, or those of one kind."""
+    kinds = build.TABLES if kind is None else {kind: build.pick(build.TABLES, kind, "kind")}
+    return [_method(kind, name, entry) for kind, table in kinds.items() for name, entry in table.items()]
+
+
+def find(word: str) -> list[Method]:
+    """The methods of this kind, or of this name: `moon` is an objective and also learning rates."""
+    if word in build.TABLES:
+        return methods(word)
+    everything = methods()
+    found = [method for method in everything if method.name == word]
+    if not found:
+        names = [*build.TABLES, *(method.name for method in everything)]
+        raise ValueError(f"no method or kind is called '{word}'{nearest(word, names)}; moon methods lists them all")
+    return found

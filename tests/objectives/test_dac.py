@@ -1,0 +1,68 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from moon import AutoWeight, OpenHead
+from moon.objectives import Dac
+
+# p = 1/2, 1/4 | 1/4 and label 0: the answer is right with 2/3 of the 3/4 that are not abstained.
+LOGITS, LABEL = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([0])
+H_K = math.log(3 / 2)
+
+
+@pytest.fixture
+def as_given():
+    """A model whose logits are its input, K = 2."""
+    head = OpenHead(3, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(3))
+        head.bias.zero_()
+    return head
+
+
+def test_the_formula_in_literals(as_given):
+    objective = Dac(AutoWeight(epochs=5, quiet_epochs=1, final=3.0))
+    terms = objective.terms(as_given, LOGITS, LABEL, epoch=4)
+    assert terms["cross_entropy"].item() == pytest.approx(3 / 4 * H_K)
+    assert terms["abstention"].item() == pytest.approx(-3.0 * math.log(3 / 4))
+
+
+def test_quiet_epochs_are_cross_entropy_over_all_outputs(as_given):
+    logits, y = torch.randn(16, 3), torch.arange(16) % 2
+    objective = Dac(AutoWeight(epochs=5, quiet_epochs=2, final=3.0))
+    for epoch in (0, 1):
+        torch.testing.assert_close(objective(as_given, logits, y, epoch=epoch), cross_entropy(logits, y))
+
+
+def test_the_first_price_is_a_share_of_what_was_observed(as_given):
+    objective = Dac(AutoWeight(epochs=5, quiet_epochs=1, init_factor=8.0))
+    objective(as_given, LOGITS, LABEL, epoch=0)
+    assert objective.price.beta.item() == pytest.approx(3 / 4 * H_K)  # of the K-way cross-entropy
+    price = 3 / 4 * H_K / 8
+    terms = objective.terms(as_given, LOGITS, LABEL, epoch=1)
+    assert terms["abstention"].item() == pytest.approx(-price * math.log(3 / 4))
+    assert objective.price.beta.item() == pytest.approx(3 / 4 * H_K)  # loud epochs are not observed
+
+
+def test_the_price_rises_in_equal_steps_to_its_final_value():
+    objective = Dac(AutoWeight(epochs=8, quiet_epochs=3, final=2.0))
+    prices = [objective.log(epoch)["price"] for epoch in range(8)]
+    assert prices == pytest.approx([0, 0, 0, 0, 0.5, 1.0, 1.5, 2.0])
+
+
+def test_an_abstention_all_but_certain_is_finite_and_can_be_left(as_given):
+    # In float32, p_{K+1} = 1 and 1 - p_{K+1} = 0 here. With a clamped p the gradient would vanish.
+    logits = torch.tensor([[0.0, 0.0, 200.0]], requires_grad=True)
+    loss = Dac(AutoWeight(epochs=2, quiet_epochs=1))(as_given, logits, LABEL, epoch=1)
+    loss.backward()
+    assert loss.item() == pytest.approx(200 - math.log(2))
+    torch.testing.assert_close(logits.grad, torch.tensor([[-0.5, -0.5, 1.0]]))
+
+
+def test_the_door():
+    with pytest.raises(ValueError, match="quiet_epochs=10 of epochs=10 leaves no epoch"):
+        Dac.for_run(epochs=10)
+    with pytest.raises(ValueError, match="final=-1"):
+        Dac.for_run(epochs=20, final=-1)

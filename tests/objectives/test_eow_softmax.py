@@ -1,0 +1,169 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from moon import OpenHead, lenet, open_head, resnet18
+from moon.nets.lenet import lenet_norm
+from moon.objectives import EowSoftmax
+from moon.objectives.eow_softmax import _last_stage, _stage, _tail
+
+FAR = 5.0  # a value that no fresh chain has
+LOGITS = torch.tensor([[1.0, 4.0, 3.0]]).log()  # p = 1/8, 1/2 | 3/8
+
+
+@pytest.fixture
+def as_given():
+    """A model whose logits are its input, K = 2; that input is also what is sampled with layer="1"."""
+    head = OpenHead(3, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(3))
+        head.bias.zero_()
+    return nn.Sequential(nn.Identity(), head)
+
+
+def still(chains, **options):
+    """An objective whose chains begin at FAR and do not move unless told to."""
+    objective = EowSoftmax(1, steps=1, step=0.0, noise=0.0, replay=chains, **options)
+    objective.replay = torch.full((chains, 3), FAR)
+    return objective
+
+
+def test_the_formula_in_literals(as_given, monkeypatch):
+    objective = EowSoftmax(epochs=15, layer="1")
+    monkeypatch.setattr(objective, "sample", lambda *_: LOGITS)
+    terms = objective.terms(as_given, LOGITS, torch.tensor([1]), epoch=14)
+    assert terms["cross_entropy"].item() == pytest.approx(math.log(2))
+    assert terms["samples"].item() == pytest.approx(0.1 * math.log(8 / 3))
+
+
+def test_one_step_in_literals():
+    # The energy is log p_{K+1}, its slope in the logits (0, 0, 1) - p, and a step goes down.
+    objective = EowSoftmax(1, steps=1, step=0.8, noise=0.0, replay=1, restart=0.0)
+    objective.replay = LOGITS.clone()
+    sample = objective.sample(lambda h: h, LOGITS, 1)
+    torch.testing.assert_close(sample, LOGITS + 0.8 * torch.tensor([[1 / 8, 1 / 2, -5 / 8]]))
+
+
+def test_samples_seek_what_the_model_thinks_known(small_net):
+    model = open_head(small_net())
+    objective = EowSoftmax(1, steps=20, noise=0.0, replay=16, restart=0.0, layer="4")
+    with _tail(model, _stage(model, "4"), torch.randn(2, 1, 8, 8)) as (logits_of, like):
+        objective.replay = torch.randn(16, 512)
+        before = logits_of(objective.replay).softmax(1)[:, -1].sort().values
+        after = logits_of(objective.sample(logits_of, like, 16)).softmax(1)[:, -1].sort().values
+    assert (after < before).all()
+    assert after.mean() < 0.9 * before.mean()
+
+
+def test_the_noise_is_added_in_every_step():
+    objective = EowSoftmax(1, steps=100, step=0.0, noise=0.1, replay=2000, restart=0.0)
+    objective.replay = torch.zeros(2000, 3)
+    assert objective.sample(lambda h: h, torch.zeros(1, 3), 2000).std().item() == pytest.approx(1.0, rel=0.05)
+
+
+def test_only_the_chains_in_use_go_on():
+    objective = EowSoftmax(1, steps=2, replay=10, restart=0.0)
+    objective.replay = torch.arange(30.0).reshape(10, 3)
+    before = objective.replay.clone()
+    samples = objective.sample(lambda h: h, torch.zeros(1, 3), 4)
+    moved = (objective.replay != before).any(1)
+    assert moved.sum() == 4
+    assert torch.equal(objective.replay[moved].sort(0).values, samples.sort(0).values)
+
+
+def test_a_share_of_the_chains_begins_anew():
+    samples = still(4000, restart=0.05).sample(lambda h: h, torch.zeros(1, 3), 4000)
+    anew = (samples != FAR).all(1)
+    assert anew.float().mean().item() == pytest.approx(0.05, abs=0.015)
+    assert torch.equal(samples[~anew], torch.full((int((~anew).sum()), 3), FAR))
+    assert samples[anew].abs().max() <= 0.1
+    assert samples[anew].min() < -0.05
+
+
+def test_a_buffer_smaller_than_the_batch_serves_it():
+    assert still(2, restart=0.0).sample(lambda h: h, torch.zeros(1, 3), 5).tolist() == [[FAR] * 3] * 5
+
+
+def test_the_buffer_is_made_with_the_first_sample_and_saved():
+    objective, other = (EowSoftmax(1, steps=1, replay=7) for _ in range(2))
+    objective.sample(lambda h: h.flatten(1), torch.zeros(1, 2, 3, 3), 4)
+    assert objective.replay.shape == (7, 2, 3, 3)
+    other.load_state_dict(objective.state_dict())
+    assert torch.equal(other.replay, objective.replay)
+    before = objective.replay.clone()
+    other.sample(lambda h: h.flatten(1), torch.zeros(1, 2, 3, 3), 4)
+    assert (other.replay != before).flatten(1).any(1).sum() == 4  # it goes on from what was loaded
+
+
+def test_samples_leave_no_trace_in_the_model(small_net):
+    # layer="1" is the BatchNorm itself: every sample goes through it.
+    model = open_head(small_net())
+    model[5].eval()
+    plain = copy.deepcopy(model)
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
+    loss = cross_entropy(plain(x), y)
+    terms = EowSoftmax(1, start_share=0.0, steps=2, replay=8, layer="1").terms(model, x, y, epoch=0)
+    assert torch.equal(terms["cross_entropy"], loss)
+    for (key, mine), its in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(mine, its), key
+    assert [part.training for part in model] == [part.training for part in plain]
+    assert model.training
+
+
+def test_the_term_begins_with_its_epoch(as_given):
+    objective = EowSoftmax(epochs=15, steps=1, replay=4, layer="1")
+    y = torch.tensor([1])
+    assert set(objective.terms(as_given, LOGITS, y, epoch=7)) == {"cross_entropy"}
+    assert objective.replay.numel() == 0
+    assert set(objective.terms(as_given, LOGITS, y, epoch=8)) == {"cross_entropy", "samples"}
+
+
+def test_the_input_of_the_last_stage_is_sampled():
+    model = open_head(resnet18(10))
+    assert _last_stage(model) is model.layer4
+    with _tail(model, _stage(model, ""), torch.zeros(2, 3, 32, 32)) as (logits_of, like):
+        assert like.shape == (1, 256, 8, 8)
+        assert logits_of(torch.zeros(3, 256, 8, 8)).shape == (3, 11)
+    for net in (lenet(10), lenet_norm(10)):
+        third = [part for part in net.body if isinstance(part, nn.Conv2d)][2]
+        assert _last_stage(net) is third
+
+
+def test_a_layer_that_cannot_be_sampled_is_refused(small_net):
+    model = open_head(small_net())
+    model.spare = nn.Linear(2, 2)
+    model.forward = model[:7].forward
+    x, y = torch.randn(2, 1, 8, 8), torch.tensor([0, 1])
+    for layer, what in (
+        ("layer9", "Sequential has no module 'layer9'"),
+        ("spare", "the Linear to be sampled takes no part in the forward pass"),
+        ("", "no convolution behind its first"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            EowSoftmax(1, start_share=0.0, steps=1, replay=2, layer=layer)(model, x, y, epoch=0)
+    with pytest.raises(ValueError, match="no module 'layer9'"):  # in the first step, not when the samples begin
+        EowSoftmax(10, start_share=0.5, layer="layer9")(model, x, y, epoch=0)
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": -0.1},
+        {"weight": math.nan},
+        {"start_share": 1.1},
+        {"steps": 0},
+        {"step": -1.0},
+        {"noise": math.inf},
+        {"replay": 0},
+        {"restart": 1.1},
+        {"restart": -0.1},
+    ],
+)
+def test_the_door(wrong):
+    with pytest.raises(ValueError, match=r"must be (at least 0 and finite, steps=.* at least 1|in \[0, 1\])"):
+        EowSoftmax(10, **wrong)

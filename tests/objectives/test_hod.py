@@ -1,0 +1,82 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy, cross_entropy
+
+from moon import OpenHead
+from moon.objectives import Hod
+
+
+def given(images, kinds):
+    """A draw that gives these outliers, asked for as many."""
+
+    def draw(count):
+        assert count == len(images)
+        return images, kinds
+
+    return draw
+
+
+@pytest.fixture
+def as_given():
+    """A model whose logits and features are its input, K = 2."""
+    head = OpenHead(3, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(3))
+        head.bias.zero_()
+    return head
+
+
+def test_the_formula_in_literals(as_given):
+    # The image has p = 1/2, 1/4 | 1/4 and label 0; the outlier has p_{K+1} = 1/2, of which 3/4 is its class 1.
+    image, outlier = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([[1.0, 1.0, 2.0]]).log()
+    objective = Hod(given(outlier, torch.tensor([1])), outlier_classes=2, num_features=3)
+    with torch.no_grad():
+        objective.divide.weight.zero_()
+        objective.divide.bias.copy_(torch.tensor([1.0, 3.0]).log())
+    terms = objective.terms(as_given, image, torch.tensor([0]), epoch=0)
+    assert terms["classes"].item() == pytest.approx(-(math.log(1 / 2) + math.log(1 / 2 * 3 / 4)) / 2)
+    assert terms["known_or_outlier"].item() == pytest.approx(-0.1 * (math.log(3 / 4) + math.log(1 / 2)) / 2)
+
+
+def test_it_is_the_loss_of_as_many_outputs_as_there_are_classes(as_given):
+    # K + O outputs: p_{K+1} * q_o is a softmax in which outlier class o has the logit z_{K+1} + log q_o.
+    x, y, strange, kind = torch.randn(6, 3), torch.arange(6) % 2, torch.randn(3, 3), torch.tensor([3, 0, 1])
+    objective = Hod(given(strange, kind), outlier_classes=4, num_features=3, weight=0.3, per_image=0.5)
+    z = torch.cat([x, strange])
+    wide = torch.cat([z[:, :2], z[:, 2:] + objective.divide(z).log_softmax(1)], 1)
+    is_outlier = torch.tensor([0.0] * 6 + [1.0] * 3)
+    fine = cross_entropy(wide, torch.cat([y, 2 + kind]))
+    coarse = binary_cross_entropy(wide.softmax(1)[:, 2:].sum(1), is_outlier)
+    torch.testing.assert_close(objective(as_given, x, y, epoch=0), fine + 0.3 * coarse)
+
+
+def test_one_outlier_class_leaves_the_unknown_output_alone(as_given):
+    x, y, strange = torch.randn(4, 3), torch.arange(4) % 2, torch.randn(4, 3)
+    objective = Hod(given(strange, torch.zeros(4).long()), outlier_classes=1, num_features=3, weight=0.5)
+    z = torch.cat([x, strange])
+    is_outlier = torch.tensor([0.0] * 4 + [1.0] * 4)
+    expected = cross_entropy(z, torch.tensor([0, 1, 0, 1, 2, 2, 2, 2]))
+    expected = expected + 0.5 * binary_cross_entropy(z.softmax(1)[:, 2], is_outlier)
+    torch.testing.assert_close(objective(as_given, x, y, epoch=0), expected)
+
+
+def test_all_go_through_in_one_pass_and_images_do_not_teach_the_division(as_given):
+    seen = []
+    as_given.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    objective = Hod(given(torch.zeros(2, 3), torch.tensor([0, 1])), outlier_classes=2, num_features=3, per_image=0.5)
+    objective(as_given, torch.randn(4, 3), torch.arange(4) % 2, epoch=0).backward()
+    assert seen == [6]
+    assert not objective.divide.weight.grad.any()  # the outliers' features are zero, those of the images are not
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"weight": math.nan}, {"per_image": 0.0}])
+def test_the_door(wrong):
+    with pytest.raises(ValueError, match=r"must be at least 0, per_image=.* above 0, both finite"):
+        Hod(given(torch.zeros(1, 3), torch.zeros(1)), 2, 3, **wrong)
+
+
+def test_outliers_without_a_class_are_refused():
+    with pytest.raises(ValueError, match="at least one class, not 0"):
+        Hod(given(torch.zeros(2, 3), torch.tensor([0, 1])), outlier_classes=0, num_features=3)

@@ -1,0 +1,74 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from moon import Moon, open_head
+from moon.objectives import LabelSmoothing, LogitNorm
+from moon.objectives.logitnorm import normalised
+
+
+def test_the_formula_in_literals():
+    # |(3, 4)| = 5, so at temperature 0.5 the logits become (1.2, 1.6).
+    logits = torch.tensor([[3.0, 4.0]])
+    torch.testing.assert_close(normalised(logits, 0.5), torch.tensor([[1.2, 1.6]]))
+    loss = LogitNorm(0.5)(nn.Identity(), logits, torch.tensor([0]), epoch=0)
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(0.4)))
+
+
+def test_the_default_temperature():
+    logits = torch.tensor([[0.6, 0.8]])
+    assert LogitNorm()(nn.Identity(), logits, torch.tensor([1]), epoch=0).item() == pytest.approx(
+        math.log(1 + math.exp(-0.2 / 0.04))
+    )
+
+
+def test_the_length_of_the_logits_is_worth_nothing(small_net):
+    model = small_net().eval()
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
+    short = LogitNorm()(model, x, y, epoch=0)
+    with torch.no_grad():
+        model[6].weight *= 7
+        model[6].bias *= 7
+    torch.testing.assert_close(LogitNorm()(model, x, y, epoch=0), short)
+
+
+def test_the_gradient_is_across_the_logits():
+    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    LogitNorm(1.0)(nn.Identity(), logits, torch.arange(5) % 4, epoch=0).backward()
+    assert logits.grad.abs().sum() > 0.1
+    torch.testing.assert_close((logits.grad * logits).sum(1), torch.zeros(5, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_logits_of_zero_are_undecided():
+    logits = torch.zeros(2, 4, requires_grad=True)
+    loss = LogitNorm()(nn.Identity(), logits, torch.tensor([0, 1]), epoch=0)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(4))
+    assert logits.grad.isfinite().all()
+
+
+def test_the_inner_objective_may_be_any(small_net):
+    model = open_head(small_net()).eval()
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
+    z = model(x)
+    z = z / z.norm(dim=1, keepdim=True) / 0.1
+    smooth = LogitNorm(0.1, LabelSmoothing(0.2))(model, x, y, epoch=0)
+    torch.testing.assert_close(smooth, cross_entropy(z, y, label_smoothing=0.2))
+    assert LogitNorm(0.1, Moon(0.5)).log(3) == {"w": 0.5}
+
+
+def test_in_use_the_model_is_asked_as_it_is(small_net):
+    model = small_net().eval()
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
+    before = model(x)
+    LogitNorm()(model, x, y, epoch=0)
+    assert torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -0.04, math.nan])
+def test_the_door(temperature):
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        LogitNorm(temperature)

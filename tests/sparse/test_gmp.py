@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch import nn
+
+from moon import DropSchedule, uniform
+from moon.sparse import Gmp, NOfM
+
+
+def pruning(schedule, sparsity=0.8):
+    """A layer of the weights 1 to 100 in any order, and its pruning."""
+    layer = nn.Linear(10, 10, bias=False)
+    topology = Gmp(layer, torch.optim.SGD(layer.parameters(), lr=0.0), sparsity, schedule, uniform)
+    layer.weight.data = 1.0 + torch.randperm(100).view(10, 10)
+    layer.weight.grad = torch.ones(10, 10)
+    return layer, topology
+
+
+@pytest.mark.parametrize(
+    ("t_end", "counts"),
+    [
+        (10, [100, 100, 54, 54, 30, 30, 21, 21, 20, 20, 20, 20]),  # last change at 8: 20 + 80 * (1 - t / 8)^3
+        (8, [100, 100, 44, 44, 23, 23, 20, 20, 20, 20, 20, 20]),  # last change at 6
+    ],
+)
+def test_the_counts_fall_as_a_cubic_to_the_target_at_the_last_change(t_end, counts):
+    _, topology = pruning(DropSchedule(t_end, 2, fraction=1.0))
+    assert topology.masks["weight"].all()
+    found = []
+    for _ in counts:
+        topology.step()
+        found.append(int(topology.masks["weight"].sum()))
+    assert found == counts
+    assert topology.counts == {"weight": 20}
+
+
+def test_the_smallest_go_and_nothing_grows():
+    layer, topology = pruning(DropSchedule(10, 2, fraction=1.0))
+    for smallest in (1, 1, 47, 47, 71, 71, 80, 80, 81):
+        before = topology.masks["weight"].clone()
+        topology.step()
+        assert not (topology.masks["weight"] & ~before).any()
+        assert sorted(layer.weight[topology.masks["weight"]].tolist()) == list(range(smallest, 101))
+    assert topology.turnover() == 0
+
+
+def test_all_layers_begin_dense_whatever_the_allocation(small_net):
+    model = small_net()
+    topology = Gmp(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.9, DropSchedule(10, 2))
+    assert topology.density() == 1
+    assert not topology.is_frozen
+
+
+def test_a_run_too_short_to_prune_is_refused():
+    pruning(DropSchedule(3, 2))
+    with pytest.raises(ValueError, match="every 2 steps before step 2, which is never"):
+        pruning(DropSchedule(2, 2))
+
+
+def test_a_pattern_is_refused():
+    layer = nn.Linear(8, 2)
+    with pytest.raises(ValueError, match="Gmp prunes step by step, but a pattern"):
+        Gmp(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 2), pattern=NOfM(2, 4))
