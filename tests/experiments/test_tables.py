@@ -55,6 +55,15 @@ def test_a_terminal_of_80_columns_will_do():
     assert sum("MOON + RigL" in line and line.count("98.7/12.3") == 5 for line in shown.splitlines()) == 1, shown
 
 
+def test_many_sets_fit_too_with_both_numbers():
+    row = {"auroc": 0.987, "fpr95": 0.123}
+    sets = dict.fromkeys(("cifar100-part", "tin", "mnist", "svhn", "dtd", "places"), row)
+    run = {"detectors": {"openmax": {"sets": sets, "near": row, "far": row}}}
+    shown = text(unknown_table({"moon-logitnorm": [run]}), width=80)
+    assert shown.count("98.7") == shown.count("12.3") == 8, shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown, shown  # nothing is cut off
+
+
 def test_several_seeds_show_their_spread():
     shown = text(unknown_table({"moon": [scored(0.8, True), scored(0.9, True)]}))
     assert "85.0 ± 7.1" in shown

@@ -23,6 +23,7 @@ examples:
   moon bench train                                       MOON and plain cross-entropy, ResNet-18
   moon bench train --objective all --topology rigl
   moon bench train --objective moon --topology all
+  moon bench train --captured                            on a GPU: what the device does
   moon bench score --queries 2000 --bank 2000
 """
 
@@ -39,6 +40,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
     add("--steps", type=whole, default=10, help="of each contender in a round (default: %(default)s)")
     add("--rounds", type=whole, default=8, help="(default: %(default)s)")
+    add("--captured", action="store_true", help="replay steps from a CUDA graph: the device's time without the host's")
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
     add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
     add("--out", type=Path, metavar="FILE", help="write the figures as JSON too")
@@ -83,7 +85,7 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
     sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
     rows = speed.time_steps(
         row, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
-        track=tracked, **settings, **sparsity,
+        captured=arguments.captured, track=tracked, **settings, **sparsity,
     )  # fmt: skip
     title = f"A training step of {arguments.net or row.net}, batch {arguments.batch_size}, on {hardware(device)}"
     table = _table(title, "objective", "topology", "ms", "ratio", "middle half")
@@ -92,7 +94,12 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
         table.add_row(r["objective"], r["topology"], f"{r['milliseconds']:.2f}", f"{r['ratio']:.3f}", middle)
     Console().print(table)
     print(f"ratio: to the first line, median over {arguments.rounds} rounds of {arguments.steps} steps in turn")
-    counts = {"steps": arguments.steps, "rounds": arguments.rounds, "batch_size": arguments.batch_size}
+    counts = {
+        "captured": arguments.captured,
+        "steps": arguments.steps,
+        "rounds": arguments.rounds,
+        "batch_size": arguments.batch_size,
+    }
     return counts | {"precision": arguments.precision, "train": rows}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -50,14 +51,18 @@ def time_steps(
     device: torch.device,
     steps: int = 10,
     rounds: int = 8,
+    captured: bool = False,
     track: Track = lambda items, _: items,
     **rest: Any,
 ) -> list[dict[str, Any]]:
     """Milliseconds a step of each (objective, topology), in its last epoch, where every term is switched on.
 
     In each round every contender takes so many steps in turn; a ratio is the median over rounds of the contender's time
-    by that of the first one in the same round, so that what the machine does besides hits both.
+    by that of the first one in the same round, so that what the machine does besides hits both. With `captured` a step
+    is replayed from a CUDA graph: what the device has to do, whatever the host needs to ask for it.
     """
+    if captured and device.type != "cuda":
+        raise ValueError(f"only a step on a CUDA device can be captured, not on {device}")
     trainings: list[tuple[tuple[str, str], Training]] = []
     for objective, topology in contenders:
         needs = "outliers" in build.signature(build.pick(build.TABLES["objective"], objective, "objective"))
@@ -68,16 +73,22 @@ def time_steps(
     times: dict[tuple[str, str], list[float]] = {name: [] for name, _ in trainings}
     batch = {name: next(iter(training.batches.epoch(0))) for name, training in trainings}
 
-    def walk(name: tuple[str, str], training: Training, count: int) -> None:
-        for _ in range(count):
-            training.step(*batch[name], training.epochs - 1, 1e-3)
-
-    for name, training in trainings:  # queues, buffers and libraries warm up
+    walks: dict[tuple[str, str], Callable[[], object]] = {}
+    for name, training in trainings:
         training.model.train()
-        walk(name, training, 3)
+        walks[name] = partial(training.step, *batch[name], training.epochs - 1, 1e-3)
+        for _ in range(3):  # queues, buffers and libraries warm up
+            walks[name]()
+        if captured:
+            walks[name] = _captured(walks[name])
+
+    def walk(step: Callable[[], object]) -> None:
+        for _ in range(steps):
+            step()
+
     for _ in track(list(range(rounds)), "timing"):
-        for name, training in trainings:
-            times[name].append(_seconds(lambda n=name, t=training: walk(n, t, steps), device) / steps)
+        for name, step in walks.items():
+            times[name].append(_seconds(partial(walk, step), device) / steps)
     first = times[trainings[0][0]]
     rows = []
     for objective, topology in times:
@@ -86,6 +97,19 @@ def time_steps(
         row_of = {"objective": objective, "topology": topology, "milliseconds": 1000 * median(own)}
         rows.append(row_of | {"ratio": middle, "ratio_low": low, "ratio_high": high})
     return rows
+
+
+def _captured(step: Callable[[], object]) -> Callable[[], object]:
+    """The step as a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # what is allocated at first use must not be part of the graph
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 def time_scores(

@@ -50,11 +50,14 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     some = next(iter(methods.values()))[0]
     sets = list(next(iter(some["detectors"].values()))["sets"])
     groups = [group for group in ("near", "far") if group in next(iter(some["detectors"].values()))]
-    table = _table("Unknown inputs: AUROC % (higher is better) / FPR-95 % (lower is better)")
-    table.add_column("detector")
-    table.add_column("method")
+    # Two lines a cell where one would not fit.
+    stacked = len(sets) + len(groups) > 5 or any(len(runs) > 1 for runs in methods.values())
+    separator, word = ("\n", "above") if stacked else ("/", "/")
+    table = _table(f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)")
+    table.add_column("detector", no_wrap=True)
+    table.add_column("method", overflow="fold")
     for name in sets:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for group in groups:
         table.add_column(f"{group}\nmean", justify="right", style="bold")
     detectors = list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run["detectors"]))
@@ -64,14 +67,13 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             if not scored:
                 cells = ["-"] * (len(sets) + len(groups))
             else:
-                cells = [_cell([s["sets"][name] for s in scored]) for name in sets]
-                cells += [_cell([s[group] for s in scored]) for group in groups]
+                cells = [_cell([s["sets"][name] for s in scored], separator) for name in sets]
+                cells += [_cell([s[group] for s in scored], separator) for group in groups]
             last = method == list(methods)[-1]
             table.add_row(detector, method, *cells, end_section=last)
     return table
 
 
-def _cell(rows: Sequence[Mapping[str, float]]) -> str:
+def _cell(rows: Sequence[Mapping[str, float]], separator: str) -> str:
     auroc, fpr = ([row[name] for row in rows] for name in ("auroc", "fpr95"))
-    separator = "\n" if len(rows) > 1 else "/"
     return f"{spread(auroc)}{separator}{spread(fpr)}"
