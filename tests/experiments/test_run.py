@@ -213,3 +213,40 @@ def test_results_do_not_depend_on_what_was_drawn_before(bench, tmp_path):
     torch.manual_seed(2)
     run(recipe(bench), tmp_path / "b", bench, say=quiet)
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("objective", "topology", "options"),
+    [
+        ("vos", "rigl", {"start_share": 0.2, "queue": 64}),
+        ("eow-softmax", "rigl", {"start_share": 0.2, "steps": 2, "replay": 64}),
+        ("hod", "set", {}),
+        ("dac", "rigl", {"quiet_epochs": 1}),
+        ("moon-logitnorm", "granet", {"quiet_epochs": 1}),
+        ("mixup", "snfs", {}),
+        ("cigl", "snip", {}),
+        ("regmixup", "sup-tickets", {}),
+    ],
+)
+def test_rivals_resume_bit_for_bit_with_their_queues_and_buffers(data_root, tmp_path, objective, topology, options):
+    outliers = "notmnist" if objective == "hod" else ""
+    bench = Bench.open(data_root, "mnist", outliers=outliers)
+    recipe = build.recipe(
+        bench.row, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm", sparsity=0.8,
+        epochs=5, batch_size=64, delta_t_steps=2,
+    )  # fmt: skip
+
+    class Stop(Exception):
+        pass
+
+    def stop(record):
+        if record["epoch"] == 3:  # the checkpoint of the third epoch is the last one written
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(recipe, tmp_path / "stopped", bench, checkpoint_seconds=0, say=lambda _: None, on_epoch=stop)
+    resumed = run(recipe, tmp_path / "stopped", bench, checkpoint_seconds=0, say=lambda _: None)
+    whole = run(recipe, tmp_path / "whole", bench, say=lambda _: None)
+    assert resumed["model_sha256"] == whole["model_sha256"]
+    assert resumed["known"] == whole["known"]
+    assert whole["density"] == pytest.approx(0.2, abs=0.01)
