@@ -115,7 +115,7 @@ def test_detectors_by_name():
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_is_built_from_a_recipe(name):
-    needs = "outliers" in build.signature(OBJECTIVES[name])
+    needs = "outliers" in OBJECTIVES[name].takes()
     recipe = build.recipe(ROW, name, outliers="photos" if needs else "", epochs=20)
     images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
     training = build.training(recipe, ROW, images, "cpu", images if needs else None)

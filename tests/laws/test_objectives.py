@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from moon import Dense, DropSchedule, RigL, WeightVote, open_head
-from moon.experiments import build
 from moon.objectives import OBJECTIVES, Vos
 from moon.sparse import TOPOLOGIES, sparse_weights
 from moon.sparse.sup_tickets import TicketSchedule
@@ -29,7 +28,7 @@ def made(small_net):
         torch.manual_seed(0)
         kind = OBJECTIVES[name]
         values = FACTS | SMALL | {"outliers": outliers}
-        objective = kind.for_run(**{key: values[key] for key in build.signature(kind) if key in values})
+        objective = kind.for_run(**{key: values[key] for key in kind.takes() if key in values})
         model = small_net()
         return objective, open_head(model) if objective.extra_logits else model
 
@@ -225,7 +224,7 @@ def test_a_model_without_the_unknown_output_is_refused(name, made, small_net):
 
 @EVERY
 def test_every_option_can_be_named(name):
-    for key, parameter in build.signature(OBJECTIVES[name]).items():
+    for key, parameter in OBJECTIVES[name].takes().items():
         is_option = isinstance(parameter.default, (int, float, str, bool))
         assert is_option or key in (*FACTS, "outliers", "inner"), key
 

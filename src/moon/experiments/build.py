@@ -94,7 +94,7 @@ def recipe(
         benchmark=row.name,
         net=row.net if net is None else net,
         objective=objective,
-        objective_options=tuple(_options(signature(kind), options, objective).items()),
+        objective_options=tuple(_options(kind.takes(), options, objective).items()),
         topology=topology,
         sparsity=0.0 if topology == "dense" else sparsity,
         pattern=pattern,
@@ -113,7 +113,7 @@ def recipe(
 
 def _check(recipe: Recipe, row: Benchmark) -> None:
     """Make of the recipe what can be made of it without data."""
-    needs = "outliers" in signature(pick(OBJECTIVES, recipe.objective, "objective"))
+    needs = "outliers" in pick(OBJECTIVES, recipe.objective, "objective").takes()
     if needs and not recipe.outliers:
         raise ValueError(
             f"objective '{recipe.objective}' learns from images that are known to be of no known class; "
@@ -134,12 +134,6 @@ def _check(recipe: Recipe, row: Benchmark) -> None:
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern; leave out --pattern {recipe.pattern}")
     loss(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
-
-
-def signature(kind: Any) -> Mapping[str, inspect.Parameter]:
-    """What an objective is made of: its own `for_run`'s parameters, or its constructor's."""
-    has_own = "for_run" in vars(kind)
-    return inspect.signature(kind.for_run if has_own else kind).parameters
 
 
 def _options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:
@@ -170,7 +164,7 @@ def loss(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | None = N
     }
     if outliers is not None:
         facts |= {"outliers": outliers[0], "outlier_classes": outliers[1]}
-    asked = {name: facts[name] for name in signature(kind) if name in facts}
+    asked = {name: facts[name] for name in kind.takes() if name in facts}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("objective", recipe.seed))
         return kind.for_run(**asked, **dict(recipe.objective_options))

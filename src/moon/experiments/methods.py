@@ -41,7 +41,8 @@ def _method(kind: str, name: str, entry: Any) -> Method:
     found = _FIRST_LINE.fullmatch(first)
     if found is None:
         raise ValueError(f"{name}: its first line must be 'Title (Paper Year): what it is', not '{first}'")
-    takes = build.signature(entry) if kind == "objective" else inspect.signature(entry).parameters
+    said = getattr(entry, "takes", None)  # objectives say what they are made of
+    takes = inspect.signature(entry).parameters if said is None else said()
     options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
     facts = tuple(key for key, p in takes.items() if p.default is p.empty)
     return Method(

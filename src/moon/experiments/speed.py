@@ -65,7 +65,7 @@ def time_steps(
         raise ValueError(f"only a step on a CUDA device can be captured, not on {device}")
     trainings: list[tuple[tuple[str, str], Training]] = []
     for objective, topology in contenders:
-        needs = "outliers" in build.signature(build.pick(build.TABLES["objective"], objective, "objective"))
+        needs = "outliers" in build.pick(build.TABLES["objective"], objective, "objective").takes()
         recipe = build.recipe(row, objective, topology=topology, outliers="noise" if needs else "", **rest)
         data = _noise(row, max(recipe.batch_size, 256))
         strange = _noise(row, 512, seed=1) if needs else None

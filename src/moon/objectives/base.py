@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
+from inspect import Parameter, signature
 from operator import add
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
@@ -35,6 +36,7 @@ class Objective(nn.Module, ABC):
     extra_logits: ClassVar[int] = 0  # outputs it needs beyond the K known classes
     rates: ClassVar[str] = "plain"  # the learning rates that belong to the method
     vote_share: ClassVar[float] = 0.0  # the share of epochs that vote, if that belongs to the method
+    parts: ClassVar[Mapping[str, Callable[..., object]]] = {}  # arguments that are objects, and what makes them
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,13 +51,26 @@ class Objective(nn.Module, ABC):
         return reduce(add, self.terms(model, x, y, epoch=epoch).values())
 
     @classmethod
-    def for_run(cls, *_: Any, **values: Any) -> Self:
-        """Made of the facts of a run that it asks for by name, and of its options, which have scalar defaults.
+    def takes(cls) -> dict[str, Parameter]:
+        """What it is made of in a run: the parameters of its constructor, those of a part in the part's place.
 
-        The facts are `epochs`, `num_known`, `num_features` and, of a set of outliers, `outliers` (a `Draw`) and
-        `outlier_classes`. A subclass whose constructor takes objects says here how they are made from scalars.
+        Parameters with a scalar default are its options. Those without are facts of the run: `epochs`, `num_known`,
+        `num_features` and, of a set of outliers, `outliers` (a `Draw`) and `outlier_classes`.
         """
-        return cls(**values)
+        made = dict(signature(cls).parameters)
+        for name, make in cls.parts.items():
+            del made[name]
+            made |= signature(make).parameters
+        return made
+
+    @classmethod
+    def for_run(cls, **values: Any) -> Self:
+        """Made of the facts and options that it takes."""
+        parts = {
+            name: make(**{key: values.pop(key) for key in signature(make).parameters if key in values})
+            for name, make in cls.parts.items()
+        }
+        return cls(**parts, **values)
 
     def log(self, epoch: int) -> dict[str, float]:
         """Named values worth a column in the training log."""

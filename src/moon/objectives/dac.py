@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from functools import partial
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -19,22 +20,11 @@ class Dac(Objective):
     """
 
     extra_logits = 1
+    parts: ClassVar = {"price": partial(AutoWeight, quiet_epochs=10)}
 
     def __init__(self, price: AutoWeight) -> None:
         super().__init__()
         self.price = price
-
-    @classmethod
-    def for_run(
-        cls,
-        *,
-        epochs: int,
-        quiet_epochs: int = 10,
-        final: float = 1.0,
-        init_factor: float = 64.0,
-        smoothing: float = 0.05,
-    ) -> Self:
-        return cls(AutoWeight(epochs, quiet_epochs, final, init_factor, smoothing))
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
         check_open(model, self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Self
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
@@ -35,24 +35,13 @@ class Moon(Objective):
     """
 
     extra_logits, rates, vote_share = 1, "moon", 0.2
+    parts: ClassVar = {"weight": AutoWeight}
 
     def __init__(self, weight: AutoWeight | float) -> None:
         super().__init__()
         if not isinstance(weight, AutoWeight) and not 0 <= weight < inf:
             raise ValueError(f"the weight w must be at least 0 and finite, not {weight}")
         self.weight = weight
-
-    @classmethod
-    def for_run(
-        cls,
-        *,
-        epochs: int,
-        quiet_epochs: int = 5,
-        final: float = 1.0,
-        init_factor: float = 64.0,
-        smoothing: float = 0.05,
-    ) -> Self:
-        return cls(AutoWeight(epochs, quiet_epochs, final, init_factor, smoothing))
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
         check_open(model, self)
