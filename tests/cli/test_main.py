@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -288,3 +290,75 @@ def test_outliers_and_tuning_from_the_command_line(moon, tmp_path):
     fails(moon("score", "run", "--near", "notmnist"), 2, "'notmnist' is trained or tuned with")
     # Going on with other outliers is refused: they are part of what the run is trained on.
     fails(moon(*plain, "--objective", "hod", "--outliers", "fashionmnist", "--out", "run"), 2, "another recipe")
+
+
+GRID = ("grid", "mnist", "--net", "lenet-norm", "--epochs", "2", "--batch-size", "64", "--threads", "1", "--jobs", "2")
+
+
+def test_grid_plans_runs_and_sums_up(moon, tmp_path):
+    axes = ("--objective", "cross-entropy", "mixup", "--seed", "0", "1", "--detector", "msp", "ebo")
+    code, out, _ = moon(*GRID, *axes, "--plan")
+    assert code == 0
+    assert "4 runs in runs/grid: 0 done, 0 running, 4 waiting, 0 failed" in out
+    code, out, _ = moon(*GRID, *axes)
+    assert code == 0
+    assert out.count("done   mnist-rigl95-") == 4
+    assert "all 4 runs are done" in out
+    assert "mixup" in out
+    table = (tmp_path / "runs" / "grid" / "results.csv").read_text().splitlines()
+    assert len(table) == 1 + 4 * 2 * (3 + 2)  # runs, detectors, sets and means
+    assert "4 done" in moon(*GRID, *axes, "--plan")[1]
+
+
+def test_grid_says_what_failed(moon):
+    code, out, err = moon(*GRID, "--objective", "cross-entropy", "--lr", "1e20", "--detector", "none")
+    assert code == 2
+    assert "failed" in out
+    assert "not finite" in err
+    assert "1 of 1 runs are not done" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("mnst",), "did you mean 'mnist'"),
+        (("mnist", "--objective", "mooon"), "did you mean 'moon'"),
+        (("mnist", "--detector", "mps"), "did you mean 'msp'"),
+        (("mnist", "--set", "final"), "--set takes NAME=VALUE"),
+        (("mnist", "--set", "finale=1"), "did you mean 'final'"),
+        (("compare.toml",), "cannot be read"),
+        (("compare.toml", "--seed", "1"), "says all of the grid"),
+    ],
+)
+def test_grid_refuses_what_it_cannot_do(moon, arguments, what):
+    fails(moon("grid", *arguments), 2, what)
+
+
+def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "moon",
+        *GRID[:-2],
+        "--jobs",
+        "1",
+        "--objective",
+        "cross-entropy",
+        "--epochs",
+        "12",
+    ]
+    command += ["--seed", "0", "1", "--detector", "msp", "--checkpoint-seconds", "0"]
+    settings = {"cwd": tmp_path, "env": os.environ | {"MOON_DATA": str(data_root)}, "text": True}
+    driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, **settings)
+    while not list(tmp_path.glob("runs/grid/*/checkpoints/0*")):
+        time.sleep(0.05)
+        assert driver.poll() is None
+    driver.send_signal(signal.SIGINT)
+    _, err = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "the same command goes on" in err
+    assert "Traceback" not in err
+    done = subprocess.run(command, capture_output=True, check=False, **settings)
+    assert done.returncode == 0, done.stderr
+    assert "all 2 runs are done" in done.stdout

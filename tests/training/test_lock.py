@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from moon.training import RunLocked, locked
+from moon.training import RunLocked, is_locked, locked
 
 
 def test_a_second_process_is_refused(tmp_path):
@@ -25,3 +25,14 @@ def test_it_is_free_again_afterwards(tmp_path):
         pass
     with locked(tmp_path):
         pass
+
+
+def test_whether_it_is_held_can_be_asked(tmp_path):
+    assert not is_locked(tmp_path / "nowhere")
+    assert not is_locked(tmp_path)
+    with locked(tmp_path):
+        assert is_locked(tmp_path)
+        assert not is_locked(tmp_path, "job")
+        with locked(tmp_path, "job"):
+            assert is_locked(tmp_path, "job")
+    assert not is_locked(tmp_path)

@@ -23,6 +23,13 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
 
 
+def local_device() -> str | None:
+    """The GPU of this process among those that torchrun started, or None to choose as usual."""
+    if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return None
+
+
 def whole(text: str) -> int:
     """The type of arguments that are counts."""
     number = int(text)

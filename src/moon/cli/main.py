@@ -8,11 +8,19 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from moon import __version__
-from moon.cli import bench, data, demo, methods, score, train
+from moon.cli import bench, data, demo, grid, methods, score, train
 from moon.data import DataError
 from moon.training import DamagedCheckpoint, Diverged, RunLocked
 
-VERBS = {"demo": demo, "train": train, "score": score, "methods": methods, "bench": bench, "data": data}
+VERBS = {
+    "demo": demo,
+    "train": train,
+    "score": score,
+    "grid": grid,
+    "methods": methods,
+    "bench": bench,
+    "data": data,
+}
 
 # The first that fits counts: a DataError is a ValueError too.
 EXIT_CODES: dict[type[Exception], int] = {

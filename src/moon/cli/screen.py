@@ -20,6 +20,7 @@ from moon.experiments.run import run
 from moon.experiments.score import Scores
 from moon.experiments.tables import known_table, unknown_table
 from moon.training import Training
+from moon.training.ranks import Ranks
 
 REFRESH_SECONDS = 0.3  # reading the loss waits for the device
 
@@ -30,11 +31,19 @@ def tracked(items: list, what: str) -> Iterable:
 
 
 def train_on_screen(
-    recipe: Recipe, folder: Path, bench: Bench, device: torch.device, checkpoint_seconds: float = 30.0
+    recipe: Recipe,
+    folder: Path,
+    bench: Bench,
+    device: torch.device,
+    checkpoint_seconds: float = 30.0,
+    ranks: Ranks | None = None,
 ) -> dict[str, Any]:
-    """`run` with a progress bar."""
+    """`run` with a progress bar; of several processes only the first one shows it."""
+    settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
+    if ranks is not None and not ranks.is_first:
+        return run(recipe, folder, bench, **settings)
     with _progress(recipe) as callbacks:
-        return run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds, **callbacks)
+        return run(recipe, folder, bench, **settings, **callbacks)
 
 
 @contextmanager

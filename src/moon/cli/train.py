@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moon.cli.arguments import add_data, add_device, device_of, whole
+from moon.cli.arguments import add_data, add_device, device_of, local_device, whole
 from moon.cli.screen import train_on_screen
 from moon.data import BENCHMARKS, benchmark
 from moon.experiments import build
 from moon.experiments.bench import Bench
+from moon.training.ranks import Ranks
 
 EXAMPLES = """
 examples:
@@ -18,6 +19,7 @@ examples:
   moon train cifar10 --objective cross-entropy --rates moon --vote 0.2     the control
   moon train cifar10 --set final=2 --set quiet_epochs=3                    options of the objective
   moon train cifar10 --topology rigl --pattern 2:4                         a pattern that hardware runs
+  torchrun --nproc-per-node 4 -m moon train cifar10                        four processes train as one
   moon train digits --objective outlier-exposure --outliers photos         with images of no known class
 """
 
@@ -77,10 +79,13 @@ def act(arguments: argparse.Namespace) -> None:
         precision=arguments.precision,
         seed=arguments.seed,
     )
-    device = device_of(arguments.device)
+    device = device_of(arguments.device or local_device())
+    ranks = Ranks.join(device)
     folder = arguments.out or Path("runs", recipe.name)
     bench = Bench.open(arguments.data, arguments.benchmark, outliers=arguments.outliers)
-    result = train_on_screen(recipe, folder, bench, device, arguments.checkpoint_seconds)
+    result = train_on_screen(recipe, folder, bench, device, arguments.checkpoint_seconds, ranks)
+    if not ranks.is_first:
+        return
     known = result["known"]
     print(
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "

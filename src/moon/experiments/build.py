@@ -31,6 +31,7 @@ from moon.sparse import (
 )  # fmt: skip
 from moon.sparse.pattern import ANYWHERE, Anywhere
 from moon.training import CosineRate, Training
+from moon.training.ranks import Ranks
 from moon.words import nearest
 
 TABLES: dict[str, Mapping[str, Any]] = {
@@ -255,8 +256,9 @@ def training(
     train: DataSet,
     device: torch.device | str,
     outliers: DataSet | None = None,
+    ranks: Ranks | None = None,
 ) -> Training:
-    """Everything of a run, ready to start."""
+    """Everything of a run, ready to start; of several processes each takes its part of every batch."""
     batches = training_batches(recipe, benchmark, train, device)
     model = network(recipe, benchmark, device)
     _try_out(model, recipe, benchmark)
@@ -283,6 +285,7 @@ def training(
         vote_every=recipe.vote_every,
         precision=getattr(torch, recipe.precision),
         seed=recipe.seed,
+        ranks=ranks,
     )
 
 

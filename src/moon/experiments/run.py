@@ -30,6 +30,7 @@ from moon.metrics import accuracy, brier, ece, nll
 from moon.training import Checkpoints, DamagedCheckpoint, Training, locked
 from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json, write_text
 from moon.training.loop import Record
+from moon.training.ranks import Ranks
 
 WATCHED = 256  # images of each unknown set looked at after each epoch: logged, never used
 
@@ -131,23 +132,30 @@ def run(
     on_step: Callable[[int, int, Callable[[], float]], object] | None = None,
     on_epoch: Callable[[Record], object] | None = None,
     on_start: Callable[[Training], object] | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, Any]:
     """Train the recipe in its folder, or go on from its last checkpoint, and return the result.
 
-    A finished run is only read. `on_start` sees the training before its first step.
+    A finished run is only read. `on_start` sees the training before its first step. Of several processes (`ranks`) the
+    first one writes; the others train with it and return what they read of the result.
     """
+    ranks = ranks or Ranks()
+    if not ranks.is_first:
+        return _follow(recipe, folder, bench, ranks, device)
     with locked(folder):
         if (folder / "result.json").exists():
+            ranks.wait()
             _claim(folder, recipe, bench)
             return load_result(folder)
         torch.backends.cudnn.deterministic = True  # a resumed run is bit-identical on a GPU too
         # Refuses before it is written.
-        training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers)
+        training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers, ranks)
         _claim(folder, recipe, bench)
         checkpoints = Checkpoints(folder / "checkpoints")
         if (found := checkpoints.latest(say)) is not None:
             training.load_state_dict(found[1])
             say(f"going on from epoch {training.next_epoch} of {recipe.epochs}")
+        ranks.wait()  # the others read the same checkpoint
         if on_start is not None:
             on_start(training)
         log = Log(folder, training.next_epoch)
@@ -181,7 +189,21 @@ def run(
             "hardware": hardware(device),
         }
         write_json(folder / "result.json", result)
+        ranks.wait()
         return result
+
+
+def _follow(recipe: Recipe, folder: Path, bench: Bench, ranks: Ranks, device: torch.device | str) -> dict[str, Any]:
+    """The part of a process that does not write: train from the same checkpoint as the first one."""
+    torch.backends.cudnn.deterministic = True
+    training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers, ranks)
+    ranks.wait()
+    if not (folder / "result.json").exists():
+        if (found := Checkpoints(folder / "checkpoints").latest(lambda _: None)) is not None:
+            training.load_state_dict(found[1])
+        training.run()
+        ranks.wait()
+    return load_result(folder)
 
 
 def _claim(folder: Path, recipe: Recipe, bench: Bench) -> None:

@@ -6,9 +6,11 @@ scores.npz    the scores themselves, `<detector>/<set>`, for pictures and furthe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -52,9 +54,12 @@ def score_run(
     detectors: Iterable[str] | None = None,
     *,
     device: torch.device | str = "cpu",
+    skip_unfit: bool = False,
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
     """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data.
+
+    With `skip_unfit` those that were named and do not fit are left out, too.
 
     Where the bench has validation unknowns, options of detectors are chosen by them first, and the search is recorded.
     """
@@ -105,7 +110,7 @@ def score_run(
                 key: detector.score(evidence(detector, key, data)).cpu().numpy() for key, data in sets.items()
             }
         except ValueError as error:
-            if detectors is not None:
+            if detectors is not None and not skip_unfit:
                 raise
             left_out[name] = str(error)
 
@@ -124,6 +129,20 @@ def score_run(
         flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
         write_whole(folder / "scores.npz", lambda partial: _save_arrays(partial, flat))
     return result, scores
+
+
+def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:
+    """What `score_run` wrote, or None where there is nothing whole."""
+    try:
+        result = json.loads((folder / "scores.json").read_text())
+        scores: Scores = {name: {} for name in result["detectors"]}
+        with np.load(folder / "scores.npz") as file:
+            for key in file.files:
+                name, _, of = key.partition("/")
+                scores[name][of] = file[key]
+        return result, scores
+    except (OSError, ValueError, KeyError, BadZipFile):
+        return None
 
 
 def _table(by_set: dict[str, NDArray], near: tuple[str, ...], far: tuple[str, ...]) -> dict[str, Any]:

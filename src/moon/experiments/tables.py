@@ -74,6 +74,32 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     return table
 
 
+def summary_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """A line a method and detector: how many runs, accuracy, ECE, and the near and far means of AUROC."""
+    table = _table("Runs, known inputs, and AUROC % of unknown ones (higher is better)")
+    for heading in ("method", "detector", "runs", "accuracy %", "ECE", "near", "far"):
+        is_word = heading in ("method", "detector")
+        table.add_column(heading, justify="left" if is_word else "right", overflow="fold")
+    for method, runs in methods.items():
+        known = [run["known"] for run in runs]
+        head = [
+            method,
+            str(len(runs)),
+            spread([k["accuracy"] for k in known]),
+            spread([k["ece"] for k in known], 3, 1.0),
+        ]
+        detectors = list(dict.fromkeys(d for run in runs for d in run["detectors"]))
+        for number, detector in enumerate(detectors):
+            scored = [run["detectors"][detector] for run in runs if detector in run["detectors"]]
+            means = [
+                spread([s[group]["auroc"] for s in scored]) if all(group in s for s in scored) else "-"
+                for group in ("near", "far")
+            ]
+            name, *known_cells = head if number == 0 else [""] * len(head)
+            table.add_row(name, detector, *known_cells, *means, end_section=number == len(detectors) - 1)
+    return table
+
+
 def _cell(rows: Sequence[Mapping[str, float]], separator: str) -> str:
     auroc, fpr = ([row[name] for row in rows] for name in ("auroc", "fpr95"))
     return f"{spread(auroc)}{separator}{spread(fpr)}"

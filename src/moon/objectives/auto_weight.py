@@ -16,6 +16,7 @@ class AutoWeight(nn.Module):
     """
 
     beta: Tensor
+    averages = ("beta",)  # what several processes make one of, weighted by their shares of the batch
 
     def __init__(
         self,

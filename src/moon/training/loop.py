@@ -14,6 +14,7 @@ from moon.chance import derive
 from moon.objectives import Objective
 from moon.sparse import Topology
 from moon.training.checkpoint import Checkpoints
+from moon.training.ranks import Ranks
 from moon.training.vote import WeightVote
 
 Record = dict[str, float | int | None]
@@ -52,9 +53,12 @@ class Training:
         vote_every: int = 1,
         precision: torch.dtype = torch.float32,
         seed: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
         self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
+        self.ranks = ranks or Ranks()
+        self.ranks.share_norms(model)
         self.precision, self.vote_from, self.vote_every = precision, vote_from, vote_every
         self.vote = None if vote_from is None else WeightVote(model)
         self.next_epoch = 0
@@ -102,18 +106,35 @@ class Training:
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
-        return self.vote.elect(self.batches.epoch(self.epochs))
+        return self.vote.elect(self.ranks.part(x, y)[1] for x, y in self.batches.epoch(self.epochs))
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
-        """One training step; the loss stays on the device, and nothing waits for it."""
+        """One training step; the loss stays on the device, and nothing waits for it.
+
+        Of several processes each takes its part of the batch, and all take the step of the whole.
+        """
+        share, (x, y) = self.ranks.part(x, y)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
             loss = self.objective(self.model, x, y, epoch=epoch)
         self.optimizer.zero_grad()
+        if self.ranks.count > 1:
+            loss = loss * share
         loss.backward()
+        loss = loss.detach()
+        if self.ranks.count > 1:
+            self._merge(loss, share)
         self.topology.step()
-        return loss.detach()
+        return loss
+
+    def _merge(self, loss: Tensor, share: float) -> None:
+        """Make loss, gradients and the averages of the objective those of the whole batch."""
+        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
+        averages = [buffer for module in self.objective.modules() for buffer in _averages(module)]
+        for buffer in averages:
+            buffer.mul_(share)
+        self.ranks.sum([loss, *(p.grad for p in parameters if p.grad is not None), *averages])
 
     def _votes(self, epoch: int) -> bool:
         late = -1 if self.vote_from is None else epoch - self.vote_from
@@ -139,6 +160,7 @@ class Training:
             first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
             if on_step is not None:
                 on_step(epoch, step, loss.item)
+        self.ranks.check_agreement(self.topology.masks)
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
             first_bad.clamp_(max=steps - 1)  # the last step's update
         if (bad := int(first_bad)) < steps:
@@ -177,3 +199,8 @@ class Training:
         if self.vote is not None:
             self.vote.load_state_dict(state["vote"])
         self.next_epoch = state["next_epoch"]
+
+
+def _averages(module: nn.Module) -> list[Tensor]:
+    """Buffers that are linear in what a batch shows, so that their mean over processes is that of the whole batch."""
+    return [module.get_buffer(name) for name in getattr(module, "averages", ())]

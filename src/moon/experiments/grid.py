@@ -1,0 +1,362 @@
+"""Many runs, each done exactly once: which there are, how they stand, and doing what is missing.
+
+A grid is a folder of run folders, named after their recipes. It has no state of its own: what is done, running or
+failed is read from the run folders, so any number of drivers may work on one grid, and any of them may be killed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol
+
+from moon.data import benchmark
+from moon.experiments import build
+from moon.experiments.recipe import Recipe
+from moon.experiments.run import read_log
+from moon.experiments.score import read_scores
+from moon.experiments.worker import JOB
+from moon.training import is_locked
+from moon.training.checkpoint import write_json
+from moon.words import nearest
+
+# What a grid may vary, by the words of `moon train`: what `build.recipe` calls it, and its type.
+AXES: dict[str, tuple[str, type]] = {
+    "benchmark": ("benchmark", str),
+    "objective": ("objective", str),
+    "topology": ("topology", str),
+    "sparsity": ("sparsity", float),
+    "pattern": ("pattern", str),
+    "allocation": ("allocation", str),
+    "net": ("net", str),
+    "outliers": ("outliers", str),
+    "rates": ("rates", str),
+    "lr": ("lr", float),
+    "vote": ("vote_share", float),
+    "weight_decay": ("weight_decay", float),
+    "delta_t": ("delta_t_steps", int),
+    "drop": ("drop_fraction", float),
+    "t_end": ("t_end_share", float),
+    "epochs": ("epochs", int),
+    "batch_size": ("batch_size", int),
+    "precision": ("precision", str),
+    "seed": ("seed", int),
+}
+
+
+def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
+    """Every combination of the values of the axes, once; `set` is a mapping of the objective's options."""
+    for word in axes:
+        if word not in AXES and word != "set":
+            raise ValueError(f"a grid has no '{word}'{nearest(word, [*AXES, 'set'])}; known: {', '.join(AXES)}, set")
+    options = axes.get("set", {})
+    if not isinstance(options, Mapping):
+        raise ValueError(f"'set' must be a table of options, such as set.final = 2, not {options!r}")
+    words = [word for word in axes if word != "set"]
+    values = [_several(axes[word]) for word in words] + [_several(value) for value in options.values()]
+    kinds = {
+        name: build.pick(build.TABLES["objective"], name, "objective")
+        for name in _several(axes.get("objective", "moon"))
+    }
+    has = {name: [key for key, p in kind.takes().items() if p.default is not p.empty] for name, kind in kinds.items()}
+    known = list(dict.fromkeys(key for keys in has.values() for key in keys))
+    for key in options:
+        if key not in known:
+            names = ", ".join(known) or "none"
+            raise ValueError(f"no objective of the grid has an option '{key}'{nearest(key, known)}; known: {names}")
+    found: dict[str, Recipe] = {}
+    for choice in product(*values):
+        given = {AXES[word][0]: _typed(word, value) for word, value in zip(words, choice, strict=False)}
+        chosen = dict(zip(options, choice[len(words) :], strict=True))
+        # Of several objectives each takes the options it has.
+        chosen = {key: value for key, value in chosen.items() if key in has[given.get("objective", "moon")]}
+        if "benchmark" not in given:
+            raise ValueError("a grid needs at least one benchmark")
+        row = benchmark(root, given.pop("benchmark"))
+        recipe = build.recipe(row, options=chosen, **given)
+        found[recipe.name] = recipe  # dense networks of several sparsities are one
+    return list(found.values())
+
+
+def read_file(root: Path, path: Path) -> list[Recipe]:
+    """The recipes of a grid file: TOML whose keys are the axes, and blocks `[[runs]]` that add to or replace them."""
+    try:
+        common = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: is no TOML ({error})") from None
+    blocks = common.pop("runs", [{}])
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise ValueError(f"{path}: 'runs' must be blocks that begin with [[runs]]")
+    found: dict[str, Recipe] = {}
+    for number, block in enumerate(blocks, start=1):
+        try:
+            found |= {recipe.name: recipe for recipe in recipes(root, common | block)}
+        except ValueError as error:
+            where = f"{path}, block {number} of [[runs]]" if block else str(path)
+            raise type(error)(f"{where}: {error}") from None
+    return list(found.values())
+
+
+def _typed(word: str, value: Any) -> Any:
+    kind = AXES[word][1]
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        called = {int: "a whole number", float: "a number", str: "a word"}[kind]
+        raise ValueError(f"'{word}' must be {called}, not {value!r}")
+    return value
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
+    """A label for each recipe, by its name, as short as tells the methods apart, whatever the seed."""
+    recipes = list(recipes)
+    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]
+    order = first + [f.name for f in fields(Recipe) if f.name not in (*first, "seed")]
+    methods = {recipe.name: replace(recipe, seed=0) for recipe in recipes}
+
+    def label(method: Recipe, shown: list[str]) -> str:
+        words = [_word(name, getattr(method, name)) for name in shown]
+        return " ".join(word for word in words if word)
+
+    shown = ["objective"]
+    for name in order:
+        made = {method: label(method, shown) for method in methods.values()}
+        tied = [method for method in made if list(made.values()).count(made[method]) > 1]
+        if len({getattr(method, name) for method in tied}) > 1 and name not in shown:
+            shown = sorted([*shown, name], key=order.index)
+    return {name: label(method, shown) for name, method in methods.items()}
+
+
+def _word(name: str, value: Any) -> str:
+    if name == "objective_options":
+        return " ".join(f"{key}={item}" for key, item in value)
+    if name == "sparsity":
+        return f"{100 * value:g}%"
+    if isinstance(value, str):
+        return value
+    return f"{name}={value:g}"
+
+
+class State(StrEnum):
+    DONE = "done"
+    RUNNING = "running"
+    WAITING = "waiting"
+    FAILED = "failed"  # of the user's making: not tried again by itself
+
+
+@dataclass
+class Job:
+    """One run of a grid."""
+
+    recipe: Recipe
+    folder: Path
+    tries: int = 0
+    problem: str = ""  # what the machine did to it last
+
+    @property
+    def failure(self) -> Path:
+        return self.folder / "failure.json"
+
+    def state(self) -> State:
+        if is_done(self.folder):
+            return State.DONE
+        if self.failure.exists():
+            return State.FAILED
+        held = is_locked(self.folder) or is_locked(self.folder, JOB)
+        return State.RUNNING if held else State.WAITING
+
+    def why(self) -> str:
+        """What went wrong, in a line."""
+        try:
+            return json.loads(self.failure.read_text())["message"]
+        except (OSError, ValueError, KeyError):
+            return self.problem
+
+    def epochs_done(self) -> int:
+        return self.recipe.epochs if (self.folder / "result.json").exists() else len(read_log(self.folder))
+
+    def seconds(self) -> float:
+        """Spent on the epochs that are done."""
+        return sum(line["seconds"] for line in read_log(self.folder))
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the run is trained and what was asked for after it is there; `todo.json` says what that is."""
+    return (folder / "result.json").exists() and not (folder / "todo.json").exists()
+
+
+class Workers(Protocol):
+    """Where runs are done: processes of this machine, or a cluster."""
+
+    places: int  # runs at a time
+
+    def start(self, folder: Path) -> Any:
+        """Begin the run in this folder; what is given back stands for it."""
+        ...
+
+    def ended(self, handle: Any) -> str | None:
+        """None while it runs; how it ended, or nothing if well."""
+        ...
+
+    def stop(self, handles: list[Any]) -> None:
+        """Stop these, so that they can go on later."""
+        ...
+
+
+@dataclass
+class Grid:
+    """The runs of a grid in their folder."""
+
+    folder: Path
+    jobs: list[Job] = field(default_factory=list)
+    retries: int = 3  # after failures of the machine
+
+    @classmethod
+    def plan(cls, folder: Path, recipes: Iterable[Recipe], detectors: list[str], retries: int = 3) -> Grid:
+        """Make the run folders that are missing; what is there stays."""
+        jobs = []
+        for recipe in recipes:
+            job = Job(recipe, folder / recipe.name)
+            job.folder.mkdir(parents=True, exist_ok=True)
+            if not (job.folder / "recipe.json").exists():
+                write_json(job.folder / "recipe.json", recipe.to_json())
+            missing = [name for name in detectors if name not in scored(job.folder)]
+            if missing and not (job.folder / "todo.json").exists():
+                write_json(job.folder / "todo.json", {"detectors": [*scored(job.folder), *missing]})
+            jobs.append(job)
+        return cls(folder, jobs, retries)
+
+    def states(self) -> dict[str, State]:
+        return {job.recipe.name: job.state() for job in self.jobs}
+
+    def forget_failures(self) -> None:
+        for job in self.jobs:
+            job.failure.unlink(missing_ok=True)
+
+    def run(self, workers: Workers, watch: Callable[[Grid], object] = lambda _: None, poll: float = 0.1) -> None:
+        """Do what is missing. A run that another driver holds is waited for; a killed one goes on from its checkpoint.
+
+        Failures of the user's making are left where they are; those of the machine are tried again.
+        """
+        active: dict[str, tuple[Job, Any]] = {}
+        try:
+            while True:
+                for name, (job, handle) in list(active.items()):
+                    if (problem := workers.ended(handle)) is not None:
+                        del active[name]
+                        job.problem = problem
+                        job.tries += bool(problem)
+                states = self.states()
+                open_jobs = [job for job in self.jobs if states[job.recipe.name] in (State.WAITING, State.RUNNING)]
+                open_jobs = [job for job in open_jobs if job.recipe.name in active or job.tries <= self.retries]
+                for job in open_jobs:
+                    free = len(active) < workers.places and job.recipe.name not in active
+                    if free and states[job.recipe.name] is State.WAITING:
+                        active[job.recipe.name] = job, workers.start(job.folder)
+                watch(self)
+                if not open_jobs and not active:
+                    return
+                time.sleep(poll)
+        except BaseException:
+            workers.stop([handle for _, handle in active.values()])
+            raise
+
+    def seconds_left(self, places: int) -> float | None:
+        """By the time an epoch took so far, or None before the first one ended."""
+        states = self.states()
+        open_jobs = [job for job in self.jobs if states[job.recipe.name] in (State.WAITING, State.RUNNING)]
+        done = [job for job in self.jobs if job.epochs_done()]
+        epochs = sum(job.epochs_done() for job in done)
+        if not epochs:
+            return None
+        left = sum(job.recipe.epochs - job.epochs_done() for job in open_jobs)
+        return left * sum(job.seconds() for job in done) / epochs / max(1, min(places, len(open_jobs)))
+
+
+def scored(folder: Path) -> list[str]:
+    """The detectors that the run was scored with, or found not to fit."""
+    found = read_scores(folder)
+    return [] if found is None else [*found[0]["detectors"], *found[0]["left_out"]]
+
+
+@dataclass
+class Processes:
+    """Runs as processes of this machine, each with its share of the cores; on GPUs in turn, also several on one."""
+
+    places: int
+    data: Path
+    devices: list[str]
+    threads: int
+    checkpoint_seconds: float = 30.0
+    _next: int = 0
+
+    def start(self, folder: Path) -> subprocess.Popen:
+        device = self.devices[self._next % len(self.devices)]
+        self._next += 1
+        command = [sys.executable, "-m", "moon.experiments.worker", str(folder), "--data", str(self.data)]
+        command += ["--device", device, "--checkpoint-seconds", str(self.checkpoint_seconds)]
+        # A session of its own: Ctrl-C reaches the driver, which stops its workers in an orderly way.
+        with (folder / "worker.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": str(self.threads)},
+            )
+
+    def ended(self, handle: subprocess.Popen) -> str | None:
+        code = handle.poll()
+        if code is None:
+            return None
+        if code == 0:
+            return ""
+        return f"killed by signal {-code}" if code < 0 else f"worker ended with code {code}"
+
+    def stop(self, handles: list[subprocess.Popen]) -> None:
+        for handle in handles:
+            if handle.poll() is None:
+                handle.send_signal(signal.SIGINT)
+        for handle in handles:
+            try:
+                handle.wait(20)
+            except subprocess.TimeoutExpired:
+                handle.kill()
+
+
+def tidy(job: Job, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a detector and unknown set, with what the run is and all its numbers."""
+    recipe = job.recipe
+    about = {name: getattr(recipe, name) for name in ("benchmark", "net", "objective", "topology", "sparsity", "seed")}
+    about = {"run": recipe.name, "method": label} | about | {f"known_{k}": v for k, v in scores["known"].items()}
+    return [
+        about | {"detector": detector, "set": name, "images": scores["images"].get(name, "")} | metrics
+        for detector, table in scores["detectors"].items()
+        for name, metrics in (table["sets"] | {g: table[g] for g in ("near", "far") if g in table}).items()
+    ]
+
+
+def csv_text(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,64 @@
+"""Does one run of a grid, in a process of its own: `python -m moon.experiments.worker FOLDER`.
+
+The folder has the recipe. Whether a failure is of the user's making is written into it (`failure.json`), so that no
+driver tries it again; any other end, a kill among them, is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from moon.data import DataError
+from moon.experiments.bench import Bench
+from moon.experiments.recipe import Recipe
+from moon.experiments.run import run
+from moon.experiments.score import score_run
+from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
+from moon.training.checkpoint import write_json
+
+JOB = "job"  # the name of a worker's lock
+USERS = (ValueError, DataError, Diverged, DamagedCheckpoint)  # running it again would fail again
+
+
+def work(folder: Path, data: Path, device: str = "cpu", checkpoint_seconds: float = 30.0) -> None:
+    """Train the run, score it with the detectors that `todo.json` names, and say what went wrong."""
+    try:
+        with locked(folder, JOB):  # from the training to the scores
+            _work(folder, data, device, checkpoint_seconds)
+    except RunLocked:
+        return  # another worker does it
+    except USERS as error:
+        if isinstance(error, OSError):  # some are both
+            raise
+        write_json(folder / "failure.json", {"kind": type(error).__name__, "message": str(error)})
+        print(error, file=sys.stderr)
+
+
+def _work(folder: Path, data: Path, device: str, checkpoint_seconds: float) -> None:
+    recipe = Recipe.load(folder / "recipe.json")
+    bench = Bench.open(data, recipe.benchmark, outliers=recipe.outliers)
+    run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds)
+    todo = folder / "todo.json"
+    if todo.exists():
+        score_run(folder, bench, json.loads(todo.read_text())["detectors"], device=device, skip_unfit=True)
+        todo.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="moon.experiments.worker", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
+    arguments = parser.parse_args()
+    try:
+        work(arguments.folder, arguments.data, arguments.device, arguments.checkpoint_seconds)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

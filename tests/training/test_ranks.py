@@ -1,0 +1,111 @@
+"""Two processes train as one: the same masks on both, and the run that one process would have made."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from moon.training.ranks import Ranks
+
+SCRIPT = '''
+import sys
+import torch
+from torch import nn
+from moon import AutoWeight, DropSchedule, Moon, RigL, SET, open_head
+from moon.training import CosineRate, Training
+from moon.training.ranks import Ranks
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+
+class Noise:
+    """Batches of 16, 16 and 9 that depend on the epoch alone."""
+    def __len__(self):
+        return 3
+    def epoch(self, epoch):
+        chance = torch.Generator().manual_seed(epoch)
+        for size in (16, 16, 9):
+            y = torch.randint(4, (size,), generator=chance)
+            x = torch.randn(size, 1, 8, 8, generator=chance)
+            x[torch.arange(size), 0, 2 * y] += 3
+            yield x, y
+
+ranks = Ranks.join(torch.device("cpu"))
+torch.manual_seed(0)
+model = open_head(nn.Sequential(
+    nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+    nn.Linear(512, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4),
+))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+topology = (RigL if sys.argv[2] == "rigl" else SET)(model, optimizer, 0.8, DropSchedule(14, 3))
+objective = Moon(AutoWeight(6, quiet_epochs=2)).double()
+losses = []
+training = Training(model, optimizer, objective, topology, CosineRate(0.1, 0.01), Noise(), epochs=6, vote_from=4,
+                    seed=7, ranks=ranks)
+elected = training.run(on_epoch=lambda record: losses.append(record["loss"]))
+state = {f"weight {k}": v for k, v in elected.state_dict().items()}
+masks = {f"mask {k}": v for k, v in topology.masks.items()}
+seen = {"beta": objective.weight.beta, "loss": torch.tensor(losses)}
+torch.save(state | masks | seen, f"{sys.argv[1]}-{ranks.rank}.pt")
+'''
+
+
+def train(where, processes, topology):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(processes),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(where), topology]
+    started = [
+        subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(processes)
+    ]
+    assert [process.wait(120) for process in started] == [0] * processes
+    return [torch.load(f"{where}-{rank}.pt", weights_only=True) for rank in range(processes)]
+
+
+@pytest.mark.parametrize("topology", ["rigl", "set"])
+def test_two_processes_make_the_run_of_one(tmp_path, topology):
+    (one,) = train(tmp_path / "one", 1, topology)
+    first, second = train(tmp_path / "two", 2, topology)
+    for key, value in one.items():
+        assert torch.equal(first[key], second[key]), key
+        if key.startswith("mask"):
+            assert torch.equal(first[key], value), key
+        else:
+            torch.testing.assert_close(first[key], value, rtol=1e-10, atol=1e-10, msg=lambda m, k=key: f"{k}: {m}")
+    assert any(key.startswith("mask") and not value.all() for key, value in one.items())
+    assert one["beta"] > 0
+
+
+def test_one_process_has_all_of_every_batch():
+    ranks = Ranks()
+    x = torch.arange(5)
+    share, (part,) = ranks.part(x)
+    assert share == 1
+    assert part is x
+    ranks.sum([x])
+    ranks.wait()
+    assert ranks.is_first
+    model = nn.BatchNorm2d(2)
+    ranks.share_norms(model)
+    assert type(model) is nn.BatchNorm2d
+
+
+def test_parts_are_all_of_the_batch_and_their_shares_add_up():
+    x, y = torch.arange(9), torch.arange(9) * 2
+    parts = [Ranks(rank, 2).part(x, y) for rank in range(2)]
+    assert sum(share for share, _ in parts) == 1
+    assert sorted(torch.cat([a for _, (a, _) in parts]).tolist()) == x.tolist()
+    assert all(torch.equal(2 * a, b) for _, (a, b) in parts)
+    small = [Ranks(rank, 2).part(x[:3]) for rank in range(2)]
+    assert [(share, len(part)) for share, (part,) in small] == [(0.5, 3), (0.5, 3)]  # too small to be divided
