@@ -362,3 +362,18 @@ def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
     done = subprocess.run(command, capture_output=True, check=False, **settings)
     assert done.returncode == 0, done.stderr
     assert "all 2 runs are done" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("train", "mnist", "--sed", "0"), "unrecognized arguments: --sed 0 (see moon train --help)"),
+        (("train", "mnist", "--objectiv", "vos"), "unrecognized arguments: --objectiv"),
+        (("train", "mnist", "--epochs", "1e3"), "must be a whole number, not '1e3'"),
+        (("train", "mnist", "--checkpoint-seconds", "-1"), "must be at least 0, not -1"),
+        (("train", "mnist", "--vote", "2"), "vote_share (--vote) must be in [0, 1]"),
+        (("bench", "train", "--batch-size", "1"), "give --batch-size 2 or more"),
+    ],
+)
+def test_small_mistakes_are_named(moon, arguments, what):
+    fails(moon(*arguments), 2, what)

@@ -59,3 +59,14 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
 
 def test_embedded_sets_need_no_root():
     assert len(open_set(Path("nowhere"), "letters", "test").labels) == 1000
+
+
+def test_classes_are_numbered_from_zero_without_a_gap(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for labels, what in (
+        ([0, 5], "no image of class 1, but of 5"),
+        ([10**9, 0], "no image of class 1, but of 1000000000"),
+    ):
+        np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array(labels))
+        with pytest.raises(DataError, match=what):
+            benchmark(tmp_path, "mine")

@@ -51,3 +51,18 @@ def test_outliers_are_numbered_from_zero_and_not_scored(data_root):
 def test_a_train_split_of_outliers_is_preferred(data_root):
     np.savez(data_root / "notmnist" / "train.npz", images=np.zeros((5, 28, 28, 1), np.uint8), labels=np.arange(5))
     assert len(Bench.open(data_root, "mnist", outliers="notmnist").outliers.labels) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"near": ("mnist",)}, "'mnist' is the known set"),
+        ({"tune_on": ("mnist",)}, "'mnist' is the known set"),
+        ({"outliers": "mnist"}, "'mnist' is the known set"),
+        ({"outliers": "notmnist", "tune_on": ("notmnist",)}, "'notmnist' is trained or tuned with"),
+        ({"near": ("notmnist",), "far": ("notmnist",)}, "named as near and as far"),
+    ],
+)
+def test_a_set_has_one_part_to_play(data_root, arguments, what):
+    with pytest.raises(ValueError, match=what):
+        Bench.open(data_root, "mnist", **arguments)

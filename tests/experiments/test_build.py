@@ -37,6 +37,8 @@ ROW = BENCHMARKS["digits"]
         ({"pattern": "2:4", "topology": "dense"}, "a dense network has no pattern"),
         ({"topology": "sup-tickets", "rates": "plain"}, "needs learning rates with cycles"),
         ({"sparsity": 1.0}, "sparsity must be in"),
+        ({"topology": "dense", "sparsity": 0.9}, "a dense network has no sparsity"),
+        ({"objective": "hod", "outliers": "digits"}, "'digits' is the known set"),
         ({"pattern": "2:4", "topology": "granet"}, "GraNet prunes step by step"),
         (
             {"topology": "sup-tickets", "epochs": 3, "objective": "mixup"},
@@ -175,3 +177,18 @@ def test_a_pattern_brings_its_sparsity():
     topology = build.topology(recipe, model, torch.optim.SGD(model.parameters(), 0.1), 100)
     assert topology.counts["fc.weight"] == model.fc.weight.numel() // 2
     assert topology.counts["body.0.weight"] == model.body[0].weight.numel()  # one input channel
+
+
+def test_what_cannot_be_is_refused_before_the_first_step_and_leaves_no_trace():
+    images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
+    for objective, options, what in (
+        ("vos", {"queue": 3}, "a batch of 128 does not fit queues of 3"),
+        ("eow-softmax", {"layer": "nonsense"}, "has no module 'nonsense'"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            build.training(build.recipe(ROW, objective, options=options), ROW, images, "cpu")
+    training = build.training(build.recipe(ROW, "vos"), ROW, images, "cpu")
+    assert not training.objective.seen.any()
+    assert training.model.training
+    assert training.model.body[1].num_batches_tracked == 0
+    assert build.training(build.recipe(ROW, "moon"), ROW, images, "cpu").objective.weight.beta.isnan()

@@ -250,3 +250,11 @@ def test_rivals_resume_bit_for_bit_with_their_queues_and_buffers(data_root, tmp_
     assert resumed["model_sha256"] == whole["model_sha256"]
     assert resumed["known"] == whole["known"]
     assert whole["density"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(bench, tmp_path):
+    recipe = build.recipe(bench.row, "cross-entropy", epochs=1, net="lenet-norm")
+    run(recipe, tmp_path, bench, say=lambda _: None)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(DamagedCheckpoint, match="the model of this finished run is missing"):
+        run(recipe, tmp_path, bench, say=lambda _: None)

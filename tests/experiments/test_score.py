@@ -8,7 +8,7 @@ from moon.detect import DETECTORS
 from moon.experiments import build
 from moon.experiments.bench import Bench
 from moon.experiments.run import run
-from moon.experiments.score import KNOWN, mean_metrics, score_run, unknown_metrics
+from moon.experiments.score import KNOWN, mean_metrics, read_scores, score_run, unknown_metrics
 
 
 @pytest.fixture
@@ -82,3 +82,23 @@ def test_metrics_in_literals():
     assert row["fpr95"] == 0.5
     assert row["fpr95_unknown_positive"] == 0.5
     assert mean_metrics([{"a": 1.0}, {"a": 2.0}]) == {"a": 1.5}
+
+
+def test_scores_of_other_detectors_on_the_same_images_are_kept(bench, folder, data_root):
+    first, first_scores = score_run(folder, bench, ["msp", "knn"])
+    second, scores = score_run(folder, bench, ["ebo"])
+    assert list(second["detectors"]) == ["ebo", "msp", "knn"]
+    assert second["detectors"]["knn"] == first["detectors"]["knn"]
+    assert np.array_equal(scores["knn"]["dtd"], first_scores["knn"]["dtd"])
+    assert read_scores(folder)[0] == second
+    other, _ = score_run(folder, Bench.open(data_root, "mnist", far=("fashionmnist",)), ["mls"])
+    assert list(other["detectors"]) == ["mls"]  # other images
+    (folder / "scores.json").write_text("{")
+    assert read_scores(folder) is None
+    assert list(score_run(folder, bench, ["ebo"])[0]["detectors"]) == ["ebo"]
+
+
+def test_nothing_left_to_score_is_said(data_root, folder):
+    sets = ("notmnist", "fashionmnist", "dtd")
+    with pytest.raises(ValueError, match="no unknown set is left to score: all were trained or tuned with"):
+        score_run(folder, Bench.open(data_root, "mnist", tune_on=sets))

@@ -80,3 +80,9 @@ def test_the_door(wrong):
 def test_outliers_without_a_class_are_refused():
     with pytest.raises(ValueError, match="at least one class, not 0"):
         Hod(given(torch.zeros(2, 3), torch.tensor([0, 1])), outlier_classes=0, num_features=3)
+
+
+def test_an_outlier_of_a_class_too_many_is_refused(as_given):
+    objective = Hod(given(torch.zeros(2, 3), torch.tensor([0, 9])), outlier_classes=7, num_features=3)
+    with pytest.raises(ValueError, match="an outlier of class 9, but outlier_classes=7"):
+        objective(as_given, torch.randn(2, 3), torch.tensor([0, 1]), epoch=0)

@@ -32,9 +32,23 @@ def local_device() -> str | None:
 
 def whole(text: str) -> int:
     """The type of arguments that are counts."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not '{text}'") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """The type of arguments that are times."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not '{text}'") from None
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
     return number
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moon.cli.arguments import add_device, device_of, whole
-from moon.cli.screen import tracked
+from moon.cli.screen import counted, tracked
 from moon.data import BENCHMARKS, Benchmark
 from moon.experiments import build, speed
 from moon.experiments.run import hardware, software
@@ -48,6 +48,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
+    if arguments.batch_size < 2:
+        raise ValueError("a batch of one has no statistics; give --batch-size 2 or more")
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)  # refused before anything is measured
     device = device_of(arguments.device)
     row = build.pick(BENCHMARKS, arguments.benchmark, "benchmark")
     result = _train(arguments, row, device) if arguments.what == "train" else _score(arguments, row, device)
@@ -93,7 +97,8 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
         middle = f"{r['ratio_low']:.3f}-{r['ratio_high']:.3f}"
         table.add_row(r["objective"], r["topology"], f"{r['milliseconds']:.2f}", f"{r['ratio']:.3f}", middle)
     Console().print(table)
-    print(f"ratio: to the first line, median over {arguments.rounds} rounds of {arguments.steps} steps in turn")
+    rounds, steps = counted(arguments.rounds, "round"), counted(arguments.steps, "step")
+    print(f"ratio: to the first line, median over {rounds} of {steps} in turn")
     counts = {
         "captured": arguments.captured,
         "steps": arguments.steps,
@@ -112,6 +117,8 @@ def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
         f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}",
         "detector", "own s", "alone s",
     )  # fmt: skip
+    for name, reason in result["left_out"].items():
+        print(f"{name} is left out: {reason}")
     for name, seconds in sorted(result["alone"].items(), key=lambda item: -item[1]):
         table.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
     Console().print(table)

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from moon.cli.arguments import add_data, device_of, whole
+from moon.cli.arguments import add_data, device_of, seconds, whole
 from moon.experiments.build import TABLES, pick
 from moon.experiments.demo import DETECTORS
 from moon.experiments.grid import AXES, Grid, Job, Processes, State, Workers, csv_text, labels, read_file, recipes, tidy
@@ -64,7 +64,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--retries", type=int, default=3, help="of a run that the machine failed (default: %(default)s)")
     add("--retry-failed", action="store_true", help="try again what failed by its own settings or data")
     add("--plan", action="store_true", help="only show how the runs stand")
-    add("--checkpoint-seconds", type=float, default=30, metavar="S", help="between checkpoints (default: %(default)s)")
+    add(
+        "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
+    )
     add_data(parser)
 
 

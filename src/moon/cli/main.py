@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     top = _Parser(
         prog="moon",
+        allow_abbrev=False,
         description="Train sparse neural networks that know what they do not know.",
         epilog=EPILOG,
         formatter_class=layout,
@@ -57,7 +58,12 @@ def parser() -> argparse.ArgumentParser:
     for name, module in VERBS.items():
         text = (module.__doc__ or "").strip()
         made = verbs.add_parser(
-            name, help=text, description=text, epilog=module.EXAMPLES.strip("\n"), formatter_class=layout
+            name,
+            allow_abbrev=False,
+            help=text,
+            description=text,
+            epilog=module.EXAMPLES.strip("\n"),
+            formatter_class=layout,
         )
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         made.set_defaults(act=module.act)
@@ -67,11 +73,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
-    arguments = parser().parse_args(argv)
+    arguments, unknown = parser().parse_known_args(argv)
+    if unknown:
+        verb = f"moon {arguments.verb}"
+        print(f"{verb}: unrecognized arguments: {' '.join(unknown)} (see {verb} --help)", file=sys.stderr)
+        sys.exit(2)
     try:
         arguments.act(arguments)
     except KeyboardInterrupt:
-        print("\nmoon: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "\nmoon: stopped; the same command goes on from the last checkpoint, if there is one yet", file=sys.stderr
+        )
         sys.exit(130)
     except Exception as error:
         if arguments.debug:

@@ -25,6 +25,11 @@ from moon.training.ranks import Ranks
 REFRESH_SECONDS = 0.3  # reading the loss waits for the device
 
 
+def counted(number: int, what: str) -> str:
+    """'no votes', '1 vote', '2 votes'."""
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
 def tracked(items: list, what: str) -> Iterable:
     """The items, with a bar that goes away when they are done."""
     return track(items, what, transient=True, console=Console())

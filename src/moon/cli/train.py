@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moon.cli.arguments import add_data, add_device, device_of, local_device, whole
-from moon.cli.screen import train_on_screen
+from moon.cli.arguments import add_data, add_device, device_of, local_device, seconds, whole
+from moon.cli.screen import counted, train_on_screen
 from moon.data import BENCHMARKS, benchmark
 from moon.experiments import build
 from moon.experiments.bench import Bench
@@ -51,7 +51,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--t-end", type=float, default=0.7, metavar="SHARE", help="of the run that rewires (default: %(default)s)")
     add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
     add("--out", type=Path, help="run folder (default: runs/<name made from the recipe>)")
-    add("--checkpoint-seconds", type=float, default=30, metavar="S", help="between checkpoints (default: %(default)s)")
+    add(
+        "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
+    )
     add_data(parser)
     add_device(parser)
 
@@ -89,7 +91,7 @@ def act(arguments: argparse.Namespace) -> None:
     known = result["known"]
     print(
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
-        f"{result['voters'] or 'no'} votes, {result['seconds']:.0f} s\nnext: moon score {folder}"
+        f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s\nnext: moon score {folder}"
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from moon.data.arrays import DataError, DataSet, load, path_of, split_off
 from moon.data.embedded import SPLITS as EMBEDDED
 from moon.data.embedded import embedded
@@ -74,8 +76,15 @@ def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str,
         height, width, channels = data.images.shape[1:]
         if height != width:
             raise DataError(f"{path_of(root, name, 'train')}: images are {height}x{width}; they must be square")
+        classes = np.unique(data.labels)
+        if not np.array_equal(classes, np.arange(len(classes))):
+            gap = int(np.flatnonzero(classes != np.arange(len(classes)))[0])
+            raise DataError(
+                f"{path_of(root, name, 'train')}: no image of class {gap}, but of {classes[-1]}; "
+                "number the classes from 0 without a gap"
+            )
         found = Benchmark(
-            name, (), (), int(data.labels.max()) + 1, height, channels, _HALF * channels, _HALF * channels,
+            name, (), (), len(classes), height, channels, _HALF * channels, _HALF * channels,
             "lenet" if channels == 1 else "resnet18",
         )  # fmt: skip
     else:

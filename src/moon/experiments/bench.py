@@ -46,8 +46,12 @@ class Bench:
         """
         splits = {s: "val" if has(root, s, "val") else "test" for s in tune_on}
         used = ({outliers} if outliers else set()) | {s for s, split in splits.items() if split == "test"}
-        if asked := used & {*near, *far}:
-            raise ValueError(f"'{min(asked)}' is trained or tuned with; its images are no unknown ones any more")
+        if name in (*near, *far, *tune_on, outliers):
+            raise ValueError(f"'{name}' is the known set; name sets of images of no known class")
+        if asked := (used & {*near, *far}) | ({outliers} & {*tune_on}):
+            raise ValueError(f"'{min(asked)}' is trained or tuned with; its images are not unknown any more")
+        if twice := {*near} & {*far}:
+            raise ValueError(f"'{min(twice)}' is named as near and as far; name it once")
         row = benchmark(root, name, near, far)
         shape = row.size, row.size, row.channels
         known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}

@@ -88,7 +88,12 @@ def recipe(
         hold = own.cycles * cycle / epochs
         share = 0.0 if vote_share == 0 else hold
         if hold >= 1:
-            raise ValueError(f"epochs={epochs} leave none before the last {own.cycles} cycles of the learning rate")
+            raise ValueError(
+                f"epochs={epochs} leave none before the last {own.cycles} cycles of the learning rate; "
+                f"train at least {own.cycles + 1}"
+            )
+    if topology == "dense" and sparsity:
+        raise ValueError(f"a dense network has no sparsity; leave out --sparsity {sparsity:g}, or choose a topology")
     if sparsity is None:
         sparsity = _pattern(pattern).sparsity or Recipe.sparsity
     made = Recipe(
@@ -120,6 +125,8 @@ def _check(recipe: Recipe, row: Benchmark) -> None:
             f"objective '{recipe.objective}' learns from images that are known to be of no known class; "
             "name a set of them: --outliers SET"
         )
+    if recipe.outliers == recipe.benchmark:
+        raise ValueError(f"'{recipe.outliers}' is the known set; outliers are images of no known class")
     if recipe.outliers and not needs:
         raise ValueError(f"objective '{recipe.objective}' takes no outliers; leave out --outliers {recipe.outliers}")
     rate(recipe)
@@ -209,15 +216,23 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
 
 
 @torch.no_grad()
-def _try_out(model: nn.Module, recipe: Recipe, benchmark: Benchmark) -> None:
-    """Refuse a net that cannot take the benchmark's images."""
+def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: Benchmark) -> None:
+    """Refuse a net that cannot take the benchmark's images, and an objective that cannot take the net or the batch."""
     device = next(model.parameters()).device
+    shape = recipe.batch_size, benchmark.channels, benchmark.size, benchmark.size
+    x, y = torch.zeros(shape, device=device), torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
+    model.eval()
     try:
-        model.eval()(torch.zeros(1, benchmark.channels, benchmark.size, benchmark.size, device=device))
+        model(x[:1])
     except RuntimeError as error:
         size = f"{benchmark.size}x{benchmark.size}"
         first = str(error).splitlines()[0]
         raise ValueError(f"net '{recipe.net}' cannot take images of {size} ({first}); choose another --net") from None
+    state = [(part, n, b.clone()) for part in objective.modules() for n, b in part.named_buffers(recurse=False)]
+    with torch.random.fork_rng(devices=[]):
+        objective(model, x, y, epoch=0)
+    for part, name, buffer in state:  # queues and averages do not remember it
+        setattr(part, name, buffer)
     model.train()
 
 
@@ -261,11 +276,11 @@ def training(
     """Everything of a run, ready to start; of several processes each takes its part of every batch."""
     batches = training_batches(recipe, benchmark, train, device)
     model = network(recipe, benchmark, device)
-    _try_out(model, recipe, benchmark)
     draw = None
     if outliers is not None:
         draw = training_batches(recipe, benchmark, outliers, device).draw, int(outliers.labels.max()) + 1
     objective = loss(recipe, model, draw).to(device)
+    _try_out(model, objective, recipe, benchmark)
     optimizer = torch.optim.SGD(
         chain(model.parameters(), objective.parameters()),
         lr=recipe.lr_start,

@@ -84,6 +84,8 @@ def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
         chosen = {key: value for key, value in chosen.items() if key in has[given.get("objective", "moon")]}
         if "benchmark" not in given:
             raise ValueError("a grid needs at least one benchmark")
+        if given.get("topology") == "dense":
+            given.pop("sparsity", None)  # it has none; with other topologies it is an axis of theirs
         row = benchmark(root, given.pop("benchmark"))
         recipe = build.recipe(row, options=chosen, **given)
         found[recipe.name] = recipe  # dense networks of several sparsities are one

@@ -62,9 +62,9 @@ class Recipe:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, not {self.seed}")
-        for name in ("t_end_share", "vote_share"):
+        for name, flag in (("t_end_share", "--t-end"), ("vote_share", "--vote")):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+                raise ValueError(f"{name} ({flag}) must be in [0, 1], not {getattr(self, name)}")
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"precision must be float32 or bfloat16, not {self.precision}")
         pairs = dict(self.objective_options)  # a mapping will do as well

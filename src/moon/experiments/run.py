@@ -144,6 +144,7 @@ def run(
         return _follow(recipe, folder, bench, ranks, device)
     with locked(folder):
         if (folder / "result.json").exists():
+            _check_model(folder, load_result(folder))
             ranks.wait()
             _claim(folder, recipe, bench)
             return load_result(folder)
@@ -237,14 +238,23 @@ def load_result(folder: Path) -> dict[str, Any]:
     return _load_json(folder / "result.json", "model_sha256")
 
 
+def _check_model(folder: Path, result: dict[str, Any]) -> None:
+    """Refuse a finished run whose model is lost or another."""
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise DamagedCheckpoint(
+            f"{path}: the model of this finished run is missing; delete result.json and train again"
+        )
+    if sha256(path) != result["model_sha256"]:
+        raise DamagedCheckpoint(f"{path}: is not the model this run wrote; delete result.json and train again")
+
+
 def load_model(folder: Path, row: Benchmark, device: torch.device | str = "cpu") -> nn.Module:
     """The trained network of a finished run."""
     recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
-    path = folder / "model.safetensors"
-    if not path.exists() or sha256(path) != result["model_sha256"]:
-        raise DamagedCheckpoint(f"{path}: is not the model this run wrote; delete result.json and train again")
+    _check_model(folder, result)
     model = build.network(recipe, row, device)
-    model.load_state_dict(load_tensors(path))
+    model.load_state_dict(load_tensors(folder / "model.safetensors"))
     return model.eval()
 
 
@@ -256,4 +266,5 @@ def hardware(device: torch.device | str) -> str:
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type}, {platform.machine()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{device.type}, {platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"

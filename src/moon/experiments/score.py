@@ -67,6 +67,8 @@ def score_run(
     if recipe.benchmark != bench.row.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {bench.row.name}")
     if not bench.unknown:
+        if bench.validation or recipe.outliers:
+            raise ValueError("no unknown set is left to score: all were trained or tuned with; name others with --far")
         raise ValueError(
             f"no unknown set was found for {bench.row.name} (looked for {', '.join(bench.missing) or 'none'}); "
             "name some under the data root with --near and --far"
@@ -125,10 +127,24 @@ def score_run(
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
     }
     with locked(folder):
+        _keep_others(folder, result, scores)
         write_json(folder / "scores.json", result)
         flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
         write_whole(folder / "scores.npz", lambda partial: _save_arrays(partial, flat))
     return result, scores
+
+
+def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
+    """Keep what other detectors were found to score on the same images."""
+    if (found := read_scores(folder)) is None or found[0]["images"] != result["images"]:
+        return
+    old, old_scores = found
+    for name in old["detectors"]:
+        if name not in result["detectors"] and name not in result["left_out"]:
+            result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
+            if name in old["search"]:
+                result["search"][name] = old["search"][name]
+    result["left_out"] = {k: v for k, v in old["left_out"].items() if k not in result["detectors"]} | result["left_out"]
 
 
 def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:

@@ -128,7 +128,11 @@ def time_scores(
     scoring. Together each set is read once.
     """
     model = build.network(build.recipe(row, "moon", net=net), row, device).eval()
-    data = {"queries": _noise(row, queries), "train": _noise(row, bank, 1), "validation": _noise(row, bank // 10, 2)}
+    data = {
+        "queries": _noise(row, queries),
+        "train": _noise(row, bank, 1),
+        "validation": _noise(row, max(bank // 10, 20), 2),
+    }
     bench = Bench(row, {}, {}, ())
     bench.read(model, data["validation"])  # libraries warm up
     evidence: dict[str, Evidence] = {}
@@ -144,6 +148,7 @@ def time_scores(
         reading[key] = _seconds(lambda key=key: read(key), device)
     own: dict[str, float] = {}
     alone: dict[str, float] = {}
+    left_out: dict[str, str] = {}
     for name in track(list(names), "scoring"):
         detector = build.detector(name, row)
         if detector.perturbs:
@@ -155,7 +160,11 @@ def time_scores(
                 detector.fit(evidence[key])
             detector.score(evidence["queries"])
 
-        act()  # libraries warm up
+        try:
+            act()  # libraries warm up
+        except ValueError as error:
+            left_out[name] = str(error)
+            continue
         own[name] = _seconds(act, device)
         alone[name] = own[name] + reading["queries"] + sum(reading[key] for key in needs)
     together = sum(reading.values()) + sum(own.values())
@@ -163,6 +172,7 @@ def time_scores(
     return {
         "queries": queries,
         "bank": bank,
+        "left_out": left_out,
         "reading": reading,
         "own": own,
         "alone": alone,

@@ -35,6 +35,8 @@ class Hod(Objective):
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
         check_open(model, self)
         strange, kind = self.outliers(max(1, round(self.per_image * len(x))))
+        if not kind.is_cuda and int(kind.max()) >= self.divide.out_features:  # on a GPU this would wait for the device
+            raise ValueError(f"an outlier of class {int(kind.max())}, but outlier_classes={self.divide.out_features}")
         seen = look(model, torch.cat([x, strange]))
         log_p = widened(seen.logits).log_softmax(1)
         log_unknown, log_known = log_p[:, -1], log_p[:, :-1].logsumexp(1)
