@@ -350,7 +350,13 @@ def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
     ]
     command += ["--seed", "0", "1", "--detector", "msp", "--checkpoint-seconds", "0"]
     settings = {"cwd": tmp_path, "env": os.environ | {"MOON_DATA": str(data_root)}, "text": True}
-    driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, **settings)
+    driver = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        **settings,
+    )
     while not list(tmp_path.glob("runs/grid/*/checkpoints/0*")):
         time.sleep(0.05)
         assert driver.poll() is None

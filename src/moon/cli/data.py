@@ -1,4 +1,4 @@
-"""List the benchmarks and what is found of them, or import a data set from a public format."""
+"""List the benchmarks and what is found of them, import a data set from a public format, or download one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
 from moon.data import BENCHMARKS, has, save
 from moon.data.embedded import NAMES as EMBEDDED
+from moon.data.fetch import SOURCES, fetch
 from moon.data.readers import read_any
 
 EXAMPLES = """
@@ -21,13 +23,16 @@ examples:
   moon data import mnist/ --name mnist --split test                     idx files, .gz or not
   moon data import test_32x32.mat --name svhn --split test
   moon data import dtd/images --name dtd --split test --size 32         class folders
+  moon data download cifar10                                            from its own home, checked, resumable
   moon data import test_tin.txt --root images/ --name tin --split test  an image list
 """
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="list", choices=("list", "import"), help="(default: list)")
-    parser.add_argument("source", nargs="?", type=Path, help="what to import")
+    parser.add_argument(
+        "action", nargs="?", default="list", choices=("list", "import", "download"), help="(default: list)"
+    )
+    parser.add_argument("source", nargs="?", type=Path, help="what to import, or the name of a set to download")
     parser.add_argument("--name", help="name of the set to make")
     parser.add_argument("--split", default="test", help="train, val or test (default: %(default)s)")
     parser.add_argument(
@@ -40,6 +45,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> None:
     if arguments.action == "list":
         _list(arguments.data)
+    elif arguments.action == "download":
+        _download(arguments)
     else:
         _import(arguments)
 
@@ -56,6 +63,23 @@ def _import(arguments: argparse.Namespace) -> None:
     print(f"{path}: {len(dataset.labels):,} images of {'x'.join(map(str, dataset.images.shape[1:]))}")
 
 
+def _download(arguments: argparse.Namespace) -> None:
+    if arguments.source is None:
+        raise ValueError(f"download needs the name of a set: {', '.join(SOURCES)}")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(name: str, done: int, whole: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=whole)
+            bar.update(tasks[name], completed=done)
+
+        paths = fetch(str(arguments.source), arguments.data, progress)
+    for path in paths:
+        print(path)
+
+
 def _list(root: Path) -> None:
     def mark(text: str, there: bool) -> str:
         return f"[green]{text}[/]" if there else f"[red]{text} (missing)[/]"
@@ -64,8 +88,8 @@ def _list(root: Path) -> None:
     for heading in ("benchmark", "train / test", "near unknown", "far unknown"):
         table.add_column(heading)
     for row in BENCHMARKS.values():
-        own = " / ".join(mark(split, has(root, row.name, split)) for split in ("train", "test"))
-        near, far = (", ".join(mark(n, has(root, n, "test")) for n in names) for names in (row.near, row.far))
+        own = " / ".join(mark(split, has(root, row.known_set, split, row)) for split in ("train", "test"))
+        near, far = (", ".join(mark(n, has(root, n, "test", row)) for n in names) for names in (row.near, row.far))
         table.add_row(row.name, own, near, far)
     console = Console()
     console.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from moon.data.arrays import DataError, DataSet, load, path_of, split_off
 from moon.data.embedded import SPLITS as EMBEDDED
 from moon.data.embedded import embedded
+from moon.data.openood import list_path, read_set
 from moon.words import nearest
 
 
@@ -28,6 +30,13 @@ class Benchmark:
     net: str
     crop: int = 4
     flip: bool = True
+    lists: str = ""  # the version of OpenOOD's image lists; "": the sets as they are under the root
+    known: str = ""  # the name of the known set, where it is not that of the benchmark
+    validation: tuple[str, ...] = ()  # unknown sets that the lists set aside to choose options by
+
+    @property
+    def known_set(self) -> str:
+        return self.known or self.name
 
 
 _CIFAR_FAR = ("mnist", "svhn", "dtd", "places")
@@ -54,13 +63,42 @@ BENCHMARKS = {
 }  # fmt: skip
 
 
-def has(root: Path, name: str, split: str) -> bool:
-    """Whether the set can be loaded."""
+def _with_lists(known: str, version: str, near: tuple[str, ...], far: tuple[str, ...], validation: str) -> Benchmark:
+    """A benchmark as OpenOOD publishes it."""
+    row = BENCHMARKS[known]
+    return replace(
+        row, name=f"{known}-{version}", near=near, far=far, lists=version, known=known, validation=(validation,),
+        channels=3, mean=row.mean * (3 // len(row.mean)), std=row.std * (3 // len(row.std)),
+    )  # fmt: skip
+
+
+_FAR = ("mnist", "svhn", "texture", "places365")
+_MNIST_FAR = ("texture", "cifar10", "tin", "places365")
+BENCHMARKS |= {
+    row.name: row
+    for row in (
+        _with_lists("mnist", "v1", ("notmnist", "fashionmnist"), _MNIST_FAR, "notmnist"),
+        _with_lists("cifar10", "v1", ("cifar100", "tin"), _FAR, "cifar100"),
+        _with_lists("cifar10", "v1.5", ("cifar100", "tin"), _FAR, "tin"),
+        _with_lists("cifar100", "v1", ("cifar10", "tin"), _FAR, "tin"),
+        _with_lists("cifar100", "v1.5", ("cifar10", "tin"), _FAR, "tin"),
+    )
+}
+
+
+def has(root: Path, name: str, split: str, row: Benchmark | None = None) -> bool:
+    """Whether the set can be loaded, for this benchmark if it has lists of its own."""
+    if row is not None and row.lists:
+        return list_path(root, row.known_set, name, split).is_file()
     return split in EMBEDDED[name] if name in EMBEDDED else path_of(root, name, split).is_file()
 
 
-def open_set(root: Path, name: str, split: str) -> DataSet:
-    """The embedded set of that name, or the one under the root."""
+def open_set(
+    root: Path, name: str, split: str, row: Benchmark | None = None, track: Callable[[list], Iterable] = iter
+) -> DataSet:
+    """The embedded set of that name, or the one under the root, or, of a benchmark with lists, what its list names."""
+    if row is not None and row.lists:
+        return read_set(root, row.known_set, row.lists, name, split, row.size, track)
     return embedded(name, split) if name in EMBEDDED else load(root, name, split)
 
 
@@ -95,11 +133,12 @@ def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str,
     return replace(found, near=near or found.near, far=far or found.far)
 
 
-def known_sets(root: Path, row: Benchmark) -> dict[str, DataSet]:
+def known_sets(root: Path, row: Benchmark, track: Callable[[list], Iterable] = iter) -> dict[str, DataSet]:
     """train, val and test of the known set, with labels checked; val is a tenth of test where there is no own."""
-    sets = {"train": open_set(root, row.name, "train"), "test": open_set(root, row.name, "test")}
-    if has(root, row.name, "val"):
-        sets["val"] = open_set(root, row.name, "val")
+    name = row.known_set
+    sets = {split: open_set(root, name, split, row, track) for split in ("train", "test")}
+    if has(root, name, "val", row):
+        sets["val"] = open_set(root, name, "val", row, track)
     else:
         sets["val"], sets["test"] = split_off(sets["test"], 0.1)
         if not len(sets["val"].labels):

@@ -205,6 +205,13 @@ def read_list(source: Path, root: Path | None, size: int, track: Callable[[list]
     return _decode_all(jobs, size, track, source)
 
 
+def read_paths(images: list[tuple[Path, int]], size: int, track: Callable[[list], Iterable], where: object) -> DataSet:
+    """These images with these labels."""
+    if not images:
+        raise DataError(f"{where}: no images")
+    return _decode_all([(path, label, path) for path, label in images], size, track, where)
+
+
 def _decode_all(
     jobs: list[tuple[Path, int, object]], size: int, track: Callable[[list], Iterable], where: object
 ) -> DataSet:

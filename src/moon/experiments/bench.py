@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,29 +38,34 @@ class Bench:
         far: tuple[str, ...] = (),
         outliers: str = "",
         tune_on: tuple[str, ...] = (),
+        track: Callable[[list], Iterable] = iter,
     ) -> Bench:
         """Load and check all of it; unknown sets of the table may be missing, those asked for may not.
 
         `outliers` names an unknown set to train with (its train split, or else its test split), `tune_on` sets to
         choose detectors' options by (their val split, or else their test split). What was used so is not scored.
         """
-        splits = {s: "val" if has(root, s, "val") else "test" for s in tune_on}
+        row = benchmark(root, name, near, far)
+        splits = {s: "val" if has(root, s, "val", row) else "test" for s in tune_on}
         used = ({outliers} if outliers else set()) | {s for s, split in splits.items() if split == "test"}
-        if name in (*near, *far, *tune_on, outliers):
-            raise ValueError(f"'{name}' is the known set; name sets of images of no known class")
+        if row.known_set in (*near, *far, *tune_on, outliers):
+            raise ValueError(f"'{row.known_set}' is the known set; name sets of images of no known class")
         if asked := (used & {*near, *far}) | ({outliers} & {*tune_on}):
             raise ValueError(f"'{min(asked)}' is trained or tuned with; its images are not unknown any more")
         if twice := {*near} & {*far}:
             raise ValueError(f"'{min(twice)}' is named as near and as far; name it once")
-        row = benchmark(root, name, near, far)
         shape = row.size, row.size, row.channels
-        known = {split: fit_to(data, *shape) for split, data in known_sets(root, row).items()}
+        known = {split: fit_to(data, *shape) for split, data in known_sets(root, row, track).items()}
         sets = row.near + row.far
-        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test"))
-        unknown = {s: fit_to(open_set(root, s, "test"), *shape) for s in sets if s not in missing and s not in used}
-        validation = {s: fit_to(open_set(root, s, split), *shape) for s, split in splits.items()}
+        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test", row))
+        unknown = {
+            s: fit_to(open_set(root, s, "test", row, track), *shape) for s in sets if s not in missing and s not in used
+        }
+        validation = {s: fit_to(open_set(root, s, split, row, track), *shape) for s, split in splits.items()}
         _check_apart(validation, unknown)
-        return cls(row, known, unknown, missing, _outliers(root, outliers, shape) if outliers else None, validation)
+        return cls(
+            row, known, unknown, missing, _outliers(root, outliers, shape, row) if outliers else None, validation
+        )
 
     def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
         """For evaluation: in order, as they are."""
@@ -96,7 +101,7 @@ def _check_apart(validation: dict[str, DataSet], unknown: dict[str, DataSet]) ->
             )
 
 
-def _outliers(root: Path, name: str, shape: tuple[int, int, int]) -> DataSet:
+def _outliers(root: Path, name: str, shape: tuple[int, int, int], row: Benchmark) -> DataSet:
     """The set, with its classes numbered from 0; one class where it has no labels."""
-    data = fit_to(open_set(root, name, "train" if has(root, name, "train") else "test"), *shape)
+    data = fit_to(open_set(root, name, "train" if has(root, name, "train", row) else "test", row), *shape)
     return data._replace(labels=np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype))

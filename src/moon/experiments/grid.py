@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -336,7 +335,7 @@ class Processes:
     def stop(self, handles: list[subprocess.Popen]) -> None:
         for handle in handles:
             if handle.poll() is None:
-                handle.send_signal(signal.SIGINT)
+                handle.terminate()  # a run survives any end; Ctrl-C's own signal may be ignored in the background
         for handle in handles:
             try:
                 handle.wait(20)

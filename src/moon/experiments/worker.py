@@ -54,10 +54,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     arguments = parser.parse_args()
-    try:
-        work(arguments.folder, arguments.data, arguments.device, arguments.checkpoint_seconds)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    work(arguments.folder, arguments.data, arguments.device, arguments.checkpoint_seconds)
 
 
 if __name__ == "__main__":
