@@ -1,12 +1,17 @@
 """OpenOOD's layout in small: lists and images made here, sizes of the lists made small."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from moon.data import DataError, benchmark, has, known_sets, open_set
+from moon.data import DataError, Listed, benchmark, has, known_sets, open_set
 from moon.data import openood as module
+from moon.experiments import build
 from moon.experiments.bench import Bench
+from moon.experiments.run import run
+from moon.experiments.score import score_run
 
 
 @pytest.fixture
@@ -79,7 +84,7 @@ def test_mixed_versions_are_refused(root):
     ):
         Bench.open(root, "cifar10-v1")
     listed = root / "benchmark_imglist" / "cifar10" / "test_cifar10.txt"
-    listed.write_text(listed.read_text()[:60])
+    listed.write_text("".join(listed.read_text().splitlines(keepends=True)[:5]))
     with pytest.raises(DataError, match=r"the list of OpenOOD v1.5 has 20. Is it cut off"):
         Bench.open(root, "cifar10-v1.5")
 
@@ -104,3 +109,48 @@ def test_the_sizes_are_openood_s():
     # v1.5 sets a thousand and 972 of them aside for validation.
     assert sizes["cifar10", "v1.5"]["test_tin"] + sizes["cifar10", "v1.5"]["val_tin"] == 8793
     assert sizes["cifar100", "v1.5"]["test_tin"] + sizes["cifar100", "v1.5"]["val_tin"] == 7498
+
+
+@pytest.fixture
+def imagenet(tmp_path, monkeypatch):
+    """ImageNet in small: three classes of coloured images in a size of their own, streamed from disk."""
+    from moon.data import BENCHMARKS
+
+    row = BENCHMARKS["imagenet-v1.5"]
+    small = replace(row, num_known=3, size=28, resize=32, net="lenet-norm")
+    monkeypatch.setitem(BENCHMARKS, "imagenet-v1.5", small)
+    monkeypatch.setattr(module, "SIZES", {("imagenet", "v1.5"): {}})
+    chance = np.random.default_rng(0)
+    for split, name, count, label in (
+        ("train", "imagenet", 24, None), ("val", "imagenet", 6, None), ("test", "imagenet", 12, None),
+        ("test", "ninco", 6, -1), ("test", "textures", 6, -1), ("val", "openimage_o", 4, -1),
+    ):  # fmt: skip
+        lines = []
+        for index in range(count):
+            path = f"{name}/{split}/{index}.png"
+            (tmp_path / "images_largescale" / path).parent.mkdir(parents=True, exist_ok=True)
+            pixels = chance.integers(0, 100, (40, 50, 3), dtype=np.uint8)
+            pixels[..., index % 3] += 120
+            Image.fromarray(pixels).save(tmp_path / "images_largescale" / path)
+            lines.append(f"{path} {index % 3 if label is None else label}")
+        target = tmp_path / "benchmark_imglist" / "imagenet" / f"{split}_{name}.txt"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_a_run_on_images_that_stay_on_disk(imagenet, tmp_path):
+    bench = Bench.open(imagenet, "imagenet-v1.5", tune_on=("openimage_o",))
+    assert isinstance(bench.known["train"], Listed)
+    assert bench.missing == ("ssb_hard", "inaturalist", "openimage_o")
+    recipe = build.recipe(bench.row, "moon", options={"quiet_epochs": 1}, epochs=3, batch_size=8, sparsity=0.5)
+    result = run(recipe, tmp_path / "run", bench, say=lambda _: None)
+    assert result["images"] == {"train": 24, "test": 12, "val": 6}
+    scores, _ = score_run(tmp_path / "run", bench, ["msp", "odin", "gen"])
+    assert list(scores["detectors"]["msp"]["sets"]) == ["ninco", "textures"]
+    assert scores["search"]["gen"]["on"] == {"openimage_o": 4}
+    assert run(recipe, tmp_path / "run", bench, say=lambda _: None) == result
+    listed = imagenet / "benchmark_imglist" / "imagenet" / "train_imagenet.txt"
+    listed.write_text("\n".join(listed.read_text().splitlines()[::-1]))
+    with pytest.raises(DataError, match="begun on other images"):
+        run(recipe, tmp_path / "run", Bench.open(imagenet, "imagenet-v1.5"), say=lambda _: None)

@@ -202,7 +202,7 @@ def test_a_driver_that_is_stopped_stops_its_workers(data_root, tmp_path):
     planned = Grid.plan(tmp_path, small(data_root, seed=[0, 1], epochs=500), [])
 
     def interrupt(grid):
-        if sum(job.epochs_done() for job in grid.jobs) > 2:
+        if all(list(job.folder.glob("checkpoints/0*")) for job in grid.jobs):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

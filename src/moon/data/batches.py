@@ -47,9 +47,10 @@ class Batches:
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float().to(device)
 
     def __len__(self) -> int:
-        return len(self._sizes())
+        return len(self.sizes)
 
-    def _sizes(self) -> list[int]:
+    @property
+    def sizes(self) -> list[int]:
         """The sizes of the batches; a last batch of one joins the one before it (BatchNorm needs two)."""
         full, rest = divmod(len(self.labels), self.batch_size)
         sizes = [self.batch_size] * full + [rest] * (rest > 0)
@@ -60,7 +61,7 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         crop = self.crop
         images = self.images[:, crop : crop + self.height, crop : crop + self.width]
-        for x, y in zip(images.split(self._sizes()), self.labels.split(self._sizes()), strict=True):
+        for x, y in zip(images.split(self.sizes), self.labels.split(self.sizes), strict=True):
             yield self._normalise(x), y
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -70,7 +71,7 @@ class Batches:
         order = torch.randperm(count, generator=chance).to(device)
         corner = torch.randint(2 * self.crop + 1, (2, count), generator=chance).to(device)
         mirrored = (torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0)).to(device)
-        for index in order.split(self._sizes()):
+        for index in order.split(self.sizes):
             yield self._take(index, corner[:, index], mirrored[index])
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,11 @@ import numpy as np
 from moon.data.arrays import DataError, DataSet, load, path_of, split_off
 from moon.data.embedded import SPLITS as EMBEDDED
 from moon.data.embedded import embedded
-from moon.data.openood import list_path, read_set
+from moon.data.openood import list_path, listed, read_set
+from moon.data.streams import Listed
 from moon.words import nearest
+
+AnySet = DataSet | Listed
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Benchmark:
     flip: bool = True
     lists: str = ""  # the version of OpenOOD's image lists; "": the sets as they are under the root
     known: str = ""  # the name of the known set, where it is not that of the benchmark
+    resize: int = 0  # the shorter side before the centre crop, of images that stay on disk; 0: all are in memory
     validation: tuple[str, ...] = ()  # unknown sets that the lists set aside to choose options by
 
     @property
@@ -72,6 +76,14 @@ def _with_lists(known: str, version: str, near: tuple[str, ...], far: tuple[str,
     )  # fmt: skip
 
 
+def _imagenet(version: str, near: tuple[str, ...], far: tuple[str, ...]) -> Benchmark:
+    """ImageNet-1K, streamed from disk."""
+    return Benchmark(
+        f"imagenet-{version}", near, far, 1000, 224, 3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "resnet50",
+        lists=version, known="imagenet", resize=256, validation=("openimage_o",),
+    )  # fmt: skip
+
+
 _FAR = ("mnist", "svhn", "texture", "places365")
 _MNIST_FAR = ("texture", "cifar10", "tin", "places365")
 BENCHMARKS |= {
@@ -82,6 +94,8 @@ BENCHMARKS |= {
         _with_lists("cifar10", "v1.5", ("cifar100", "tin"), _FAR, "tin"),
         _with_lists("cifar100", "v1", ("cifar10", "tin"), _FAR, "tin"),
         _with_lists("cifar100", "v1.5", ("cifar10", "tin"), _FAR, "tin"),
+        _imagenet("v1", ("species", "inaturalist", "openimage_o", "imagenet_o"), ("texture", "mnist")),
+        _imagenet("v1.5", ("ssb_hard", "ninco"), ("inaturalist", "textures", "openimage_o")),
     )
 }
 
@@ -95,8 +109,10 @@ def has(root: Path, name: str, split: str, row: Benchmark | None = None) -> bool
 
 def open_set(
     root: Path, name: str, split: str, row: Benchmark | None = None, track: Callable[[list], Iterable] = iter
-) -> DataSet:
+) -> AnySet:
     """The embedded set of that name, or the one under the root, or, of a benchmark with lists, what its list names."""
+    if row is not None and row.resize:
+        return listed(root, row.known_set, row.lists, name, split)
     if row is not None and row.lists:
         return read_set(root, row.known_set, row.lists, name, split, row.size, track)
     return embedded(name, split) if name in EMBEDDED else load(root, name, split)
@@ -133,14 +149,17 @@ def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str,
     return replace(found, near=near or found.near, far=far or found.far)
 
 
-def known_sets(root: Path, row: Benchmark, track: Callable[[list], Iterable] = iter) -> dict[str, DataSet]:
+def known_sets(root: Path, row: Benchmark, track: Callable[[list], Iterable] = iter) -> dict[str, AnySet]:
     """train, val and test of the known set, with labels checked; val is a tenth of test where there is no own."""
     name = row.known_set
     sets = {split: open_set(root, name, split, row, track) for split in ("train", "test")}
     if has(root, name, "val", row):
         sets["val"] = open_set(root, name, "val", row, track)
     else:
-        sets["val"], sets["test"] = split_off(sets["test"], 0.1)
+        test = sets["test"]
+        if isinstance(test, Listed):
+            raise DataError(f"{list_path(root, name, name, 'val')}: no such list")
+        sets["val"], sets["test"] = split_off(test, 0.1)
         if not len(sets["val"].labels):
             raise DataError(f"{path_of(root, row.name, 'test')}: too few images a class to take a tenth for validation")
     for split, dataset in sets.items():

@@ -185,10 +185,21 @@ def read_list(source: Path, root: Path | None, size: int, track: Callable[[list]
     """
     root = (root or source.parent).resolve()
     jobs: list[tuple[Path, int, object]] = []
+    for relative, label, where in read_entries(source):
+        path = (root / relative).resolve()
+        if not path.is_relative_to(root):
+            raise DataError(f"{where}: '{relative}' leaves the root {root}")
+        jobs.append((path, label, where))
+    return _decode_all(jobs, size, track, source)
+
+
+def read_entries(source: Path) -> list[tuple[str, int, str]]:
+    """(path, label, place in the list) of each line of an image list, line ends of any kind."""
     try:
         text = _bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: is no text ({error})") from error
+    entries: list[tuple[str, int, str]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -196,13 +207,10 @@ def read_list(source: Path, root: Path | None, size: int, track: Callable[[list]
         relative, _, label = line.strip().rpartition(" ")
         if not relative or not re.fullmatch(r"-?\d+", label):
             raise DataError(f"{where}: '{line.strip()}' is not '<path> <label>'")
-        path = (root / relative).resolve()
-        if not path.is_relative_to(root):
-            raise DataError(f"{where}: '{relative}' leaves the root {root}")
-        jobs.append((path, int(label), where))
-    if not jobs:
+        entries.append((relative, int(label), where))
+    if not entries:
         raise DataError(f"{source}: the list is empty")
-    return _decode_all(jobs, size, track, source)
+    return entries
 
 
 def read_paths(images: list[tuple[Path, int]], size: int, track: Callable[[list], Iterable], where: object) -> DataSet:

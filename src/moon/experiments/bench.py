@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from moon.data import Batches, Benchmark, DataError, DataSet, benchmark, fit_to, has, known_sets, open_set
+from moon.data import (
+    AnySet,
+    Batches,
+    Benchmark,
+    DataError,
+    Listed,
+    Streams,
+    benchmark,
+    fit_to,
+    has,
+    known_sets,
+    open_set,
+)  # fmt: skip
 from moon.evidence import Evidence, read
 
 Perturb = Callable[[nn.Module, Tensor], Tensor]
@@ -23,11 +36,11 @@ class Bench:
     """A benchmark's images, fitted to its size, ready for a device."""
 
     row: Benchmark
-    known: dict[str, DataSet]  # train, val, test
-    unknown: dict[str, DataSet]  # by name, near first
+    known: dict[str, AnySet]  # train, val, test
+    unknown: dict[str, AnySet]  # by name, near first
     missing: tuple[str, ...]  # unknown sets of the table that were not found
-    outliers: DataSet | None = None  # unknown images to train with; their set is not among those scored
-    validation: dict[str, DataSet] = field(default_factory=dict)  # unknown images to choose by, none of them scored
+    outliers: AnySet | None = None  # unknown images to train with; their set is not among those scored
+    validation: dict[str, AnySet] = field(default_factory=dict)  # unknown images to choose by, none of them scored
 
     @classmethod
     def open(
@@ -54,24 +67,23 @@ class Bench:
             raise ValueError(f"'{min(asked)}' is trained or tuned with; its images are not unknown any more")
         if twice := {*near} & {*far}:
             raise ValueError(f"'{min(twice)}' is named as near and as far; name it once")
-        shape = row.size, row.size, row.channels
-        known = {split: fit_to(data, *shape) for split, data in known_sets(root, row, track).items()}
+        known = {split: _fitted(data, row) for split, data in known_sets(root, row, track).items()}
         sets = row.near + row.far
         missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test", row))
         unknown = {
-            s: fit_to(open_set(root, s, "test", row, track), *shape) for s in sets if s not in missing and s not in used
+            s: _fitted(open_set(root, s, "test", row, track), row) for s in sets if s not in missing and s not in used
         }
-        validation = {s: fit_to(open_set(root, s, split, row, track), *shape) for s, split in splits.items()}
+        validation = {s: _fitted(open_set(root, s, split, row, track), row) for s, split in splits.items()}
         _check_apart(validation, unknown)
-        return cls(
-            row, known, unknown, missing, _outliers(root, outliers, shape, row) if outliers else None, validation
-        )
+        return cls(row, known, unknown, missing, _outliers(root, outliers, row) if outliers else None, validation)
 
-    def batches(self, dataset: DataSet, device: torch.device | str) -> Batches:
+    def batches(self, dataset: AnySet, device: torch.device | str) -> Batches | Streams:
         """For evaluation: in order, as they are."""
+        if isinstance(dataset, Listed):
+            return streams(dataset, self.row, device, batch_size=256)
         return Batches(dataset, self.row.mean, self.row.std, batch_size=500, device=device)
 
-    def read(self, model: nn.Module, dataset: DataSet, perturb: Perturb | None = None) -> Evidence:
+    def read(self, model: nn.Module, dataset: AnySet, perturb: Perturb | None = None) -> Evidence:
         """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
         evidence = read(model, self.batches(dataset, next(model.parameters()).device), perturb)
         return replace(evidence, logits=evidence.logits.double())
@@ -81,19 +93,41 @@ class Bench:
         parts = self.known | ({} if self.outliers is None else {"outliers": self.outliers})
         return {
             split: {
-                "images": list(data.images.shape),
-                "sha256": hashlib.sha256(data.images.data).hexdigest(),
+                "images": [len(data.labels)] if isinstance(data, Listed) else list(data.images.shape),
+                "sha256": hashlib.sha256(
+                    "\n".join(data.paths).encode() if isinstance(data, Listed) else data.images.data
+                ).hexdigest(),
                 "labels_sha256": hashlib.sha256(data.labels.data).hexdigest(),
             }
             for split, data in parts.items()
         }
 
 
-def _check_apart(validation: dict[str, DataSet], unknown: dict[str, DataSet]) -> None:
+def streams(listed: Listed, row: Benchmark, device: torch.device | str, **settings: Any) -> Streams:
+    """A listed set as this benchmark wants it; a large one is decoded by worker processes."""
+    workers = min(8, os.cpu_count() or 1) if len(listed.paths) > 2000 else 0
+    return Streams(
+        listed, row.mean, row.std, size=row.size, resize=row.resize, workers=workers, device=device, **settings
+    )
+
+
+def _fitted(data: AnySet, row: Benchmark) -> AnySet:
+    """Images in memory in the benchmark's size; those on disk are resized when they are read."""
+    return data if isinstance(data, Listed) else fit_to(data, row.size, row.size, row.channels)
+
+
+def _each(data: AnySet) -> Iterable[object]:
+    """What tells one image from another."""
+    if isinstance(data, Listed):
+        return ((data.root, path) for path in data.paths)
+    return (image.tobytes() for image in data.images)
+
+
+def _check_apart(validation: dict[str, AnySet], unknown: dict[str, AnySet]) -> None:
     """Refuse to choose by images that are scored."""
-    scored = {image.tobytes(): name for name, data in unknown.items() for image in data.images} if validation else {}
+    scored = {image: name for name, data in unknown.items() for image in _each(data)} if validation else {}
     for name, data in validation.items():
-        shared = [scored[key] for image in data.images if (key := image.tobytes()) in scored]
+        shared = [scored[image] for image in _each(data) if image in scored]
         if shared:
             raise DataError(
                 f"{len(shared)} image(s) of '{name}' are among the test images of '{shared[0]}'; "
@@ -101,7 +135,10 @@ def _check_apart(validation: dict[str, DataSet], unknown: dict[str, DataSet]) ->
             )
 
 
-def _outliers(root: Path, name: str, shape: tuple[int, int, int], row: Benchmark) -> DataSet:
+def _outliers(root: Path, name: str, row: Benchmark) -> AnySet:
     """The set, with its classes numbered from 0; one class where it has no labels."""
-    data = fit_to(open_set(root, name, "train" if has(root, name, "train", row) else "test", row), *shape)
-    return data._replace(labels=np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype))
+    data = _fitted(open_set(root, name, "train" if has(root, name, "train", row) else "test", row), row)
+    labels = np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype)
+    if isinstance(data, Listed):
+        raise DataError(f"'{name}' stays on disk; outliers must fit into memory, so import a set of them")
+    return data._replace(labels=labels)

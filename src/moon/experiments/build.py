@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from moon.chance import derive
-from moon.data import Batches, Benchmark, DataSet
+from moon.data import AnySet, Batches, Benchmark, Listed, Streams
 from moon.detect import DETECTORS, Detector
 from moon.evidence import OpenHead, classifier_name, open_head
+from moon.experiments.bench import streams
 from moon.experiments.recipe import RATES, Recipe, Scalar
 from moon.nets import NETS
 from moon.objectives import OBJECTIVES, Objective
@@ -51,11 +52,11 @@ def pick(table: Mapping[str, Any], name: str, kind: str) -> Any:
     raise ValueError(f"unknown {kind} '{name}'{nearest(name, table)}; known: {', '.join(table)}")
 
 
-# What the paper sets for one benchmark alone.
+# What the paper sets for one known set alone.
 _PAPER_OPTIONS: dict[tuple[str, str], dict[str, Scalar]] = {
     (objective, row): {"final": final}
     for objective in ("moon", "moon-logitnorm")
-    for row, final in (("mnist", 0.01), ("cifar100", 2.0))
+    for row, final in (("mnist", 0.01), ("cifar100", 2.0), ("imagenet", 0.001))
 }
 
 
@@ -79,7 +80,7 @@ def recipe(
     All names and values are checked here, so that nothing is refused after data were read or a folder made.
     """
     kind, wiring = pick(OBJECTIVES, objective, "objective"), pick(TOPOLOGIES, topology, "topology")
-    options = _PAPER_OPTIONS.get((objective, row.name), {}) | dict(options or {})
+    options = _PAPER_OPTIONS.get((objective, row.known_set), {}) | dict(options or {})
     own = pick(RATES, rates or wiring.rates or kind.rates, "learning rates")
     share = next(s for s in (vote_share, wiring.vote_share, kind.vote_share) if s is not None)
     hold = own.hold
@@ -252,7 +253,12 @@ def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
     )
 
 
-def training_batches(recipe: Recipe, benchmark: Benchmark, images: DataSet, device: torch.device | str) -> Batches:
+def training_batches(
+    recipe: Recipe, benchmark: Benchmark, images: AnySet, device: torch.device | str, ranks: Ranks | None = None
+) -> Batches | Streams:
+    if isinstance(images, Listed):
+        part = (0, 1) if ranks is None else (ranks.rank, ranks.count)
+        return streams(images, benchmark, device, batch_size=recipe.batch_size, seed=recipe.seed, part=part)
     return Batches(
         images,
         benchmark.mean,
@@ -268,17 +274,19 @@ def training_batches(recipe: Recipe, benchmark: Benchmark, images: DataSet, devi
 def training(
     recipe: Recipe,
     benchmark: Benchmark,
-    train: DataSet,
+    train: AnySet,
     device: torch.device | str,
-    outliers: DataSet | None = None,
+    outliers: AnySet | None = None,
     ranks: Ranks | None = None,
 ) -> Training:
     """Everything of a run, ready to start; of several processes each takes its part of every batch."""
-    batches = training_batches(recipe, benchmark, train, device)
+    batches = training_batches(recipe, benchmark, train, device, ranks)
     model = network(recipe, benchmark, device)
     draw = None
     if outliers is not None:
-        draw = training_batches(recipe, benchmark, outliers, device).draw, int(outliers.labels.max()) + 1
+        supply = training_batches(recipe, benchmark, outliers, device)
+        assert isinstance(supply, Batches)  # outliers are in memory
+        draw = supply.draw, int(outliers.labels.max()) + 1
     objective = loss(recipe, model, draw).to(device)
     _try_out(model, objective, recipe, benchmark)
     optimizer = torch.optim.SGD(

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from moon import __version__
-from moon.data import Benchmark, DataError, DataSet
+from moon.data import Benchmark, DataError
 from moon.evidence import Evidence, read
 from moon.experiments import build
 from moon.experiments.bench import Bench
@@ -64,16 +64,18 @@ def watcher(bench: Bench, device: torch.device | str) -> Callable[[nn.Module], R
     """What is looked at after each epoch: accuracy on val, and p_unknown."""
     val = bench.batches(bench.known["val"], device)
     # Evenly spread: sets are often sorted by class.
-    sample = [data.images[:: max(1, len(data.images) // WATCHED)][:WATCHED] for data in bench.unknown.values()]
-    unknown = None
-    if sample:
-        images = np.concatenate(sample)
-        unknown = bench.batches(DataSet(images, np.full(len(images), -1)), device)
+    sample = [
+        data.take(np.arange(0, len(data.labels), max(1, len(data.labels) // WATCHED))[:WATCHED])
+        for data in bench.unknown.values()
+    ]
+    unknown = [bench.batches(data, device) for data in sample]
 
     def watch(model: nn.Module) -> Record:
         known = read(model, val)
         record: Record = {"val_accuracy": accuracy(known.prediction, known.labels)}
-        strange = read(model, unknown) if unknown is not None and known.is_open else None
+        strange = None
+        if unknown and known.is_open:
+            strange = Evidence.concatenate(read(model, batches) for batches in unknown)
         return record | p_unknown(known, strange)
 
     return watch

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moon.data import DataSet
+from moon.data import AnySet
 from moon.detect import DETECTORS, Detector
 from moon.evidence import Evidence
 from moon.experiments import build
@@ -81,7 +81,7 @@ def score_run(
 
     seen: dict[str, Evidence] = {}  # one reading of each set serves every detector that changes no input
 
-    def evidence(detector: Detector, name: str, data: DataSet) -> Evidence:
+    def evidence(detector: Detector, name: str, data: AnySet) -> Evidence:
         if detector.perturbs:
             return bench.read(model, data, detector.perturb)
         if name not in seen:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from moon.data import DataSet
+from moon.data import AnySet
 from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.experiments import build
@@ -20,7 +20,7 @@ def search(
     name: str,
     bench: Bench,
     fitted: Callable[[Detector], Detector],
-    evidence: Callable[[Detector, str, DataSet], Evidence],
+    evidence: Callable[[Detector, str, AnySet], Evidence],
 ) -> tuple[Detector, dict[str, Any]]:
     """The detector, fitted, with the best options of its grid, and the record: every candidate with its mean AUROC.
 

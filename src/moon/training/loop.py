@@ -25,6 +25,9 @@ class EpochBatches(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def sizes(self) -> list[int]: ...
+
     def epoch(self, epoch: int) -> Iterable[tuple[Tensor, Tensor]]: ...
 
 
@@ -106,14 +109,20 @@ class Training:
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
-        return self.vote.elect(self.ranks.part(x, y)[1] for x, y in self.batches.epoch(self.epochs))
+        divided = getattr(self.batches, "divided", False)
+        batches = self.batches.epoch(self.epochs)
+        return self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
 
-    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
+    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
         """One training step; the loss stays on the device, and nothing waits for it.
 
-        Of several processes each takes its part of the batch, and all take the step of the whole.
+        Of several processes each takes its part of the batch, and all take the step of the whole; where the batch is
+        this process's part already, `whole` is how many images all have.
         """
-        share, (x, y) = self.ranks.part(x, y)
+        if whole is None:
+            share, (x, y) = self.ranks.part(x, y)
+        else:
+            share = self.ranks.share(len(y), whole)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
@@ -155,7 +164,9 @@ class Training:
         lr = 0.0
         for step, (x, y) in enumerate(self.batches.epoch(epoch)):
             lr = self.rate((epoch * steps + step) / (self.epochs * steps))
-            loss = self.step(x, y, epoch, lr)
+            # Batches that come divided say how large they are in all.
+            whole = self.batches.sizes[step] if getattr(self.batches, "divided", False) else None
+            loss = self.step(x, y, epoch, lr, whole)
             total += loss
             first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
             if on_step is not None:

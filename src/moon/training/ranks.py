@@ -38,13 +38,17 @@ class Ranks:
         """Whether this process is the one that writes and prints."""
         return self.rank == 0
 
+    def share(self, own: int, whole: int) -> float:
+        """The share of a batch that this process has; one that is too small for all is everybody's."""
+        return 1 / self.count if own == whole else own / whole
+
     def part(self, *tensors: Tensor) -> tuple[float, tuple[Tensor, ...]]:
         """This process's part of a batch, and its share; a batch that is too small for all is everybody's."""
         size = len(tensors[0])
         if self.count == 1 or size < 2 * self.count:  # BatchNorm needs two images, wherever they are
-            return 1 / self.count, tensors
+            return self.share(size, size), tensors
         parts = tuple(tensor[self.rank :: self.count] for tensor in tensors)
-        return len(parts[0]) / size, parts
+        return self.share(len(parts[0]), size), parts
 
     def sum(self, tensors: Iterable[Tensor]) -> None:
         """Put the sum over all processes into each tensor."""
