@@ -383,3 +383,16 @@ def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
 )
 def test_small_mistakes_are_named(moon, arguments, what):
     fails(moon(*arguments), 2, what)
+
+
+def test_data_verify(moon, data_root):
+    code, out, _ = moon("data", "verify")
+    assert code == 0
+    assert "mnist/test: a part or another selection: 100 images, the published set has 10,000" in out
+    assert "dtd/test: whole and readable" in out
+    assert "mnist" not in moon("data", "verify", "dtd")[1]
+    (data_root / "dtd" / "test.npz").write_bytes(b"damaged")
+    fails(moon("data", "verify", "dtd"), 3, "cannot be read as .npz")
+    fails(moon("data", "verify", "nothing"), 3, "no set nothing to verify")
+    fails(moon("data", "download"), 2, "download needs the name of a set")
+    fails(moon("data", "download", "cifar"), 2, "did you mean 'cifar10'")

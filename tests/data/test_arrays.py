@@ -103,3 +103,20 @@ def test_split_off_takes_a_share_of_each_class():
     assert part.labels.tolist() == [0, 0, 1]
     assert np.array_equal(part.images[0], data.images[0])
     assert len(rest.labels) == 28  # a class of one stays whole
+
+
+def test_a_published_set_is_told_from_another(monkeypatch):
+    from moon.data import arrays
+
+    data = DataSet(np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1), np.array([0, 1]))
+    monkeypatch.setattr(arrays, "PUBLISHED", {("mine", "test"): (2, arrays.digest(data))})
+    assert arrays.verify(data, "mine", "test") == "the published set, bit for bit"
+    assert "1 images, the published set has 2" in arrays.verify(data.take(np.array([0])), "mine", "test")
+    assert "none is published here" in arrays.verify(data, "other", "test")
+    for other in (
+        data._replace(labels=np.array([1, 0])),
+        data.take(np.array([1, 0])),
+        data._replace(images=255 - data.images),
+    ):
+        with pytest.raises(DataError, match="other pixels, labels or order"):
+            arrays.verify(other, "mine", "test")

@@ -1,4 +1,4 @@
-"""List the benchmarks and what is found of them, import a data set from a public format, or download one."""
+"""List the benchmarks and what is found of them, import a data set from a public format, download or verify one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
-from moon.data import BENCHMARKS, has, save
+from moon.data import BENCHMARKS, DataError, has, load, save
+from moon.data.arrays import verify
 from moon.data.embedded import NAMES as EMBEDDED
 from moon.data.fetch import SOURCES, fetch
 from moon.data.readers import read_any
@@ -24,15 +25,16 @@ examples:
   moon data import test_32x32.mat --name svhn --split test
   moon data import dtd/images --name dtd --split test --size 32         class folders
   moon data download cifar10                                            from its own home, checked, resumable
+  moon data verify                                                      every set under the root
   moon data import test_tin.txt --root images/ --name tin --split test  an image list
 """
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "action", nargs="?", default="list", choices=("list", "import", "download"), help="(default: list)"
+        "action", nargs="?", default="list", choices=("list", "import", "download", "verify"), help="(default: list)"
     )
-    parser.add_argument("source", nargs="?", type=Path, help="what to import, or the name of a set to download")
+    parser.add_argument("source", nargs="?", type=Path, help="what to import, or the set to download or verify")
     parser.add_argument("--name", help="name of the set to make")
     parser.add_argument("--split", default="test", help="train, val or test (default: %(default)s)")
     parser.add_argument(
@@ -47,6 +49,8 @@ def act(arguments: argparse.Namespace) -> None:
         _list(arguments.data)
     elif arguments.action == "download":
         _download(arguments)
+    elif arguments.action == "verify":
+        _verify(arguments)
     else:
         _import(arguments)
 
@@ -78,6 +82,17 @@ def _download(arguments: argparse.Namespace) -> None:
         paths = fetch(str(arguments.source), arguments.data, progress)
     for path in paths:
         print(path)
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    """Read every split under the root, or of one set, and compare what is published with its digest."""
+    wanted = "*" if arguments.source is None else str(arguments.source)
+    paths = sorted(path for path in arguments.data.glob(f"{wanted}/*.npz") if not path.parent.name.startswith("."))
+    if not paths:
+        raise DataError(f"{arguments.data}: no set {'' if wanted == '*' else wanted + ' '}to verify")
+    for path in tracked(paths, "verifying"):
+        name, split = path.parent.name, path.stem
+        print(f"{name}/{split}: {verify(load(arguments.data, name, split), name, split)}")
 
 
 def _list(root: Path) -> None:

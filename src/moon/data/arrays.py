@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -85,6 +86,38 @@ def save(dataset: DataSet, root: Path, name: str, split: str) -> Path:
         os.fsync(file.fileno())
     partial.replace(path)
     return path
+
+
+# Whole public sets in their original order, as `digest` sees them: (images, SHA-256).
+PUBLISHED = {
+    ("cifar10", "train"): (50000, "67e12c2a5906880a4fe5595fe6d768185ad7ca587f35d3a7ece3c3b8b85035d2"),
+    ("cifar10", "test"): (10000, "e54a434ec35094516eacbaac0f2f9550358d985e9d1f71b47d41d333c15ba304"),
+    ("mnist", "train"): (60000, "d18cfd466eb143ac1097fde604dba9eec4116885869d04cc648b510949f9e88c"),
+    ("mnist", "test"): (10000, "a0863a96c44e5666edbb30c4071ee79ca0514c621e6349c5967fc78e7305c891"),
+    ("fashionmnist", "test"): (10000, "9a494dc49efeb996f4076c469b31cd058152067b1594ba6ab85dd739fce3775e"),
+}
+
+
+def digest(dataset: DataSet) -> str:
+    """The SHA-256 of all pixels and labels."""
+    found = hashlib.sha256(np.ascontiguousarray(dataset.images).data)
+    found.update(np.ascontiguousarray(dataset.labels).data)
+    return found.hexdigest()
+
+
+def verify(dataset: DataSet, name: str, split: str) -> str:
+    """Whether the set is the published one, in words; a `DataError` if it has its size and is not."""
+    found = digest(dataset)
+    if (name, split) not in PUBLISHED:
+        return f"whole and readable; SHA-256 {found[:16]}, none is published here to compare with"
+    count, expected = PUBLISHED[name, split]
+    if found == expected:
+        return "the published set, bit for bit"
+    if len(dataset.labels) != count:
+        return f"a part or another selection: {len(dataset.labels):,} images, the published set has {count:,}"
+    raise DataError(
+        f"{name}/{split}: has the size of the published set but other pixels, labels or order; import it again"
+    )
 
 
 def fit_to(dataset: DataSet, height: int, width: int, channels: int) -> DataSet:

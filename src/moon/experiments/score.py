@@ -118,6 +118,7 @@ def score_run(
 
     result = {
         "benchmark": bench.row.name,
+        "lists": bench.row.lists or "the sets as they are under the root",
         "images": {name: len(data.labels) for name, data in sets.items()},
         "missing": list(bench.missing),
         "left_out": left_out,
