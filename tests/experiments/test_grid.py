@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from moon.experiments import grid
-from moon.experiments.grid import Grid, Job, Processes, State, labels, read_file, recipes
+from moon.experiments.grid import Grid, Job, Processes, State
+from moon.experiments.plan import labels, read_file, recipes
 from moon.experiments.recipe import Recipe
 from moon.training import locked
 
@@ -214,7 +215,8 @@ def test_a_driver_that_is_stopped_stops_its_workers(data_root, tmp_path):
 DRIVER = """
 import sys
 from pathlib import Path
-from moon.experiments.grid import Grid, Processes, read_file
+from moon.experiments.grid import Grid, Processes
+from moon.experiments.plan import read_file
 root, out, file, places = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
 Grid.plan(out, read_file(root, file), ["msp"], retries=100).run(Processes(places, root, ["cpu"], 1, 0))
 """

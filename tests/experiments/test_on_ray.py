@@ -15,7 +15,8 @@ from moon.experiments.on_ray import RayWorkers
 DRIVER = """
 import sys
 from pathlib import Path
-from moon.experiments.grid import Grid, recipes
+from moon.experiments.grid import Grid
+from moon.experiments.plan import recipes
 from moon.experiments.on_ray import RayWorkers
 root, out, seeds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 axes = {"benchmark": "mnist", "net": "lenet-norm", "objective": "cross-entropy", "epochs": 12, "batch_size": 64}

@@ -19,7 +19,8 @@ from rich.table import Table
 from moon.cli.arguments import add_data, device_of, seconds, whole
 from moon.experiments.build import TABLES, pick
 from moon.experiments.demo import DETECTORS
-from moon.experiments.grid import AXES, Grid, Job, Processes, State, Workers, csv_text, labels, read_file, recipes, tidy
+from moon.experiments.grid import Grid, Job, Processes, State, Workers, csv_text, tidy
+from moon.experiments.plan import AXES, labels, read_file, recipes
 from moon.experiments.recipe import Recipe
 from moon.experiments.score import read_scores
 from moon.experiments.tables import summary_table

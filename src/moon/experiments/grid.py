@@ -13,147 +13,18 @@ import os
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from moon.data import benchmark
-from moon.experiments import build
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import read_log
 from moon.experiments.score import read_scores
 from moon.experiments.worker import JOB
 from moon.training import is_locked
 from moon.training.checkpoint import write_json
-from moon.words import nearest
-
-# What a grid may vary, by the words of `moon train`: what `build.recipe` calls it, and its type.
-AXES: dict[str, tuple[str, type]] = {
-    "benchmark": ("benchmark", str),
-    "objective": ("objective", str),
-    "topology": ("topology", str),
-    "sparsity": ("sparsity", float),
-    "pattern": ("pattern", str),
-    "allocation": ("allocation", str),
-    "net": ("net", str),
-    "outliers": ("outliers", str),
-    "rates": ("rates", str),
-    "lr": ("lr", float),
-    "vote": ("vote_share", float),
-    "weight_decay": ("weight_decay", float),
-    "delta_t": ("delta_t_steps", int),
-    "drop": ("drop_fraction", float),
-    "t_end": ("t_end_share", float),
-    "epochs": ("epochs", int),
-    "batch_size": ("batch_size", int),
-    "precision": ("precision", str),
-    "seed": ("seed", int),
-}
-
-
-def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
-    """Every combination of the values of the axes, once; `set` is a mapping of the objective's options."""
-    for word in axes:
-        if word not in AXES and word != "set":
-            raise ValueError(f"a grid has no '{word}'{nearest(word, [*AXES, 'set'])}; known: {', '.join(AXES)}, set")
-    options = axes.get("set", {})
-    if not isinstance(options, Mapping):
-        raise ValueError(f"'set' must be a table of options, such as set.final = 2, not {options!r}")
-    words = [word for word in axes if word != "set"]
-    values = [_several(axes[word]) for word in words] + [_several(value) for value in options.values()]
-    kinds = {
-        name: build.pick(build.TABLES["objective"], name, "objective")
-        for name in _several(axes.get("objective", "moon"))
-    }
-    has = {name: [key for key, p in kind.takes().items() if p.default is not p.empty] for name, kind in kinds.items()}
-    known = list(dict.fromkeys(key for keys in has.values() for key in keys))
-    for key in options:
-        if key not in known:
-            names = ", ".join(known) or "none"
-            raise ValueError(f"no objective of the grid has an option '{key}'{nearest(key, known)}; known: {names}")
-    found: dict[str, Recipe] = {}
-    for choice in product(*values):
-        given = {AXES[word][0]: _typed(word, value) for word, value in zip(words, choice, strict=False)}
-        chosen = dict(zip(options, choice[len(words) :], strict=True))
-        # Of several objectives each takes the options it has.
-        chosen = {key: value for key, value in chosen.items() if key in has[given.get("objective", "moon")]}
-        if "benchmark" not in given:
-            raise ValueError("a grid needs at least one benchmark")
-        if given.get("topology") == "dense":
-            given.pop("sparsity", None)  # it has none; with other topologies it is an axis of theirs
-        row = benchmark(root, given.pop("benchmark"))
-        recipe = build.recipe(row, options=chosen, **given)
-        found[recipe.name] = recipe  # dense networks of several sparsities are one
-    return list(found.values())
-
-
-def read_file(root: Path, path: Path) -> list[Recipe]:
-    """The recipes of a grid file: TOML whose keys are the axes, and blocks `[[runs]]` that add to or replace them."""
-    try:
-        common = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: is no TOML ({error})") from None
-    blocks = common.pop("runs", [{}])
-    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise ValueError(f"{path}: 'runs' must be blocks that begin with [[runs]]")
-    found: dict[str, Recipe] = {}
-    for number, block in enumerate(blocks, start=1):
-        try:
-            found |= {recipe.name: recipe for recipe in recipes(root, common | block)}
-        except ValueError as error:
-            where = f"{path}, block {number} of [[runs]]" if block else str(path)
-            raise type(error)(f"{where}: {error}") from None
-    return list(found.values())
-
-
-def _typed(word: str, value: Any) -> Any:
-    kind = AXES[word][1]
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        called = {int: "a whole number", float: "a number", str: "a word"}[kind]
-        raise ValueError(f"'{word}' must be {called}, not {value!r}")
-    return value
-
-
-def _several(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
-    """A label for each recipe, by its name, as short as tells the methods apart, whatever the seed."""
-    recipes = list(recipes)
-    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]
-    order = first + [f.name for f in fields(Recipe) if f.name not in (*first, "seed")]
-    methods = {recipe.name: replace(recipe, seed=0) for recipe in recipes}
-
-    def label(method: Recipe, shown: list[str]) -> str:
-        words = [_word(name, getattr(method, name)) for name in shown]
-        return " ".join(word for word in words if word)
-
-    shown = ["objective"]
-    for name in order:
-        made = {method: label(method, shown) for method in methods.values()}
-        tied = [method for method in made if list(made.values()).count(made[method]) > 1]
-        if len({getattr(method, name) for method in tied}) > 1 and name not in shown:
-            shown = sorted([*shown, name], key=order.index)
-    return {name: label(method, shown) for name, method in methods.items()}
-
-
-def _word(name: str, value: Any) -> str:
-    if name == "objective_options":
-        return " ".join(f"{key}={item}" for key, item in value)
-    if name == "sparsity":
-        return f"{100 * value:g}%"
-    if isinstance(value, str):
-        return value
-    return f"{name}={value:g}"
 
 
 class State(StrEnum):
