@@ -83,8 +83,8 @@ def test_data_lists_what_is_there(moon, data_root):
     np.savez(data_root / "mine" / "test.npz", images=np.zeros((1, 2, 2, 1), np.uint8), labels=np.zeros(1, int))
     code, out, _ = moon("data")
     assert code == 0
-    assert "places (missing)" in out
-    assert "notmnist," in out
+    assert "✗places" in out
+    assert "✓notmnist," in out
     assert "mine" in out
 
 
@@ -308,6 +308,15 @@ def test_grid_plans_runs_and_sums_up(moon, tmp_path):
     table = (tmp_path / "runs" / "grid" / "results.csv").read_text().splitlines()
     assert len(table) == 1 + 4 * 2 * (3 + 2)  # runs, detectors, sets and means
     assert "4 done" in moon(*GRID, *axes, "--plan")[1]
+
+
+def test_grid_asks_for_missing_data_once_and_tells_packages_whole(moon, data_root, tmp_path):
+    (data_root / "mnist" / "train.npz").unlink()
+    fails(moon(*GRID, "--objective", "mixup"), 3, "mnist/train.npz: no such file")
+    assert not list(tmp_path.glob("runs/grid/*/worker.log"))
+    (failed,) = tmp_path.glob("runs/grid/*")
+    (failed / "failure.json").write_text('{"message": "pip install \'x[demo]\'"}')
+    assert "x[demo]" in moon(*GRID, "--objective", "mixup", "--plan")[1]
 
 
 def test_grid_says_what_failed(moon):

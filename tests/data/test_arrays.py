@@ -109,7 +109,7 @@ def test_a_published_set_is_told_from_another(monkeypatch):
     from moon.data import arrays
 
     data = DataSet(np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1), np.array([0, 1]))
-    monkeypatch.setattr(arrays, "PUBLISHED", {("mine", "test"): (2, arrays.digest(data))})
+    monkeypatch.setattr(arrays, "PUBLISHED", {("mine", "test"): (2, data.digest())})
     assert arrays.verify(data, "mine", "test") == "the published set, bit for bit"
     assert "1 images, the published set has 2" in arrays.verify(data.take(np.array([0])), "mine", "test")
     assert "none is published here" in arrays.verify(data, "other", "test")

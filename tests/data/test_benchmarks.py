@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,57 @@ def test_classes_are_numbered_from_zero_without_a_gap(tmp_path):
         np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array(labels))
         with pytest.raises(DataError, match=what):
             benchmark(tmp_path, "mine")
+
+
+DECLARED = """
+[mnist-part]
+known = "mnist"
+near = ["notmnist"]
+far = ["dtd"]
+flip = false
+
+[ours-against-noise]
+known = "ours"
+far = ["fashionmnist"]
+mean = [0.13]
+std = [0.31]
+net = "lenet-norm"
+"""
+
+
+def test_benchmarks_are_declared_from_what_is_there(data_root):
+    (data_root / "benchmarks.toml").write_text(DECLARED)
+    shutil.copytree(data_root / "mnist", data_root / "ours")
+    part = benchmark(data_root, "mnist-part")
+    assert (part.name, part.known_set, part.near, part.far) == ("mnist-part", "mnist", ("notmnist",), ("dtd",))
+    assert (part.flip, part.crop, part.mean) == (False, 4, (0.5,))
+    ours = benchmark(data_root, "ours-against-noise")
+    assert (ours.known_set, ours.near, ours.far) == ("ours", (), ("fashionmnist",))
+    assert (ours.num_known, ours.mean, ours.std, ours.net) == (10, (0.13,), (0.31,), "lenet-norm")
+    assert len(known_sets(data_root, ours)["train"].labels) == 256
+    assert benchmark(data_root, "mnist-part", far=("tin",)).far == ("tin",)
+    with pytest.raises(ValueError, match="did you mean 'mnist-part'"):
+        benchmark(data_root, "mnist-parts")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[mnist]\nknown = 'mnist'", r"\[mnist\] is a benchmark of the table"),
+        ("[a]\nnear = ['dtd']", r"\[a\] must have known ="),
+        ("[a]\nknown = 'a'", r"\[a\] must have known ="),
+        ("a = 3", r"\[a\] must have known ="),
+        ("[a]\nknown = 'mnst'", "unknown benchmark 'mnst', did you mean 'mnist'"),
+        ("[a]\nknown = 'mnist'\nnaer = ['dtd']", "has no 'naer', did you mean 'near'"),
+        ("[a]\nknown = 'mnist'\nfar = 'dtd'", "'far' must be a list of sets, not 'dtd'"),
+        ("[a]\nknown = 'mnist'\nfar = [1]", "'far' must be a list of sets"),
+        ("[a]\nknown = 'mnist'\ncrop = true", "'crop' must be a whole number, not True"),
+        ("[a]\nknown = 'mnist'\nmean = [0.1, 0.2]", "'mean' must have 1 value"),
+        ("[a]\nknown = 'mnist'\nfar = ['dtdd']", r"\[a\] names 'dtdd', which is not under"),
+        ("[a\nknown", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_declared_is_named(data_root, text, what):
+    (data_root / "benchmarks.toml").write_text(text)
+    with pytest.raises(ValueError, match=what):
+        benchmark(data_root, "a")

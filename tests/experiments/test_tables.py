@@ -1,11 +1,15 @@
 from rich.console import Console
 
-from moon.experiments.tables import known_table, spread, unknown_table
+from moon.experiments.tables import known_table, spread, summary_table, unknown_table, which_images
 
 
 def scored(auroc, with_unknown):
     row = {"auroc": auroc, "fpr95": 1 - auroc}
     run = {
+        "benchmark": "digits",
+        "images": {"known": 900, "letters": 1000},
+        "sha256": {"known": "0123456789abcdef", "letters": "fedcba9876543210"},
+        "missing": [],
         "known": {"accuracy": 0.9, "ece": 0.0123, "nll": 0.5},
         "p_unknown": {},
         "detectors": {"msp": {"sets": {"letters": row}, "near": row}},
@@ -50,7 +54,7 @@ def test_unknown_table():
 def test_a_terminal_of_80_columns_will_do():
     row = {"auroc": 0.987, "fpr95": 0.123}
     sets = dict.fromkeys(("letters", "textures", "photos"), row)
-    run = {"detectors": {"unknown": {"sets": sets, "near": row, "far": row}}}
+    run = scored(0.8, False) | {"detectors": {"unknown": {"sets": sets, "near": row, "far": row}}}
     shown = text(unknown_table({"plain RigL": [run], "MOON + RigL": [run]}), width=80)
     assert sum("MOON + RigL" in line and line.count("98.7/12.3") == 5 for line in shown.splitlines()) == 1, shown
 
@@ -58,7 +62,7 @@ def test_a_terminal_of_80_columns_will_do():
 def test_many_sets_fit_too_with_both_numbers():
     row = {"auroc": 0.987, "fpr95": 0.123}
     sets = dict.fromkeys(("cifar100-part", "tin", "mnist", "svhn", "dtd", "places"), row)
-    run = {"detectors": {"openmax": {"sets": sets, "near": row, "far": row}}}
+    run = scored(0.8, False) | {"detectors": {"openmax": {"sets": sets, "near": row, "far": row}}}
     shown = text(unknown_table({"moon-logitnorm": [run]}), width=80)
     assert shown.count("98.7") == shown.count("12.3") == 8, shown
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown, shown  # nothing is cut off
@@ -67,3 +71,15 @@ def test_many_sets_fit_too_with_both_numbers():
 def test_several_seeds_show_their_spread():
     shown = text(unknown_table({"moon": [scored(0.8, True), scored(0.9, True)]}))
     assert "85.0 ± 7.1" in shown
+
+
+def test_tables_name_the_images_they_are_of():
+    line = "digits: known 900 01234567, letters 1,000 fedcba98"
+    assert line in text(unknown_table(METHODS))
+    assert line in text(summary_table(METHODS))
+    run = scored(0.8, False)
+    other = run | {"images": {"known": 900, "letters": 10}, "sha256": {}, "missing": ["photos"]}
+    assert which_images([run, run, other]).splitlines() == [
+        f"Images scored (count, SHA-256): {line} (2 runs)",
+        "digits: known 900, letters 10; not found: photos (1 runs)",
+    ]

@@ -5,17 +5,21 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from moon.training.ranks import Ranks
 
 SCRIPT = '''
 import sys
+from pathlib import Path
 import torch
 from torch import nn
 from moon import AutoWeight, DropSchedule, Moon, RigL, SET, open_head
+from moon.data import Listed, Streams
 from moon.training import CosineRate, Training
 from moon.training.ranks import Ranks
 
@@ -34,7 +38,19 @@ class Noise:
             x[torch.arange(size), 0, 2 * y] += 3
             yield x, y
 
+class Wide(Streams):
+    """The images of a folder, in float64 and grey."""
+    def epoch(self, epoch):
+        for x, y in super().epoch(epoch):
+            yield x.double().mean(1, keepdim=True), y
+
 ranks = Ranks.join(torch.device("cpu"))
+if len(sys.argv) > 3:
+    paths = sorted(path.name for path in Path(sys.argv[3]).iterdir())
+    listed = Listed(Path(sys.argv[3]), tuple(paths), torch.arange(len(paths)).remainder(4).numpy())
+    batches = Wide(listed, (0.5,) * 3, (0.2,) * 3, size=8, resize=8, batch_size=16, part=(ranks.rank, ranks.count))
+else:
+    batches = Noise()
 torch.manual_seed(0)
 model = open_head(nn.Sequential(
     nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
@@ -44,7 +60,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_dec
 topology = (RigL if sys.argv[2] == "rigl" else SET)(model, optimizer, 0.8, DropSchedule(14, 3))
 objective = Moon(AutoWeight(6, quiet_epochs=2)).double()
 losses = []
-training = Training(model, optimizer, objective, topology, CosineRate(0.1, 0.01), Noise(), epochs=6, vote_from=4,
+training = Training(model, optimizer, objective, topology, CosineRate(0.1, 0.01), batches, epochs=6, vote_from=4,
                     seed=7, ranks=ranks)
 elected = training.run(on_epoch=lambda record: losses.append(record["loss"]))
 state = {f"weight {k}": v for k, v in elected.state_dict().items()}
@@ -54,17 +70,25 @@ torch.save(state | masks | seen, f"{sys.argv[1]}-{ranks.rank}.pt")
 '''
 
 
-def train(where, processes, topology):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def is_free(port):
+    """Whether nobody listens there; below 32768 the system gives no port to anybody by itself meanwhile."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def train(where, processes, *arguments):
+    port = next(port for port in range(10000 + os.getpid() % 10000, 32000) if is_free(port))
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(processes),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(where), topology]
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(where), *map(str, arguments)]
     started = [
         subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(processes)
@@ -75,8 +99,22 @@ def train(where, processes, topology):
 
 @pytest.mark.parametrize("topology", ["rigl", "set"])
 def test_two_processes_make_the_run_of_one(tmp_path, topology):
-    (one,) = train(tmp_path / "one", 1, topology)
-    first, second = train(tmp_path / "two", 2, topology)
+    compare(tmp_path, topology)
+
+
+def test_two_processes_that_each_read_their_part_from_disk_make_the_run_of_one(tmp_path):
+    chance, images = np.random.default_rng(0), tmp_path / "images"
+    images.mkdir()
+    for index in range(41):  # the last batch has nine: five and four
+        pixels = chance.integers(0, 256, (12, 14, 3), dtype=np.uint8)
+        pixels[3 * (index % 4) :][:3] //= 4
+        Image.fromarray(pixels).save(images / f"{index:02}.png")
+    compare(tmp_path, "rigl", images)
+
+
+def compare(tmp_path, *arguments):
+    (one,) = train(tmp_path / "one", 1, *arguments)
+    first, second = train(tmp_path / "two", 2, *arguments)
     for key, value in one.items():
         assert torch.equal(first[key], second[key]), key
         if key.startswith("mask"):

@@ -26,7 +26,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def local_device() -> str | None:
     """The GPU of this process among those that torchrun started, or None to choose as usual."""
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        return f"cuda:{os.environ['LOCAL_RANK']}"
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return None
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
-from moon.data import BENCHMARKS, DataError, has, load, save
+from moon.data import BENCHMARKS, DataError, declared, has, load, save
 from moon.data.arrays import verify
 from moon.data.embedded import NAMES as EMBEDDED
 from moon.data.fetch import SOURCES, fetch
@@ -97,17 +98,19 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 def _list(root: Path) -> None:
     def mark(text: str, there: bool) -> str:
-        return f"[green]{text}[/]" if there else f"[red]{text} (missing)[/]"
+        return f"[green]✓{text}[/]" if there else f"[dim]✗{text}[/]"
 
-    table = Table(title=f"Benchmarks, and what is found under {root}", title_justify="left")
-    for heading in ("benchmark", "train / test", "near unknown", "far unknown"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("benchmark", "known", "near unknown", "far unknown"):
         table.add_column(heading)
-    for row in BENCHMARKS.values():
-        own = " / ".join(mark(split, has(root, row.known_set, split, row)) for split in ("train", "test"))
+    rows = [*BENCHMARKS.values(), *declared(root).values()]
+    for row in rows:
+        own = ", ".join(mark(split, has(root, row.known_set, split, row)) for split in ("train", "test"))
         near, far = (", ".join(mark(n, has(root, n, "test", row)) for n in names) for names in (row.near, row.far))
         table.add_row(row.name, own, near, far)
     console = Console()
+    console.print(f"Benchmarks: what is found (✓) under {root}, and what is missing (✗)")
     console.print(table)
     found = {path.parent.name for path in root.glob("*/*.npz")} if root.is_dir() else set()
-    if extra := found - {name for row in BENCHMARKS.values() for name in (row.name, *row.near, *row.far)}:
+    if extra := found - {name for row in rows for name in (row.known_set, *row.near, *row.far)}:
         console.print(f"also under {root}: {', '.join(sorted(extra))}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import torch
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from moon.cli.arguments import add_data, device_of, seconds, whole
+from moon.data import benchmark
+from moon.experiments.bench import check_there, unknown_found
 from moon.experiments.build import TABLES, pick
 from moon.experiments.demo import DETECTORS
 from moon.experiments.grid import Grid, Job, Processes, State, Workers, csv_text, tidy
@@ -74,12 +78,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> None:
     wanted = _recipes(arguments)
     detectors = _detectors(arguments.detector)
-    grid = Grid.plan(arguments.out, wanted, detectors, arguments.retries)
+    grid = Grid.plan(arguments.out, wanted, detectors, arguments.retries, _unknown(arguments.data))
     if arguments.plan:
         Console().print(_standing(grid))
         return
     if arguments.retry_failed:
         grid.forget_failures()
+    for name in dict.fromkeys(recipe.benchmark for recipe in wanted):
+        check_there(arguments.data, benchmark(arguments.data, name))  # once, not in every run
     workers = _workers(arguments)
     _run(grid, workers)
     _show(grid, arguments.out)
@@ -99,6 +105,12 @@ def _recipes(arguments: argparse.Namespace) -> list[Recipe]:
             raise ValueError(f"--set takes NAME=VALUE, not '{item}'")
         options[key] = value.split(",")
     return recipes(arguments.data, {"benchmark": arguments.what} | given | {"set": options})
+
+
+def _unknown(root: Path) -> Callable[[Recipe], list[str]]:
+    """What the runs of each benchmark can be scored on; looked up once."""
+    found = cache(lambda name: unknown_found(root, benchmark(root, name)))
+    return lambda recipe: [name for name in found(recipe.benchmark) if name != recipe.outliers]
 
 
 def _detectors(names: Sequence[str]) -> list[str]:
@@ -154,7 +166,7 @@ def _run(grid: Grid, workers: Workers) -> None:
 
 def _line(job: Job, state: State) -> str:
     if state is State.FAILED:
-        return f"[red]failed[/] {job.recipe.name}: {job.why()}"
+        return f"[red]failed[/] {job.recipe.name}: {escape(job.why())}"
     return f"[green]done[/]   {job.recipe.name}"
 
 
@@ -181,7 +193,7 @@ def _standing(grid: Grid) -> Table:
     for heading in ("run", "state", "epochs"):
         table.add_column(heading, overflow="fold")
     for job in grid.jobs:
-        why = f": {job.why()}" if states[job.recipe.name] is State.FAILED else ""
+        why = f": {escape(job.why())}" if states[job.recipe.name] is State.FAILED else ""
         table.add_row(job.recipe.name, f"{states[job.recipe.name]}{why}", f"{job.epochs_done()}/{job.recipe.epochs}")
     return table
 

@@ -27,6 +27,12 @@ class DataSet(NamedTuple):
         """The samples with these indices, or where this mask is true."""
         return DataSet(self.images[indices], self.labels[indices])
 
+    def digest(self) -> str:
+        """The SHA-256 of all pixels and labels."""
+        found = hashlib.sha256(np.ascontiguousarray(self.images).data)
+        found.update(np.ascontiguousarray(self.labels).data)
+        return found.hexdigest()
+
 
 def checked(images, labels, where: object) -> DataSet:
     """The two arrays as a data set, or a `DataError` that names `where` they came from."""
@@ -88,7 +94,7 @@ def save(dataset: DataSet, root: Path, name: str, split: str) -> Path:
     return path
 
 
-# Whole public sets in their original order, as `digest` sees them: (images, SHA-256).
+# Whole public sets in their original order, as `DataSet.digest` sees them: (images, SHA-256).
 PUBLISHED = {
     ("cifar10", "train"): (50000, "67e12c2a5906880a4fe5595fe6d768185ad7ca587f35d3a7ece3c3b8b85035d2"),
     ("cifar10", "test"): (10000, "e54a434ec35094516eacbaac0f2f9550358d985e9d1f71b47d41d333c15ba304"),
@@ -98,16 +104,9 @@ PUBLISHED = {
 }
 
 
-def digest(dataset: DataSet) -> str:
-    """The SHA-256 of all pixels and labels."""
-    found = hashlib.sha256(np.ascontiguousarray(dataset.images).data)
-    found.update(np.ascontiguousarray(dataset.labels).data)
-    return found.hexdigest()
-
-
 def verify(dataset: DataSet, name: str, split: str) -> str:
     """Whether the set is the published one, in words; a `DataError` if it has its size and is not."""
-    found = digest(dataset)
+    found = dataset.digest()
     if (name, split) not in PUBLISHED:
         return f"whole and readable; SHA-256 {found[:16]}, none is published here to compare with"
     count, expected = PUBLISHED[name, split]

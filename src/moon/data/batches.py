@@ -12,6 +12,15 @@ from moon.chance import generator
 from moon.data.arrays import DataSet
 
 
+def batch_sizes(count: int, batch_size: int) -> list[int]:
+    """How so many images are divided; a last batch of one joins the one before it (BatchNorm needs two)."""
+    full, rest = divmod(count, batch_size)
+    sizes = [batch_size] * full + [rest] * (rest > 0)
+    if len(sizes) > 1 and sizes[-1] == 1 < batch_size:
+        sizes[-2:] = [batch_size + 1]
+    return sizes
+
+
 class Batches:
     """A data set as (x, y) batches, x normalised to (value / 255 - mean) / std, (B, C, H, W) float32.
 
@@ -51,12 +60,8 @@ class Batches:
 
     @property
     def sizes(self) -> list[int]:
-        """The sizes of the batches; a last batch of one joins the one before it (BatchNorm needs two)."""
-        full, rest = divmod(len(self.labels), self.batch_size)
-        sizes = [self.batch_size] * full + [rest] * (rest > 0)
-        if len(sizes) > 1 and sizes[-1] == 1 < self.batch_size:
-            sizes[-2:] = [self.batch_size + 1]
-        return sizes
+        """Images of each batch."""
+        return batch_sizes(len(self.labels), self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         crop = self.crop

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +18,23 @@ from moon.data.streams import Listed
 from moon.words import nearest
 
 AnySet = DataSet | Listed
+DECLARED = "benchmarks.toml"  # under the root
+_DECLARABLE: dict[str, tuple[type, str]] = {
+    "near": (str, "a list of sets"),
+    "far": (str, "a list of sets"),
+    "net": (str, "a word"),
+    "mean": (float, "a list of numbers"),
+    "std": (float, "a list of numbers"),
+    "crop": (int, "a whole number"),
+    "flip": (bool, "true or false"),
+}
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """A known set with its near and far unknown sets; images are fitted to `size` and `channels`."""
 
-    name: str  # of the known set too
+    name: str  # of the known set too, unless `known` says another
     near: tuple[str, ...]
     far: tuple[str, ...]
     num_known: int
@@ -119,34 +131,82 @@ def open_set(
 
 
 def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Benchmark:
-    """The benchmark of that name; one's own known set under the root makes one too.
+    """The benchmark of that name: of the table, declared under the root, or a known set there with no unknown ones.
 
     `near` and `far` name other unknown sets than the table's.
     """
     if name in BENCHMARKS:
         found = BENCHMARKS[name]
-    elif has(root, name, "train"):
-        data = load(root, name, "train")
-        height, width, channels = data.images.shape[1:]
-        if height != width:
-            raise DataError(f"{path_of(root, name, 'train')}: images are {height}x{width}; they must be square")
-        classes = np.unique(data.labels)
-        if not np.array_equal(classes, np.arange(len(classes))):
-            gap = int(np.flatnonzero(classes != np.arange(len(classes)))[0])
-            raise DataError(
-                f"{path_of(root, name, 'train')}: no image of class {gap}, but of {classes[-1]}; "
-                "number the classes from 0 without a gap"
-            )
-        found = Benchmark(
-            name, (), (), len(classes), height, channels, _HALF * channels, _HALF * channels,
-            "lenet" if channels == 1 else "resnet18",
-        )  # fmt: skip
+    elif name in (own := declared(root)):
+        found = own[name]
+        for unknown in found.near + found.far:
+            if not has(root, unknown, "test", found):
+                raise DataError(f"{root / DECLARED}: [{name}] names '{unknown}', which is not under {root}")
     else:
-        raise ValueError(
-            f"unknown benchmark '{name}'{nearest(name, BENCHMARKS)}; known: {', '.join(BENCHMARKS)}; "
-            f"for a set of your own put train.npz and test.npz into {root / name}"
-        )
+        found = _own(root, name, [*BENCHMARKS, *own])
     return replace(found, near=near or found.near, far=far or found.far)
+
+
+def _own(root: Path, name: str, others: list[str]) -> Benchmark:
+    """A known set of one's own under the root, with no unknown sets."""
+    if not has(root, name, "train"):
+        raise ValueError(
+            f"unknown benchmark '{name}'{nearest(name, others)}; known: {', '.join(others)}; "
+            f"for a set of your own put train.npz and test.npz into {root / name}, or declare it in {root / DECLARED}"
+        )
+    data = load(root, name, "train")
+    height, width, channels = data.images.shape[1:]
+    if height != width:
+        raise DataError(f"{path_of(root, name, 'train')}: images are {height}x{width}; they must be square")
+    classes = np.unique(data.labels)
+    if not np.array_equal(classes, np.arange(len(classes))):
+        gap = int(np.flatnonzero(classes != np.arange(len(classes)))[0])
+        raise DataError(
+            f"{path_of(root, name, 'train')}: no image of class {gap}, but of {classes[-1]}; "
+            "number the classes from 0 without a gap"
+        )
+    return Benchmark(
+        name, (), (), len(classes), height, channels, _HALF * channels, _HALF * channels,
+        "lenet" if channels == 1 else "resnet18",
+    )  # fmt: skip
+
+
+def declared(root: Path) -> dict[str, Benchmark]:
+    """The benchmarks that `<root>/benchmarks.toml` declares from what is there.
+
+    Each table names its `known` set, a benchmark's or one under the root, and what differs from it.
+    """
+    path = root / DECLARED
+    try:
+        tables = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    return {name: _declared(root, path, name, table) for name, table in tables.items()}
+
+
+def _declared(root: Path, path: Path, name: str, table: Any) -> Benchmark:
+    where = f"{path}: [{name}]"
+    if name in BENCHMARKS:
+        raise DataError(f"{where} is a benchmark of the table, whose name always means the same; choose another name")
+    if not isinstance(table, dict) or not isinstance(table.get("known"), str) or table["known"] == name:
+        raise DataError(f'{where} must have known = "...", a benchmark or a set under the root')
+    values = {key: value for key, value in table.items() if key != "known"}
+    for key, value in values.items():
+        if key not in _DECLARABLE:
+            known = ", ".join(["known", *_DECLARABLE])
+            raise DataError(f"{where} has no '{key}'{nearest(key, _DECLARABLE)}; known: {known}")
+        kind, called = _DECLARABLE[key]
+        several = isinstance(value, list)
+        if several != called.startswith("a list") or any(type(v) is not kind for v in (value if several else [value])):
+            raise DataError(f"{where} '{key}' must be {called}, not {value!r}")
+        values[key] = tuple(value) if several else value
+    base = BENCHMARKS.get(table["known"]) or _own(root, table["known"], list(BENCHMARKS))
+    for key in ("mean", "std"):
+        if len(values.get(key, base.mean)) != base.channels:
+            raise DataError(f"{where} '{key}' must have {base.channels} value(s), one a channel")
+    return replace(base, name=name, known=base.known_set, **values)
 
 
 def known_sets(root: Path, row: Benchmark, track: Callable[[list], Iterable] = iter) -> dict[str, AnySet]:
@@ -161,7 +221,7 @@ def known_sets(root: Path, row: Benchmark, track: Callable[[list], Iterable] = i
             raise DataError(f"{list_path(root, name, name, 'val')}: no such list")
         sets["val"], sets["test"] = split_off(test, 0.1)
         if not len(sets["val"].labels):
-            raise DataError(f"{path_of(root, row.name, 'test')}: too few images a class to take a tenth for validation")
+            raise DataError(f"{path_of(root, name, 'test')}: too few images a class to take a tenth for validation")
     for split, dataset in sets.items():
         low, high = dataset.labels.min(), dataset.labels.max()
         if low < 0 or high >= row.num_known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from moon.chance import derive, generator
 from moon.data.arrays import DataError
+from moon.data.batches import batch_sizes
 from moon.data.readers import decode
 
 Key = tuple[int, int]  # (epoch, or -1 for an image as it is; index)
@@ -33,6 +35,11 @@ class Listed:
         """The samples with these indices, or where this mask is true."""
         chosen = np.arange(len(self.paths))[indices]
         return Listed(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen])
+
+    def digest(self) -> str:
+        """The SHA-256 of the list: which images, not their pixels."""
+        lines = (f"{path} {label}\n" for path, label in zip(self.paths, self.labels, strict=True))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class Streams:
@@ -70,12 +77,8 @@ class Streams:
 
     @property
     def sizes(self) -> list[int]:
-        """Images of each batch, over all processes; a last batch of one joins the one before it."""
-        full, rest = divmod(len(self.listed.paths), self.batch_size)
-        sizes = [self.batch_size] * full + [rest] * (rest > 0)
-        if len(sizes) > 1 and sizes[-1] == 1 < self.batch_size:
-            sizes[-2:] = [self.batch_size + 1]
-        return sizes
+        """Images of each batch, over all processes."""
+        return batch_sizes(len(self.listed.paths), self.batch_size)
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -69,7 +69,8 @@ class Bench:
             raise ValueError(f"'{min(twice)}' is named as near and as far; name it once")
         known = {split: _fitted(data, row) for split, data in known_sets(root, row, track).items()}
         sets = row.near + row.far
-        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test", row))
+        there = unknown_found(root, row)
+        missing = tuple(s for s in sets if s not in near + far and s not in there)
         unknown = {
             s: _fitted(open_set(root, s, "test", row, track), row) for s in sets if s not in missing and s not in used
         }
@@ -101,6 +102,18 @@ class Bench:
             }
             for split, data in parts.items()
         }
+
+
+def check_there(root: Path, row: Benchmark) -> None:
+    """Refuse a benchmark whose known images are not there, without reading all of them."""
+    if not has(root, row.known_set, "train", row):
+        open_set(root, row.known_set, "train", row)  # says what is missing
+    open_set(root, row.known_set, "test", row)
+
+
+def unknown_found(root: Path, row: Benchmark) -> list[str]:
+    """The unknown sets of the table that can be opened."""
+    return [name for name in row.near + row.far if has(root, name, "test", row)]
 
 
 def streams(listed: Listed, row: Benchmark, device: torch.device | str, **settings: Any) -> Streams:

@@ -102,17 +102,29 @@ class Grid:
     retries: int = 3  # after failures of the machine
 
     @classmethod
-    def plan(cls, folder: Path, recipes: Iterable[Recipe], detectors: list[str], retries: int = 3) -> Grid:
-        """Make the run folders that are missing; what is there stays."""
+    def plan(
+        cls,
+        folder: Path,
+        recipes: Iterable[Recipe],
+        detectors: list[str],
+        retries: int = 3,
+        unknown: Callable[[Recipe], Iterable[str]] = lambda _: (),
+    ) -> Grid:
+        """Make the run folders that are missing; what is there stays.
+
+        `unknown` names the unknown sets of a recipe that can be scored; scores that lack one are made again.
+        """
         jobs = []
         for recipe in recipes:
             job = Job(recipe, folder / recipe.name)
             job.folder.mkdir(parents=True, exist_ok=True)
             if not (job.folder / "recipe.json").exists():
                 write_json(job.folder / "recipe.json", recipe.to_json())
-            missing = [name for name in detectors if name not in scored(job.folder)]
-            if missing and not (job.folder / "todo.json").exists():
-                write_json(job.folder / "todo.json", {"detectors": [*scored(job.folder), *missing]})
+            names, sets = scored(job.folder)
+            missing = [name for name in detectors if name not in names]
+            is_short = bool(detectors) and not sets.issuperset(unknown(recipe))
+            if (missing or is_short) and not (job.folder / "todo.json").exists():
+                write_json(job.folder / "todo.json", {"detectors": [*names, *missing]})
             jobs.append(job)
         return cls(folder, jobs, retries)
 
@@ -163,10 +175,11 @@ class Grid:
         return left * sum(job.seconds() for job in done) / epochs / max(1, min(places, len(open_jobs)))
 
 
-def scored(folder: Path) -> list[str]:
-    """The detectors that the run was scored with, or found not to fit."""
-    found = read_scores(folder)
-    return [] if found is None else [*found[0]["detectors"], *found[0]["left_out"]]
+def scored(folder: Path) -> tuple[list[str], set[str]]:
+    """The detectors that the run was scored with, or found not to fit, and the sets it was scored on."""
+    if (found := read_scores(folder)) is None:
+        return [], set()
+    return [*found[0]["detectors"], *found[0]["left_out"]], set(found[0]["images"])
 
 
 @dataclass
@@ -220,7 +233,10 @@ def tidy(job: Job, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]
     about = {name: getattr(recipe, name) for name in ("benchmark", "net", "objective", "topology", "sparsity", "seed")}
     about = {"run": recipe.name, "method": label} | about | {f"known_{k}": v for k, v in scores["known"].items()}
     return [
-        about | {"detector": detector, "set": name, "images": scores["images"].get(name, "")} | metrics
+        about
+        | {"detector": detector, "set": name, "images": scores["images"].get(name, "")}
+        | {"sha256": scores.get("sha256", {}).get(name, "")[:16]}
+        | metrics
         for detector, table in scores["detectors"].items()
         for name, metrics in (table["sets"] | {g: table[g] for g in ("near", "far") if g in table}).items()
     ]

@@ -120,6 +120,7 @@ def score_run(
         "benchmark": bench.row.name,
         "lists": bench.row.lists or "the sets as they are under the root",
         "images": {name: len(data.labels) for name, data in sets.items()},
+        "sha256": {name: data.digest() for name, data in sets.items()},  # of the images as the network sees them
         "missing": list(bench.missing),
         "left_out": left_out,
         "search": searches,
@@ -137,7 +138,7 @@ def score_run(
 
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
     """Keep what other detectors were found to score on the same images."""
-    if (found := read_scores(folder)) is None or found[0]["images"] != result["images"]:
+    if (found := read_scores(folder)) is None or found[0].get("sha256") != result["sha256"]:
         return
     old, old_scores = found
     for name in old["detectors"]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 
 
@@ -16,14 +18,29 @@ def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> st
     return text if len(values) < 2 else f"{text} ± {scale * stdev(values):.{digits}f}"
 
 
-def _table(title: str) -> Table:
+def _table() -> Table:
     """Narrow enough for a terminal of 80 columns."""
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
 
 
-def known_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def which_images(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Exactly which images the runs were scored on: a line for each choice of sets, with counts and digests."""
+    counts = Counter(_sets(run) for run in runs)
+    several = len(counts) > 1
+    lines = [f"{sets}{f' ({number} runs)' if several else ''}" for sets, number in counts.items()]
+    return "Images scored (count, SHA-256): " + "\n".join(lines)
+
+
+def _sets(run: Mapping[str, Any]) -> str:
+    digests = run.get("sha256", {})
+    sets = ", ".join(f"{name} {count:,} {digests.get(name, '')[:8]}".rstrip() for name, count in run["images"].items())
+    missing = f"; not found: {', '.join(run['missing'])}" if run["missing"] else ""
+    return f"{run['benchmark']}: {sets}{missing}"
+
+
+def known_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Group:
     """Methods (each with the scores.json of its runs) on the known test set, and whether their extra output fills."""
-    table = _table("Known inputs, and the unknown output")
+    table = _table()
     table.add_column("method")
     for heading in ("accuracy %", "ECE", "NLL"):
         table.add_column(heading, justify="right")
@@ -42,10 +59,10 @@ def known_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             values = [mean(row) for row in rows if row and None not in row]
             cells.append(spread(values, 2) if values else "-")
         table.add_row(method, *cells)
-    return table
+    return Group("Known inputs, and the unknown output", table)
 
 
-def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Group:
     """AUROC over FPR-95 of each detector, method and unknown set, with near and far means."""
     some = next(iter(methods.values()))[0]
     sets = list(next(iter(some["detectors"].values()))["sets"])
@@ -53,7 +70,7 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     # Two lines a cell where one would not fit.
     stacked = len(sets) + len(groups) > 5 or any(len(runs) > 1 for runs in methods.values())
     separator, word = ("\n", "above") if stacked else ("/", "/")
-    table = _table(f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)")
+    table = _table()
     table.add_column("detector", no_wrap=True)
     table.add_column("method", overflow="fold")
     for name in sets:
@@ -71,13 +88,14 @@ def unknown_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
                 cells += [_cell([s[group] for s in scored], separator) for group in groups]
             last = method == list(methods)[-1]
             table.add_row(detector, method, *cells, end_section=last)
-    return table
+    title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)"
+    return Group(title, table, which_images(run for runs in methods.values() for run in runs))
 
 
-def summary_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def summary_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Group:
     """A line a method and detector: how many runs, accuracy, ECE, and the near and far means of AUROC."""
-    table = _table("Runs, known inputs, and AUROC % of unknown ones (higher is better)")
-    for heading in ("method", "detector", "runs", "accuracy %", "ECE", "near", "far"):
+    table = _table()
+    for heading in ("method", "detector", "n", "accuracy %", "ECE", "near", "far"):
         is_word = heading in ("method", "detector")
         table.add_column(heading, justify="left" if is_word else "right", overflow="fold")
     for method, runs in methods.items():
@@ -97,7 +115,8 @@ def summary_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             ]
             name, *known_cells = head if number == 0 else [""] * len(head)
             table.add_row(name, detector, *known_cells, *means, end_section=number == len(detectors) - 1)
-    return table
+    title = "Accuracy and ECE of known inputs, AUROC % of unknown ones (higher is better), over n runs"
+    return Group(title, table, which_images(run for runs in methods.values() for run in runs))
 
 
 def _cell(rows: Sequence[Mapping[str, float]], separator: str) -> str:

@@ -30,7 +30,10 @@ class Ranks:
         if count == 1:
             return cls()
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            own_gpu = (
+                device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+            )
+            dist.init_process_group("nccl" if own_gpu else "gloo")  # NCCL wants a GPU for each process
         return cls(dist.get_rank(), count)
 
     @property
