@@ -1,0 +1,324 @@
+from itertools import product
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit, logit, ndtr
+
+from moon.metrics import (
+    auroc,
+    auroc_difference,
+    auroc_interval,
+    bootstrap,
+    fpr_at_tpr,
+    holm,
+    interval,
+    paired_test,
+    verdict,
+)
+
+Z = 1.959963984540054  # P(|Z| > 1.96) = 5%
+
+quarters = st.integers(-8, 8).map(lambda n: n / 4)
+runs = st.lists(quarters, min_size=2, max_size=6)
+scores = st.lists(quarters, min_size=2, max_size=30)
+# Two scores an image, few distinct values, so that ties are common.
+paired_scores = st.lists(st.tuples(quarters, quarters), min_size=2, max_size=20)
+p_values = st.lists(st.floats(0, 1) | st.just(float("nan")), max_size=12)
+
+
+def brute_placements(known, unknown):
+    wins = np.array([[(k > u) + 0.5 * (k == u) for u in unknown] for k in known])
+    return wins.mean(1), wins.mean(0)
+
+
+def brute_variance(known, unknown):
+    return sum(np.var(side, ddof=1) / len(side) for side in brute_placements(known, unknown))
+
+
+def brute_covariance(a, b):
+    """The (2, 2) covariance of the two AUROCs, as the paper has it: S_10 / m + S_01 / n."""
+    sides = zip(brute_placements(*a), brute_placements(*b), strict=True)
+    return sum(np.cov(of_a, of_b) / len(of_a) for of_a, of_b in sides)
+
+
+def test_interval_in_literals():
+    # Of 27 resamples the lowest means are 0, 3 x 1 (0 0 3), 3 x 2 (0 3 3); the highest 9, 3 x 7 (9 9 3), 3 x 6 (9 9 0).
+    assert interval([3, 9, 0]) == pytest.approx((0, 9))  # 0.675 resamples are cut off each side: none
+    assert interval([3, 9, 0], level=0.9) == pytest.approx((1, 7))  # 1.35: one
+    assert interval([3, 9, 0], level=0.5) == pytest.approx((2, 6))  # 6.75: six
+    assert interval([1, 2]) == (1, 2)
+    assert interval([1, 2], level=0.5) == (1.5, 1.5)
+
+
+def test_interval_of_six_is_exact():
+    values = [0.5, 2.25, 3, 7.5, 8, 20]
+    means = np.sort(np.mean(list(product(values, repeat=6)), 1))
+    assert interval(values) == pytest.approx((means[1166], means[-1167]))  # 0.025 * 46,656 = 1166.4
+
+
+@given(runs, quarters)
+def test_interval_holds_the_mean_and_moves_with_the_values(values, shift):
+    low, high = interval(values)
+    assert min(values) - 1e-9 <= low <= np.mean(values) + 1e-9
+    assert np.mean(values) - 1e-9 <= high <= max(values) + 1e-9
+    assert interval([shift - value for value in values]) == pytest.approx((shift - high, shift - low))
+
+
+def test_interval_of_many_is_scipys_and_the_same_each_time():
+    values = np.random.default_rng(1).normal(10, 1, 9)
+    theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=2)
+    assert interval(values) == pytest.approx(tuple(theirs.confidence_interval), abs=0.03)
+    assert interval(values) == interval(values[::-1])
+
+
+def test_interval_of_three_runs_is_as_narrow_as_the_docstring_says():
+    samples = np.random.default_rng(0).normal(size=(2000, 3))
+    held = np.mean([low <= 0 <= high for low, high in map(interval, samples)])
+    assert held == pytest.approx(0.75, abs=0.03)
+
+
+def test_paired_test_in_literals():
+    # d = 0, 1: t = 0.5 / 0.5 = 1 with one degree of freedom, p = 1 - 2 / pi * arctan(1).
+    assert paired_test([3, 5], [3, 4]) == pytest.approx(0.5)
+    # d = 1, 2, 3: t = 2 * sqrt(3) with two degrees of freedom, p = 1 - t / sqrt(t^2 + 2).
+    assert paired_test([2, 4, 6], [1, 2, 3]) == pytest.approx(1 - np.sqrt(6 / 7))
+    assert paired_test([1, 2, 3], [2, 4, 6]) == pytest.approx(1 - np.sqrt(6 / 7))
+    assert paired_test([0, 1], [1, 0]) == 1
+
+
+def test_paired_test_without_spread_is_the_limit():
+    assert paired_test([0.1, 0.2, 0.7], [0.1, 0.2, 0.7]) == 1
+    assert paired_test([0.1, 0.1, 0.1], [0, 0, 0]) == 0
+    assert paired_test(np.array([1, 2, 3], np.uint8), np.array([2, 3, 4], np.uint8)) == 0
+
+
+@given(st.lists(st.tuples(quarters, quarters), min_size=2, max_size=10))
+def test_paired_test_is_scipys(pairs):
+    a, b = np.array(pairs).T
+    if np.ptp(a - b) > 0:
+        assert paired_test(a, b) == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, abs=1e-12)
+    assert paired_test(a, b) == paired_test(b, a)
+
+
+# V: 1 is above 0 alone, 2 above 0 and level with 2, 3 above both. W: 0 is below all, 2 level with 2 and below 3.
+KNOWN, UNKNOWN = [1, 2, 3], [0, 2]  # V = 1/2, 3/4, 1; W = 1, 1/2; A = 3/4; variance 1/16/3 + 1/8/2 = 1/12
+
+
+def test_auroc_interval_in_literals():
+    step = Z * np.sqrt(1 / 12) / (3 / 16)
+    assert auroc_interval(KNOWN, UNKNOWN) == pytest.approx((expit(np.log(3) - step), expit(np.log(3) + step)))
+    # One standard deviation each side.
+    step = np.sqrt(1 / 12) / (3 / 16)
+    expected = expit(np.log(3) - step), expit(np.log(3) + step)
+    assert auroc_interval(KNOWN, UNKNOWN, level=ndtr(1) - ndtr(-1)) == pytest.approx(expected)
+
+
+def test_auroc_interval_without_variance_is_a_point():
+    assert auroc_interval([2, 3], [0, 1]) == (1, 1)
+    assert auroc_interval([0, 1], [2, 3]) == (0, 0)
+    assert auroc_interval([1, 1], [1, 1]) == (0.5, 0.5)
+
+
+@given(scores, scores)
+def test_auroc_interval_is_delongs_by_brute_force(known, unknown):
+    low, high = auroc_interval(known, unknown)
+    area = auroc(known, unknown)
+    assert 0 <= low <= area + 1e-12
+    assert area - 1e-12 <= high <= 1
+    if 0 < area < 1:
+        step = Z * np.sqrt(brute_variance(known, unknown)) / (area * (1 - area))
+        assert (low, high) == pytest.approx((expit(logit(area) - step), expit(logit(area) + step)), abs=1e-9)
+    assert auroc_interval(unknown, known) == pytest.approx((1 - high, 1 - low), abs=1e-9)
+
+
+def test_auroc_interval_holds_the_truth_as_often_as_it_says():
+    chance = np.random.default_rng(0)
+    truth = ndtr(1.5 / np.sqrt(2))
+    for level in (0.8, 0.95):
+        ends = [auroc_interval(chance.normal(1.5, 1, 60), chance.normal(0, 1, 40), level) for _ in range(1500)]
+        assert np.mean([low <= truth <= high for low, high in ends]) == pytest.approx(level, abs=0.025)
+
+
+def test_auroc_interval_of_many_images_is_the_bootstraps():
+    chance = np.random.default_rng(0)
+    known, unknown = np.round(chance.normal(1, 1, 500), 1), np.round(chance.normal(0, 2, 300), 1)
+    assert auroc_interval(known, unknown) == pytest.approx(bootstrap(auroc, known, unknown), abs=0.006)
+
+
+def test_auroc_difference_in_literals():
+    # b cannot tell: V = W = 1/2. The differences are 0, 1/4, 1/2 and 1/2, 0; variance 1/16/3 + 1/8/2 = 1/12.
+    expected = (0.25, 2 * ndtr(-0.25 * np.sqrt(12)))
+    assert auroc_difference(KNOWN, UNKNOWN, [0, 0, 0], [0, 0]) == pytest.approx(expected)
+    # b gives the same known scores to other images: equal areas, other placements.
+    assert auroc_difference(KNOWN, UNKNOWN, [3, 1, 2], UNKNOWN) == (0, 1)
+
+
+def test_auroc_difference_without_variance_is_the_limit():
+    assert auroc_difference(KNOWN, UNKNOWN, np.exp(KNOWN), np.exp(UNKNOWN)) == (0, 1)
+    assert auroc_difference([1, 1], [0, 0], [1, 1], [1, 1]) == (0.5, 0)
+    assert auroc_difference([0, 0], [1, 1], [1, 1], [0, 0]) == (-1, 0)
+
+
+@given(paired_scores, paired_scores)
+def test_auroc_difference_is_delongs_by_brute_force(known, unknown):
+    (known_a, known_b), (unknown_a, unknown_b) = np.array(known).T, np.array(unknown).T
+    difference, p = auroc_difference(known_a, unknown_a, known_b, unknown_b)
+    assert difference == pytest.approx(auroc(known_a, unknown_a) - auroc(known_b, unknown_b), abs=1e-12)
+    covariance = brute_covariance((known_a, unknown_a), (known_b, unknown_b))
+    variance = covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
+    if variance > 1e-9:
+        assert p == pytest.approx(2 * ndtr(-abs(difference) / np.sqrt(variance)), abs=1e-9)
+    assert auroc_difference(known_b, unknown_b, known_a, unknown_a) == pytest.approx((-difference, p), abs=1e-12)
+
+
+def test_auroc_difference_errs_as_often_as_it_says():
+    """Two correlated scores of equal AUROC: 5% of the p-values are below 5%."""
+    chance = np.random.default_rng(0)
+
+    def p_of_equals():
+        known, unknown = chance.normal(1, 1, (60, 1)), chance.normal(0, 1, (40, 1))
+        (known_a, known_b), (unknown_a, unknown_b) = (
+            (shared + chance.normal(0, 0.5, (len(shared), 2))).T for shared in (known, unknown)
+        )
+        return auroc_difference(known_a, unknown_a, known_b, unknown_b)[1]
+
+    assert np.mean([p_of_equals() < 0.05 for _ in range(1500)]) == pytest.approx(0.05, abs=0.02)
+
+
+def test_bootstrap_in_literals():
+    # The mean of two resampled known is 0, 1/2 or 1 with probability 1/4, 1/2, 1/4; that of unknown is 5 always.
+    def distance(known, unknown):
+        return unknown.mean() - known.mean()
+
+    assert bootstrap(distance, [0, 1], [5, 5, 5]) == (4, 5)
+    assert bootstrap(distance, [0, 1], [5, 5, 5], level=0.4) == (4.5, 4.5)
+
+
+def test_bootstrap_resamples_known_and_unknown_apart():
+    seen = []
+
+    def watch(known, unknown):
+        assert (len(known), len(unknown)) == (30, 20)
+        assert set(known) <= set(range(30))
+        assert set(unknown) <= set(range(100, 120))
+        seen.append((*known, *unknown))
+        return 0.0
+
+    assert bootstrap(watch, range(30), range(100, 120), resamples=50) == (0, 0)
+    assert len(seen) == len(set(seen)) == 50
+
+
+def test_bootstrap_is_scipys():
+    chance = np.random.default_rng(0)
+    known, unknown = chance.normal(1, 1, 40), chance.normal(0, 1, 30)
+
+    def distance(known, unknown, axis=-1):
+        return known.mean(axis) - unknown.mean(axis)
+
+    theirs = scipy.stats.bootstrap((known, unknown), distance, n_resamples=5000, method="percentile", rng=1)
+    ours = bootstrap(distance, known, unknown, resamples=5000)
+    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.04)
+
+
+def test_bootstrap_depends_on_its_seed_alone():
+    chance = np.random.default_rng(0)
+    known, unknown = chance.normal(1, 1, 200), chance.normal(0, 1, 200)
+    low, high = bootstrap(fpr_at_tpr, known, unknown, resamples=100)
+    assert low <= fpr_at_tpr(known, unknown) <= high
+    assert bootstrap(fpr_at_tpr, known, unknown, resamples=100) == (low, high)
+    assert bootstrap(fpr_at_tpr, known, unknown, resamples=100, seed=1) != (low, high)
+
+
+def test_holm_in_literals():
+    # Sorted: 3 * 0.01, then 2 * 0.03, then 1 * 0.04, which may not be below the one before.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.5]) == pytest.approx([1, 1])
+    assert holm([0.02]) == pytest.approx([0.02])
+    # What was not tested is not counted.
+    assert holm([float("nan"), 0.04, 0.01]) == pytest.approx([float("nan"), 0.04, 0.02], nan_ok=True)
+    assert np.isnan(holm([float("nan")])).all()
+    assert holm([]).size == 0
+
+
+@given(p_values, st.floats(0.001, 0.999))
+def test_holm_rejects_what_the_steps_down_reject(p, level):
+    tested = sorted((value, i) for i, value in enumerate(p) if not np.isnan(value))
+    rejected = set()
+    for step, (value, i) in enumerate(tested):
+        if (len(tested) - step) * value > level:
+            break
+        rejected.add(i)
+    assert {i for i, value in enumerate(holm(p)) if value <= level} == rejected
+
+
+@given(p_values)
+def test_holm_keeps_order_and_place(p):
+    given_p = np.array(p)
+    adjusted = holm(given_p)
+    np.testing.assert_array_equal(given_p, p)  # the caller's array is left alone
+    np.testing.assert_array_equal(np.isnan(adjusted), np.isnan(given_p))
+    there = ~np.isnan(given_p)
+    assert (adjusted[there] >= given_p[there]).all()
+    assert (adjusted[there] <= 1).all()
+    assert (np.diff(adjusted[there][np.argsort(given_p[there])]) >= 0).all()
+    np.testing.assert_array_equal(holm(p[::-1]), adjusted[::-1])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "p", "higher_is_better", "expected"),
+    [
+        ([0.9, 0.8], [0.7, 0.7], 0.01, True, "better"),
+        ([0.9, 0.8], [0.7, 0.7], 0.01, False, "worse"),
+        ([0.7, 0.7], [0.9, 0.8], 0.01, True, "worse"),
+        ([0.7, 0.7], [0.9, 0.8], 0.01, False, "better"),
+        ([0.9, 0.1], [0.7, 0.2], 0.01, True, "better"),  # the mean decides, not each run
+        ([0.1, 0.9], [0.2, 0.7], 0.01, True, "better"),
+        ([0.9, 0.8], [0.7, 0.7], 0.05, True, "no evidence"),
+        ([0.9, 0.8], [0.7, 0.7], float("nan"), True, "no evidence"),
+        ([0.9, 0.8], [0.9, 0.8], 0.01, True, "no evidence"),
+        ([0.9, 0.8], [0.9, 0.8], 0.01, False, "no evidence"),
+        ([0.9], [0.7], 0.0, True, "better"),  # one run, a test over images
+    ],
+)
+def test_verdict(a, b, p, higher_is_better, expected):
+    assert verdict(a, b, p, higher_is_better=higher_is_better) == expected
+
+
+def test_verdict_keeps_to_its_level():
+    assert verdict([1, 2], [0, 0], 0.07, level=0.1) == "better"
+    assert verdict([1, 2], [0, 0], 0.03, level=0.01) == "no evidence"
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda: interval([]), "values is empty"),
+        (lambda: interval([0.9]), "values has one value.* at least two"),
+        (lambda: interval([0.9, float("nan")]), "not finite"),
+        (lambda: interval([0.9, 0.8], level=95), "level must be a fraction between 0 and 1, not 95"),
+        (lambda: paired_test([1], [2]), "a has one value"),
+        (lambda: paired_test([1, 2], [1, 2, 3]), "a and b differ in length: 2 and 3"),
+        (lambda: auroc_interval([1], [0, 1]), "known has one value"),
+        (lambda: auroc_interval([1, 2], [0]), "unknown has one value"),
+        (lambda: auroc_interval([1, 2], [0, 1], level=1), "level must be"),
+        (lambda: auroc_difference([1, 2], [0, 1], [1, 2, 3], [0, 1]), "known_a and known_b differ"),
+        (lambda: auroc_difference([1, 2], [0, 1], [1, 2], [0, 1, 2]), "unknown_a and unknown_b differ"),
+        (lambda: bootstrap(auroc, [1, 2], [0]), "unknown has one value"),
+        (lambda: bootstrap(auroc, [1, 2], [0, 1], resamples=0), "resamples must be at least 1"),
+        (lambda: bootstrap(auroc, [1, 2], [0, 1], level=0), "level must be"),
+        (lambda: bootstrap(lambda known, unknown: float("nan"), [1, 2], [0, 1]), "statistic has 1000 value"),
+        (lambda: holm([0.5, 1.5]), r"p_values must be in \[0, 1\]"),
+        (lambda: holm([-0.5]), r"p_values must be in \[0, 1\]"),
+        (lambda: holm([[0.5]]), "1 dimension"),
+        (lambda: verdict([1], [0], 1.5), r"p must be in \[0, 1\]"),
+        (lambda: verdict([1], [0], -0.5), r"p must be in \[0, 1\]"),
+        (lambda: verdict([1], [0, 1], 0.5), "differ in length"),
+        (lambda: verdict([1], [0], 0.5, level=5), "level must be"),
+    ],
+)
+def test_what_has_no_answer_is_an_error(call, what):
+    with pytest.raises(ValueError, match=what):
+        call()
