@@ -2,6 +2,7 @@
 (schedule), which (a topology's scores)."""
 
 from moon.sparse.allocation import erk, uniform
+from moon.sparse.cost import LayerCost, MoonExtra, NetCost, PaperRow, layer_costs, moon_extra, net_cost, paper_flops
 from moon.sparse.dense import Dense
 from moon.sparse.gmp import Gmp
 from moon.sparse.granet import GraNet
@@ -31,6 +32,7 @@ TOPOLOGIES: dict[str, type[Topology]] = {
 }
 
 __all__ = [
-    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "Mest", "NOfM", "RigL", "Snfs",
-    "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule", "Topology", "erk", "sparse_weights", "uniform",
+    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "LayerCost", "Mest", "MoonExtra",
+    "NOfM", "NetCost", "PaperRow", "RigL", "Snfs", "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule",
+    "Topology", "erk", "layer_costs", "moon_extra", "net_cost", "paper_flops", "sparse_weights", "uniform",
 ]  # fmt: skip
