@@ -41,6 +41,17 @@ def test_a_final_weight_below_the_first_falls():
     assert weight(9).item() == 0.0
 
 
+def test_two_readings_of_without_auto_tuning():
+    stays = observed(AutoWeight(epochs=10, quiet_epochs=2, final=1.0, schedule="initial"), 6.4)
+    assert [stays(epoch).item() for epoch in (0, 1, 2, 9)] == pytest.approx([0, 0, 0.1, 0.1])
+    constant = AutoWeight(epochs=10, quiet_epochs=2, final=0.5, schedule="final")
+    assert [constant(epoch).item() for epoch in (0, 2, 9)] == [0.5] * 3
+    assert constant(torch.tensor(3)).item() == 0.5
+    assert stays(torch.tensor(3)).item() == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="rising, initial or final, not 'up'"):
+        AutoWeight(epochs=10, schedule="up")
+
+
 def test_extremes_of_the_quiet_time():
     assert AutoWeight(epochs=3, quiet_epochs=0)(0).item() == 0.0  # nothing observed: from zero
     assert observed(AutoWeight(epochs=3, quiet_epochs=2), 1.0)(2).item() == 1.0  # one loud epoch, the last

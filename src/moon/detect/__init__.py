@@ -20,6 +20,7 @@ from moon.detect.react import React
 from moon.detect.rmds import Rmds
 from moon.detect.scale import Scale
 from moon.detect.she import She
+from moon.detect.temp_scale import TempScale
 from moon.detect.temperature import TemperatureScaling
 from moon.detect.unknown import Unknown
 from moon.detect.vim import Vim
@@ -46,10 +47,11 @@ DETECTORS: dict[str, type[Detector]] = {
     "fdbd": Fdbd,
     "gradnorm": GradNorm,
     "openmax": OpenMax,
+    "tempscale": TempScale,
 }
 
 __all__ = [
     "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Gen", "GradNorm", "Klm", "Knn",
     "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "She",
-    "TemperatureScaling", "Unknown", "Vim",
+    "TempScale", "TemperatureScaling", "Unknown", "Vim",
 ]  # fmt: skip

@@ -13,6 +13,9 @@ class AutoWeight(nn.Module):
 
     beta is the moving average of the batch mean of (1 - p_{K+1}) * L over the quiet epochs; it is the only state, a
     NaN until the first batch, which sets it. Nothing here waits for the device.
+
+    The paper's ablation "without auto-tuning" can be read in two ways, which are two other values of `schedule`:
+    "initial" stays at beta / r after the quiet epochs, "final" has w_f from the first step on.
     """
 
     beta: Tensor
@@ -25,8 +28,11 @@ class AutoWeight(nn.Module):
         final: float = 1.0,
         init_factor: float = 64.0,
         smoothing: float = 0.05,
+        schedule: str = "rising",
     ) -> None:
         super().__init__()
+        if schedule not in ("rising", "initial", "final"):
+            raise ValueError(f"schedule must be rising, initial or final, not '{schedule}'")
         if not 0 <= quiet_epochs < epochs:
             raise ValueError(
                 f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch for the unknown; "
@@ -37,7 +43,7 @@ class AutoWeight(nn.Module):
                 f"final={final} must be at least 0, init_factor={init_factor} above 0, smoothing={smoothing} in (0, 1]"
             )
         self.epochs, self.quiet_epochs, self.final = epochs, quiet_epochs, final
-        self.init_factor, self.smoothing = init_factor, smoothing
+        self.init_factor, self.smoothing, self.schedule = init_factor, smoothing, schedule
         self.register_buffer("beta", torch.tensor(torch.nan))
 
     @torch.no_grad()
@@ -55,8 +61,12 @@ class AutoWeight(nn.Module):
 
     def forward(self, epoch: int | Tensor) -> Tensor:
         """w in this epoch (counted from 0)."""
+        if self.schedule == "final":
+            return torch.full_like(self.beta, self.final)
         loud = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
         progress = (epoch - self.quiet_epochs) / loud if loud else 1.0
+        if self.schedule == "initial":
+            progress = 0.0
         # w_i = beta / r; few operations, because a step asks for w
         w = self.beta.nan_to_num(0.0) * ((1 - progress) / self.init_factor) + self.final * progress
         is_loud = epoch >= self.quiet_epochs
