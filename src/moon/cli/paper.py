@@ -1,0 +1,161 @@
+"""Re-create the paper's evaluation: run what each table and figure needs, and set our numbers beside the paper's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from moon.cli.arguments import add_data, whole
+from moon.cli.runner import add_workers, check_done, do, standing, unknown_of
+from moon.cli.screen import tracked
+from moon.experiments import paper, theory
+from moon.experiments.build import TABLES
+from moon.experiments.grid import Grid, is_done
+from moon.experiments.paper import EXTRAS, FULL, MINI, Item, Scale
+from moon.experiments.sheet import Sheet
+from moon.training.checkpoint import write_json, write_text
+
+EXAMPLES = """
+examples:
+  moon paper list                                  every table and figure, and what of it is done
+  moon paper plan table1                           which runs it needs, and how they stand
+  moon paper run table1 figure4 --per-gpu 4        do what is missing, then show it
+  moon paper show table1                           ours beside the paper's; also as Markdown, CSV and LaTeX
+  moon paper run mini                              a reduced version of everything, on images inside packages
+  moon paper run all --benchmark cifar10=cifar10-part --seeds 3
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=("list", "plan", "run", "show"))
+    add(
+        "what",
+        nargs="*",
+        metavar="ID",
+        help="table1 ... table17, figure1 ... figure12, controls, flops, theory, all, mini",
+    )
+    add("--mini", action="store_true", help="the reduced version, on the embedded images")
+    add("--out", type=Path, help="folder of the runs (default: runs/paper, or runs/paper-mini)")
+    add(
+        "--benchmark", nargs="+", default=[], metavar="DATA=NAME", help="the benchmark that stands for the paper's data"
+    )
+    add("--seeds", type=whole, help=f"runs of each network (default: {FULL.seeds}, mini {MINI.seeds})")
+    add("--other-seeds", type=whole, help="of all but RigL's plain and MOON networks (default: as --seeds)")
+    add("--epochs", type=whole, help=f"(default: {FULL.epochs}, mini {MINI.epochs})")
+    add("--precision", help="float32 or bfloat16 (default: float32)")
+    add("--all-detectors", action="store_true", help="score the runs with every detector, not only those of the tables")
+    add_workers(parser)
+    add_data(parser)
+
+
+def act(arguments: argparse.Namespace) -> None:
+    words = arguments.what
+    if "mini" in words:
+        words = ["all" if word == "mini" else word for word in words]
+        arguments.mini = True
+    if arguments.action != "list" and not words:
+        raise ValueError(f"{arguments.action} needs the ID of a table or figure; moon paper list shows them")
+    extras = [word for word in words if word in EXTRAS] if "all" not in words else list(EXTRAS)
+    items = paper.choose(word for word in words if word not in EXTRAS)
+    scale = _scale(arguments)
+    folder = arguments.out or Path("runs/paper-mini" if arguments.mini else "runs/paper")
+    if arguments.action == "list":
+        _list(arguments.data, scale, folder)
+        return
+    if items and arguments.action in ("plan", "run"):
+        wanted = paper.runs(arguments.data, items, scale)
+        if arguments.all_detectors:
+            wanted = {recipe: list(TABLES["detector"]) for recipe in wanted}
+        grid = Grid.plan(folder, wanted, wanted, arguments.retries, unknown_of(arguments.data))
+        if arguments.action == "plan":
+            Console().print(standing(grid))
+            return
+        do(grid, arguments)
+        _show(items, extras, scale, arguments.data, folder)
+        check_done(grid)
+        return
+    _show(items, extras, scale, arguments.data, folder)
+
+
+def _scale(arguments: argparse.Namespace) -> Scale:
+    scale = (MINI if arguments.mini else FULL).on(arguments.benchmark)
+    if arguments.seeds:
+        scale = replace(scale, seeds=arguments.seeds, other_seeds=arguments.other_seeds)
+    settings = dict(scale.settings) | ({"precision": arguments.precision} if arguments.precision else {})
+    return replace(scale, epochs=arguments.epochs or scale.epochs, settings=settings)
+
+
+def _list(root: Path, scale: Scale, folder: Path) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading, justify in (("ID", "left"), ("what", "left"), ("runs done", "right")):
+        table.add_column(heading, justify=justify)  # pyright: ignore[reportArgumentType]
+    for item in paper.items().values():
+        runs = paper.runs(root, [item], scale)
+        done = sum(is_done(folder / recipe.name) for recipe in runs)
+        table.add_row(item.key, item.title, f"{done} of {len(runs)}")
+    table.add_row("flops", "Appendix E: FLOPs of training and inference, beside the paper's", "none needed")
+    table.add_row("theory", "Section 4: a numerical demonstration", "none needed")
+    Console().print(table)
+    print(f"runs are in {folder}")
+
+
+def _show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path, folder: Path) -> None:
+    """Print each, and write it in every format."""
+    console = Console()
+    target = folder / "paper"
+    target.mkdir(parents=True, exist_ok=True)
+    for item in tracked(list(items), "reading runs"):
+        sheet = Sheet.read(item, scale, root, folder)
+        console.print(sheet.show(), highlight=False)
+        for suffix, text in (("md", sheet.markdown()), ("csv", sheet.csv()), ("tex", sheet.latex())):
+            write_text(target / f"{item.key}.{suffix}", text)
+        if item.draw and find_spec("matplotlib") is not None:
+            from moon.experiments.paper_figures import draw
+
+            draw(sheet, folder, target / item.key)
+    if "flops" in extras:
+        _flops(console, target)
+    if "theory" in extras:
+        _theory(target)
+    print(f"written: {target}")
+
+
+def _flops(console: Console, target: Path) -> None:
+    """Appendix E."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    headings = ("FLOPs, ResNet-50 at 80%", "paper", "from its assumptions", "as we train", "why they differ")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    cells = [
+        (
+            row.quantity,
+            "-" if row.paper is None else f"{row.paper:.2g}",
+            f"{row.follows:.2g}",
+            f"{row.erk:.2g}",
+            row.why,
+        )
+        for row in paper.flops()
+    ]
+    for line in cells:
+        table.add_row(*line)
+    console.print(table)
+    lines = [f"| {' | '.join(line)} |" for line in (headings, ("---",) * len(headings), *cells)]
+    write_text(target / "flops.md", "\n".join(["## flops: Appendix E", "", *lines]) + "\n")
+
+
+def _theory(target: Path) -> None:
+    """The demonstration of Section 4: numbers, and the figure where matplotlib is installed."""
+    result = theory.demonstrate()
+    write_json(target / "theory.json", result)
+    if find_spec("matplotlib") is not None:
+        for suffix in ("svg", "png"):
+            theory.draw(result, target / f"theory.{suffix}")
+    print(f"theory: numbers and figure in {target}; docs/methods/theory.md says what holds")

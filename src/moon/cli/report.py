@@ -1,0 +1,31 @@
+"""Write one self-contained page about runs: tables, pictures, examples, and every recipe."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from moon.experiments.report import write_report
+
+EXAMPLES = """
+examples:
+  moon report runs/demo                             all runs in a folder
+  moon report runs/cifar10-... runs/cifar10-... --out page.html
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders of them")
+    parser.add_argument("--out", type=Path, help="the page (default: report.html in the first folder)")
+    parser.add_argument("--title", default="", help="of the page")
+
+
+def act(arguments: argparse.Namespace) -> None:
+    if find_spec("matplotlib") is None:
+        raise ValueError("the pictures need matplotlib; pip install 'moon-sparse[demo]'")
+    target = arguments.out or arguments.runs[0] / "report.html"
+    if target.suffix != ".html":
+        raise ValueError(f"{target}: the page is an .html file; give --out such a name")
+    runs = write_report(arguments.runs, target, arguments.title)
+    print(f"{target}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {target.stat().st_size / 1e6:.1f} MB")

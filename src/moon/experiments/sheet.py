@@ -1,0 +1,338 @@
+"""Our numbers beside the paper's: read from run folders, with intervals and tests; as text, Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from math import nan
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+
+from moon.data import Benchmark, benchmark
+from moon.experiments.grid import is_done
+from moon.experiments.paper import KNOWN_METRICS, PAPER_NAMES, Item, Line, Scale, published, recipe
+from moon.experiments.run import load_result
+from moon.experiments.score import read_summary
+from moon.experiments.tables import which_images
+from moon.metrics import holm, interval, paired_test, verdict
+
+LOWER_IS_BETTER = ("fpr95", "ece", "time_ratio")
+_HEADINGS = {
+    "auroc": "AUROC %", "fpr95": "FPR-95 %", "aupr_in": "AUPR-in %", "ece": "ECE", "accuracy": "accuracy %",
+    "time_ratio": "time / RigL's", "moon": "MOON", "plain": "plain", "without-lm": "MOON w/o LM",
+    "without-at-final": "MOON w/o AT (w_f throughout)", "without-at-initial": "MOON w/o AT (w_i throughout)",
+    "without-vt": "MOON w/o VT", "moon-logitnorm": "MOON on normalised logits", "rigl": "RigL", "set": "SET",
+    "control": "control (MOON's rates and vote)", "logitnorm": "LogitNorm", "vos": "VOS", "dac": "DAC", "cigl": "CigL",
+    "mixup": "Mixup", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "imagenet": "ImageNet",
+}  # fmt: skip
+_MARKS = {"better": "▲", "worse": "▼", "no evidence": ""}
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a table: our values by seed, and the paper's mean and deviation, in the units shown."""
+
+    line: Line
+    set: str  # "" for metrics of known inputs
+    ours: Mapping[int, float]
+    paper: tuple[float, float | None] | None
+
+    @property
+    def digits(self) -> int:
+        return {"ece": 4, "time_ratio": 3}.get(self.line.metric, 2)
+
+    def text(self) -> str:
+        """'88.17 ± 0.20', or '-' where nothing was run."""
+        if not self.ours:
+            return "-"
+        values = list(self.ours.values())
+        spread = f" ± {stdev(values):.{self.digits}f}" if len(values) > 1 else ""
+        return f"{mean(values):.{self.digits}f}{spread}"
+
+    def paper_text(self) -> str:
+        """'paper 87.43, +0.74', or nothing where the paper has no number for these data."""
+        if self.paper is None:
+            return ""
+        there = f"paper {self.paper[0]:.{self.digits}f}"
+        return f"{there}, {mean(self.ours.values()) - self.paper[0]:+.{self.digits}f}" if self.ours else there
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A comparison of two trainings, all else alike, over seeds that both have."""
+
+    number: Number
+    against: Number
+    p: float  # Holm's, within the table; NaN with fewer than two seeds
+
+    @property
+    def word(self) -> str:
+        """better, no evidence or worse; with one seed no claim is made."""
+        a, b = self.pairs()
+        if len(a) < 2:
+            return "one seed"
+        return verdict(a, b, self.p, higher_is_better=self.number.line.metric not in LOWER_IS_BETTER)
+
+    def pairs(self) -> tuple[list[float], list[float]]:
+        shared = [seed for seed in self.number.ours if seed in self.against.ours]
+        return [self.number.ours[s] for s in shared], [self.against.ours[s] for s in shared]
+
+    def text(self) -> str:
+        """A line that a person reads."""
+        a, b = self.pairs()
+        line, other = self.number.line, self.against.line
+        where = " ".join([*_words(line, ("topology", "sparsity", "detector", "metric")), self.number.set]).strip()
+        difference = mean(x - y for x, y in zip(a, b, strict=True))
+        digits = self.number.digits
+        head = f"{called(line.training)} against {called(other.training)}, {where}: {difference:+.{digits}f}"
+        if len(a) < 2:
+            return f"{head} (one seed: no claim)"
+        low, high = interval([x - y for x, y in zip(a, b, strict=True)])
+        return f"{head} [{low:+.{digits}f}, {high:+.{digits}f}], p = {self.p:.3f}: {self.word}"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table or figure with its numbers."""
+
+    item: Item
+    numbers: tuple[Number, ...]
+    claims: tuple[Claim, ...]
+    images: str  # which ones were used
+    names: tuple[str, ...]  # of the runs, the first seed's first
+    runs: tuple[int, int]  # done, needed
+
+    @classmethod
+    def read(cls, item: Item, scale: Scale, root: Path, folder: Path) -> Sheet:
+        """From the run folders in `folder`; what was not run is missing."""
+        rows = {data: benchmark(root, scale.benchmarks[data]) for data in {line.data for line in item.lines}}
+        lines = list(dict.fromkeys(scale.reduced(line) for line in item.lines))
+        runs = _Runs(folder, scale, rows)
+        numbers = []
+        for line in lines:
+            row = rows[line.data]
+            found = {seed: result for seed in scale.seeds_of(line) if (result := runs.scores(line, seed))}
+            for name in _sets(item, line, row):
+                ours = {seed: value for seed in found if (value := runs.value(line, name, seed)) is not None}
+                # Numbers of other data are no neighbours.
+                same = row.known_set == line.data
+                paper = published().get((line, PAPER_NAMES.get(name, name))) if same else None
+                numbers.append(Number(line, name, ours, paper))
+        images = which_images(runs.seen.values()) if runs.seen else ""
+        return cls(item, tuple(numbers), tuple(_claims(item, numbers)), images, runs.names(), (runs.done, runs.needed))
+
+    def grid(self) -> tuple[list[str], list[tuple[str, list[Number | None]]]]:
+        """Headings of the columns, and for each row its label and numbers."""
+        facts = [f.name for f in fields(Line) if f.name not in self.item.columns]
+        varying = [name for name in facts if len({getattr(n.line, name) for n in self.numbers}) > 1]
+        table: dict[str, dict[str, Number]] = {}
+        columns: dict[str, None] = {}
+        for number in self.numbers:
+            label = " ".join(_words(number.line, varying)) or called(number.line.training)
+            words = _words(number.line, [n for n in self.item.columns if n != "set"])
+            if "metric" in self.item.columns and len({n.line.metric for n in self.numbers}) == 1:
+                words = [w for w in words if w != called(number.line.metric)]
+            column = " ".join([*words, number.set if "set" in self.item.columns else ""]).strip() or "value"
+            columns[column] = None
+            table.setdefault(label, {})[column] = number
+        return list(columns), [(label, [row.get(column) for column in columns]) for label, row in table.items()]
+
+    def mark(self, number: Number | None) -> str:
+        """▲ or ▼ where a test found the number better or worse than the first it is compared with."""
+        return next((_MARKS.get(claim.word, "") for claim in self.claims if claim.number is number), "")
+
+    def notes(self) -> list[str]:
+        """What a reader must know beside the numbers."""
+        lines = [self.item.note] if self.item.note else []
+        done, needed = self.runs
+        if done < needed:
+            lines.append(f"{needed - done} of {needed} runs are missing; '-' is a number that was not measured.")
+        if self.claims and any(c.word == "one seed" for c in self.claims):
+            lines.append("One seed: no claim is made.")
+        elif self.claims:
+            lines.append("▲ better, ▼ worse: paired t-test over seeds, Holm's correction within the table, 5%.")
+        if self.images:
+            lines.append(self.images)
+        return lines
+
+    def claim_lines(self) -> list[str]:
+        """The comparisons that sum the table up: means over sets, and known inputs."""
+        return [claim.text() for claim in self.claims if claim.number.set in ("near", "far", "")]
+
+    def show(self) -> Group:
+        """For a terminal."""
+        columns, rows = self.grid()
+        table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+        table.add_column("", overflow="fold")
+        for column in columns:
+            table.add_column(column, justify="right", overflow="fold")
+        for label, numbers in rows:
+            cells = [
+                "" if n is None else f"{n.text()}{self.mark(n)}\n[dim]{n.paper_text()}[/]".strip() for n in numbers
+            ]
+            table.add_row(label, *cells)
+        return Group(self.title, table, *self.notes(), *self.claim_lines())
+
+    @property
+    def title(self) -> str:
+        return f"{self.item.key}: {self.item.title}"
+
+    def markdown(self) -> str:
+        columns, rows = self.grid()
+        lines = [f"## {self.title}", "", f"| | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+        for label, numbers in rows:
+            cells = ["" if n is None else _stacked(f"{n.text()}{self.mark(n)}", n.paper_text()) for n in numbers]
+            lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines += ["", *(f"{note}\n" for note in self.notes()), *(f"- {line}" for line in self.claim_lines())]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def csv(self) -> str:
+        """One line a number, complete."""
+        claims = {id(claim.number): claim for claim in reversed(self.claims)}
+        text = io.StringIO()
+        facts = [f.name for f in fields(Line)]
+        names = ["table", *facts, "set", "n", "mean", "deviation", "low", "high", "paper_mean", "paper_deviation",
+                 "difference", "against", "p", "verdict"]  # fmt: skip
+        writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n", restval="")
+        writer.writeheader()
+        for number in self.numbers:
+            values, line = list(number.ours.values()), number.line
+            entry: dict[str, Any] = {"table": self.item.key, "set": number.set, "n": len(values)}
+            entry |= {name: getattr(line, name) for name in facts}
+            entry |= {"mean": round(mean(values), 6) if values else ""}
+            if len(values) > 1:
+                low, high = interval(values)
+                entry |= {"deviation": round(stdev(values), 6), "low": round(low, 6), "high": round(high, 6)}
+            if number.paper is not None:
+                entry |= {"paper_mean": number.paper[0], "paper_deviation": number.paper[1] or ""}
+                if values:
+                    entry["difference"] = round(mean(values) - number.paper[0], 6)
+            if (claim := claims.get(id(number))) is not None and claim.pairs()[0]:
+                entry |= {"against": claim.against.line.training, "verdict": claim.word}
+                entry["p"] = "" if claim.p != claim.p else round(claim.p, 6)
+            writer.writerow(entry)
+        return text.getvalue()
+
+    def latex(self) -> str:
+        columns, rows = self.grid()
+        lines = [r"\begin{table}", rf"\caption{{{_tex(self.item.title)}. {_tex(' '.join(self.notes()))}}}",
+                 rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule",
+                 " & ".join(["", *map(_tex, columns)]) + r" \\", r"\midrule"]  # fmt: skip
+        for label, numbers in rows:
+            cells = ["" if n is None else _tex(f"{n.text()}{self.mark(n)}") for n in numbers]
+            lines.append(" & ".join([_tex(label), *cells]) + r" \\")
+            if any(n is not None and n.paper for n in numbers):
+                papers = ["" if n is None else rf"\textit{{{_tex(n.paper_text())}}}" for n in numbers]
+                lines.append(" & ".join(["", *papers]) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+class _Runs:
+    """The results of a scale's runs, read once."""
+
+    def __init__(self, folder: Path, scale: Scale, rows: Mapping[str, Benchmark]) -> None:
+        self.folder, self.scale, self.rows = folder, scale, rows
+        self.seen: dict[str, dict[str, Any]] = {}  # scores by the run's name
+        self._names: dict[tuple[Line, int], str] = {}
+        self._missing: set[str] = set()
+
+    @property
+    def done(self) -> int:
+        return len(self.seen)
+
+    @property
+    def needed(self) -> int:
+        return len(self.seen) + len(self._missing)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for _, name in sorted(self._names.items(), key=lambda entry: entry[0][1]))
+
+    def name(self, line: Line, seed: int) -> str:
+        key = replace(line, detector="", metric=""), seed
+        if key not in self._names:
+            self._names[key] = recipe(line, self.scale, self.rows[line.data], seed).name
+        return self._names[key]
+
+    def scores(self, line: Line, seed: int) -> dict[str, Any] | None:
+        name = self.name(line, seed)
+        if name not in self.seen and name not in self._missing:
+            found = read_summary(self.folder / name) if is_done(self.folder / name) else None
+            if found is None:
+                self._missing.add(name)
+            else:
+                self.seen[name] = found
+        return self.seen.get(name)
+
+    def value(self, line: Line, name: str, seed: int) -> float | None:
+        """One value in the units shown."""
+        found = self.scores(line, seed)
+        if found is None:
+            return None
+        if line.metric == "time_ratio":
+            plain = replace(line, training="plain")
+            if self.scores(plain, seed) is None:
+                return None
+            a, b = (load_result(self.folder / self.name(each, seed))["seconds"] for each in (line, plain))
+            return a / b
+        if line.metric in KNOWN_METRICS:
+            return found["known"][line.metric] * (1 if line.metric == "ece" else 100)
+        table = found["detectors"].get(line.detector, {})
+        return 100 * cell[line.metric] if (cell := table.get(name) or table.get("sets", {}).get(name)) else None
+
+
+def _sets(item: Item, line: Line, row: Benchmark) -> list[str]:
+    """The columns of a line: unknown sets with their means, or one for what is measured on known inputs."""
+    if not line.detector:
+        return [""]
+    if item.means_only:
+        return [group for group, sets in (("near", row.near), ("far", row.far)) if sets]
+    return [*row.near, *["near"] * bool(row.near), *row.far, *["far"] * bool(row.far)]
+
+
+def _claims(item: Item, numbers: list[Number]) -> Iterable[Claim]:
+    """Every comparison of the item for which there are values, with p adjusted over all of them."""
+    by_place = {(n.line, n.set): n for n in numbers}
+    pairs = [
+        (number, other)
+        for a, b in item.pairs
+        for number in numbers
+        if number.line.training == a and (other := by_place.get((replace(number.line, training=b), number.set)))
+    ]
+    claims = [Claim(a, b, nan) for a, b in pairs]
+    claims = [claim for claim in claims if claim.pairs()[0]]
+    p = holm([paired_test(*claim.pairs()) if len(claim.pairs()[0]) > 1 else nan for claim in claims])
+    return [replace(claim, p=float(value)) for claim, value in zip(claims, p, strict=True)]
+
+
+def called(word: str) -> str:
+    """What a word of the tables is called where people read it."""
+    return _HEADINGS.get(word, word)
+
+
+def _words(line: Line, names: Iterable[str]) -> list[str]:
+    show: dict[str, Callable[[Any], str]] = {"sparsity": lambda s: f"{100 * s:g}%" if s else "dense"}
+    words = [show.get(name, called)(getattr(line, name)) for name in names]
+    return list(dict.fromkeys(word for word in words if word))
+
+
+def _stacked(*lines: str) -> str:
+    return "<br>".join(line for line in lines if line)
+
+
+_TEX = {
+    "\\": r"\textbackslash ", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "▲": r"$\uparrow$",
+    "▼": r"$\downarrow$",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    for raw, safe in _TEX.items():
+        text = text.replace(raw, safe)
+    return text

@@ -1,0 +1,55 @@
+"""The paper's figures are drawn, whole and where runs are missing."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from moon.data import benchmark
+from moon.experiments.paper import Scale, items, recipe
+from moon.experiments.paper_figures import DRAWINGS, PLAIN, draw
+from moon.experiments.sheet import Sheet
+
+SCALE = Scale(dict.fromkeys(("mnist", "cifar10", "cifar100", "imagenet"), "digits"), epochs=4, seeds=2)
+SETS = {"near": ["letters"], "far": ["textures", "photos"]}
+FIGURES = [item for item in items().values() if item.draw]
+
+
+def drawn(item, tmp_path):
+    draw(Sheet.read(item, SCALE, Path(), tmp_path), tmp_path, tmp_path / "out" / item.key)
+    svg = (tmp_path / "out" / f"{item.key}.svg").read_text()
+    ElementTree.fromstring(svg)
+    with Image.open(tmp_path / "out" / f"{item.key}.png") as image:
+        pixels = np.asarray(image.convert("RGB"))
+    return svg, int((pixels == tuple(bytes.fromhex(PLAIN[1:]))).all(2).sum())
+
+
+@pytest.mark.parametrize("key", ["figure1", "figure2", "figure3", "figure4", "figure9"])  # one of each kind
+def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
+    item = items()[key]
+    empty, before = drawn(item, tmp_path)
+    assert "runs are missing" in empty
+    made = set()
+    for line in item.lines:
+        for seed in range(SCALE.seeds):
+            one = recipe(line, SCALE, benchmark(Path(), "digits"), seed)
+            if one.name not in made:
+                made.add(one.name)
+                gain = 0.01 * seed + 0.1 * (line.training == "moon")
+                fabricate(tmp_path, one, auroc=0.8 + gain, accuracy=0.8 + gain, fpr95=0.5 - gain, **SETS)
+    whole, after = drawn(item, tmp_path)
+    assert "runs are missing" not in whole
+    assert after > before + 200  # pixels of its colour
+    assert len(whole) > len(empty)
+
+
+def test_every_kind_of_figure_is_tried():
+    assert {item.draw for item in FIGURES} == set(DRAWINGS)
+    assert {items()[key].draw for key in ("figure1", "figure2", "figure3", "figure4", "figure9")} == set(DRAWINGS)
+
+
+def test_the_same_figure_is_the_same_file(tmp_path):
+    first = drawn(items()["figure4"], tmp_path)[0]
+    assert drawn(items()["figure4"], tmp_path)[0] == first
