@@ -18,7 +18,7 @@ ARROWS = {
     "detect": {"evidence"},
     "training": LIGHT | {"objectives", "sparse"},
     "experiments": LIGHT | {"evidence", "metrics", "data", "sparse", "nets", "objectives", "detect", "training"},
-    "cli": {"experiments", "data", "training"},
+    "cli": LIGHT | {"experiments", "data", "training"},
     "__main__": {"cli"},
 }
 

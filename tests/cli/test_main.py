@@ -141,6 +141,23 @@ def test_bad_data_exit_with_3(moon, data_root):
     fails(moon("data", "import", str(data_root / "mnist"), "--name", "x"), 3, "no class folders")
 
 
+def test_an_import_never_overwrites_another_set_unasked(moon, data_root, tmp_path):
+    from PIL import Image
+
+    for name, colour in (("one", 9), ("two", 200)):
+        (tmp_path / name / "class").mkdir(parents=True)
+        Image.new("RGB", (40, 40), (colour, 0, 0)).save(tmp_path / name / "class" / "a.png")
+    one, two = (("data", "import", str(tmp_path / name), "--name", "mine") for name in ("one", "two"))
+    assert moon(*one)[0] == 0
+    first = (data_root / "mine" / "test.npz").read_bytes()
+    assert "is there already" in moon(*one)[1]
+    fails(moon(*two), 2, "exists with other images", "--replace")
+    assert (data_root / "mine" / "test.npz").read_bytes() == first
+    assert moon(*two, "--replace")[0] == 0
+    assert (data_root / "mine" / "test.npz").read_bytes() != first
+    fails(moon("data", "import", str(tmp_path / "one"), "--name", "x", "--split", "tets"), 2, "did you mean 'test'")
+
+
 def test_names_of_imported_sets(moon, data_root):
     from PIL import Image
 
@@ -311,12 +328,63 @@ def test_grid_plans_runs_and_sums_up(moon, tmp_path):
 
 
 def test_grid_asks_for_missing_data_once_and_tells_packages_whole(moon, data_root, tmp_path):
-    (data_root / "mnist" / "train.npz").unlink()
+    (data_root / "mnist" / "train.npz").rename(tmp_path / "train.npz")
     fails(moon(*GRID, "--objective", "mixup"), 3, "mnist/train.npz: no such file")
-    assert not list(tmp_path.glob("runs/grid/*/worker.log"))
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "train.npz").rename(data_root / "mnist" / "train.npz")
+    assert moon(*GRID, "--objective", "mixup", "--plan")[0] == 0
+    assert not (tmp_path / "runs").exists()  # looking changes nothing
+    assert moon(*GRID, "--objective", "mixup", "--detector", "none")[0] == 0
     (failed,) = tmp_path.glob("runs/grid/*")
+    (failed / "result.json").unlink()
     (failed / "failure.json").write_text('{"message": "pip install \'x[demo]\'"}')
     assert "x[demo]" in moon(*GRID, "--objective", "mixup", "--plan")[1]
+
+
+def test_grid_refuses_runs_of_other_data_and_scores_other_images_again(moon, data_root, tmp_path):
+    run = ("grid", "part", "--net", "lenet-norm", "--epochs", "1", "--batch-size", "64", "--objective", "mixup")
+    declared = "[part]\nknown = 'mnist'\nnear = ['notmnist']\nfar = ['dtd']\n"
+    (data_root / "benchmarks.toml").write_text(declared)
+    assert moon(*run, "--detector", "msp")[0] == 0
+    (folder,) = tmp_path.glob("runs/grid/part-*")
+    first = json.loads((folder / "scores.json").read_text())
+    # The same call does nothing; other images of a set, or other sets, are scored.
+    assert moon(*run, "--detector", "msp")[0] == 0
+    assert json.loads((folder / "scores.json").read_text()) == first
+    np.savez(data_root / "dtd" / "test.npz", images=np.zeros((7, 32, 32, 3), np.uint8), labels=np.zeros(7, int))
+    (data_root / "benchmarks.toml").write_text(declared.replace("near = ['notmnist']", "near = ['fashionmnist']"))
+    code, out, _ = moon(*run, "--detector", "msp")
+    assert code == 0
+    assert "known 90" in out
+    assert "dtd 7 " in " ".join(out.split())
+    now = json.loads((folder / "scores.json").read_text())
+    assert (now["images"]["dtd"], now["far"]) == (7, ["dtd"])
+    assert "notmnist" not in now["near"]
+    # Another preparation, or other training images, is another run.
+    (data_root / "benchmarks.toml").write_text(f"{declared}mean = [0.1]\n")
+    fails(moon(*run, "--detector", "msp"), 3, "was begun on another preparation of its benchmark", "another --out")
+    (data_root / "benchmarks.toml").write_text(declared)
+    images = np.load(data_root / "mnist" / "train.npz")
+    np.savez(data_root / "mnist" / "train.npz", images=255 - images["images"], labels=images["labels"])
+    fails(moon(*run, "--detector", "msp"), 3, "was begun on other images or labels of its benchmark (train)")
+    fails(moon("score", str(folder), "--detector", "msp"), 3, "was begun on other images or labels")
+
+
+def test_a_grid_without_unknown_sets_is_trained_and_scored_when_there_are_some(moon, data_root, tmp_path):
+    sets = [path for path in data_root.iterdir() if path.name != "mnist"]
+    for path in sets:
+        path.rename(tmp_path / path.name)
+    run = (*GRID, "--objective", "mixup", "--detector", "msp")
+    code, out, _ = moon(*run)
+    assert code == 0
+    assert "no unknown set was found" in out
+    (folder,) = tmp_path.glob("runs/grid/*-*")
+    assert not (folder / "scores.json").exists()
+    (tmp_path / "dtd").rename(data_root / "dtd")
+    code, out, _ = moon(*run)
+    assert code == 0
+    assert "dtd 30" in out
+    assert (folder / "scores.json").exists()
 
 
 def test_grid_says_what_failed(moon):
@@ -324,7 +392,8 @@ def test_grid_says_what_failed(moon):
     assert code == 2
     assert "failed" in out
     assert "not finite" in err
-    assert "1 of 1 runs are not done" in err
+    assert "1 of 1 runs failed" in err
+    assert "--retry-failed" in err
     assert len(err.strip().splitlines()) == 1
 
 
@@ -342,6 +411,45 @@ def test_grid_says_what_failed(moon):
 )
 def test_grid_refuses_what_it_cannot_do(moon, arguments, what):
     fails(moon("grid", *arguments), 2, what)
+
+
+def test_paper_lists_plans_runs_and_shows(moon, tmp_path):
+    small = ("--benchmark", "cifar10=mnist", "--epochs", "1", "--seeds", "1", "--mini", "--out", "p")
+    code, out, _ = moon("paper", "list", *small)
+    assert code == 0
+    assert "0 of 6" in out
+    code, out, _ = moon("paper", "plan", "table16", *small)
+    assert code == 0
+    assert "4 waiting" in out
+    assert not (tmp_path / "p").exists()
+    code, out, _ = moon("paper", "run", "table16", "figure4", *small)
+    assert code == 0, out
+    assert "mnist stands for the paper's CIFAR-10" in out
+    written = {path.name for path in (tmp_path / "p" / "paper").iterdir()}
+    assert written == {f"{k}.{s}" for k in ("table16", "figure4") for s in ("md", "csv", "tex")} | {
+        "figure4.svg",
+        "figure4.png",
+    }
+    assert moon("paper", "show", "table16", *small)[0] == 0
+    code, out, _ = moon("paper", "show", "table1", *small)  # of runs that were made for another table
+    assert code == 0
+    code, out, _ = moon("paper", "show", "flops", *small)
+    assert "7.4e+17" in out
+    fails(moon("paper", "show", "tabel1"), 2, "did you mean 'table1'")
+    fails(moon("paper", "run"), 2, "needs the ID")
+    fails(moon("paper", "run", "table1", "--benchmark", "cifar=mnist"), 2, "did you mean 'cifar10'")
+
+
+def test_report_writes_a_page(moon, tmp_path):
+    assert moon(*TRAIN, "--out", "run")[0] == 0
+    fails(moon("report", "run"), 2, "is not scored; moon score run")
+    assert moon("score", "run", "--detector", "msp")[0] == 0
+    code, out, _ = moon("report", "run", "--title", "A page")
+    assert code == 0
+    assert "run/report.html: 1 run" in out
+    assert "<title>A page</title>" in (tmp_path / "run" / "report.html").read_text()
+    fails(moon("report", "nowhere"), 2, "no such folder")
+    fails(moon("report", "run", "--out", "page.txt"), 2, ".html")
 
 
 def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
@@ -401,7 +509,12 @@ def test_data_verify(moon, data_root):
     assert "dtd/test: whole and readable" in out
     assert "mnist" not in moon("data", "verify", "dtd")[1]
     (data_root / "dtd" / "test.npz").write_bytes(b"damaged")
-    fails(moon("data", "verify", "dtd"), 3, "cannot be read as .npz")
-    fails(moon("data", "verify", "nothing"), 3, "no set nothing to verify")
+    code, out, err = moon("data", "verify")
+    assert code == 3
+    assert "dtd/test.npz: cannot be read as .npz" in out
+    assert "notmnist/test: whole and readable" in out  # the others are told, too
+    assert "1 of 5 cannot be used" in err
+    fails(moon("data", "verify", "dtdd"), 3, "no set 'dtdd', did you mean 'dtd'")
+    fails(moon("data", "verify", "nothing"), 3, "no set 'nothing' to verify")
     fails(moon("data", "download"), 2, "download needs the name of a set")
     fails(moon("data", "download", "cifar"), 2, "did you mean 'cifar10'")

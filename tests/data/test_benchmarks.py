@@ -102,22 +102,35 @@ def test_benchmarks_are_declared_from_what_is_there(data_root):
     assert benchmark(data_root, "mnist-part", far=("tin",)).far == ("tin",)
     with pytest.raises(ValueError, match="did you mean 'mnist-part'"):
         benchmark(data_root, "mnist-parts")
+    # A table that is wrong does not take the others with it, but no name of the table may be declared again.
+    (data_root / "benchmarks.toml").write_text(f"\ufeff{DECLARED}\n[mnist]\nknown = 'mnist'\n['../x']\nknown = 'mnist'")
+    assert benchmark(data_root, "mnist-part") == part
+    with pytest.raises(DataError, match=r"\[mnist\] is a benchmark of the table"):
+        benchmark(data_root, "mnist")
+    with pytest.raises(DataError, match="cannot name a data set"):
+        benchmark(data_root, "../x")
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[mnist]\nknown = 'mnist'", r"\[mnist\] is a benchmark of the table"),
         ("[a]\nnear = ['dtd']", r"\[a\] must have known ="),
-        ("[a]\nknown = 'a'", r"\[a\] must have known ="),
-        ("a = 3", r"\[a\] must have known ="),
-        ("[a]\nknown = 'mnst'", "unknown benchmark 'mnst', did you mean 'mnist'"),
+        ("[a]\nknown = 'a'", r"\[a\] known = 'a' is its own name"),
+        ("a = 3", r"\[a\] must be a table"),
+        ("[a]\nknown = 'mnst'", r"toml: \[a\] known = 'mnst' is neither .*, did you mean 'mnist'"),
+        ("[b]\nknown = 'mnist'\n[a]\nknown = 'b'", r"\[a\] known = 'b' is neither a benchmark nor a set"),
         ("[a]\nknown = 'mnist'\nnaer = ['dtd']", "has no 'naer', did you mean 'near'"),
         ("[a]\nknown = 'mnist'\nfar = 'dtd'", "'far' must be a list of sets, not 'dtd'"),
         ("[a]\nknown = 'mnist'\nfar = [1]", "'far' must be a list of sets"),
         ("[a]\nknown = 'mnist'\ncrop = true", "'crop' must be a whole number, not True"),
         ("[a]\nknown = 'mnist'\nmean = [0.1, 0.2]", "'mean' must have 1 value"),
         ("[a]\nknown = 'mnist'\nfar = ['dtdd']", r"\[a\] names 'dtdd', which is not under"),
+        ("[a]\nknown = 'mnist'\nfar = ['notmnst']", "'notmnst', which is not under .*, did you mean 'notmnist'"),
+        ("[a]\nknown = 'mnist'\nnear = ['dtd']\nfar = ['dtd']", "'dtd' is named twice"),
+        ("[a]\nknown = 'mnist'\nfar = ['mnist']", "'mnist' is the known set"),
+        ("[a]\nknown = 'mnist'\ncrop = -4", r"'crop' must be in 0\.\.27"),
+        ("[a]\nknown = 'mnist'\nstd = [0]", "'std' must be of pixels between 0 and 1 and not 0"),
+        ("[a]\nknown = 'mnist'\nmean = [nan]", "'mean' must be of pixels between 0 and 1"),
         ("[a\nknown", "cannot be read"),
     ],
 )

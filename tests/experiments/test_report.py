@@ -159,8 +159,8 @@ def browse(html, tmp_path, script, size="1200,900"):
     target.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--hide-scrollbars", "--disable-background-networking", "--disable-component-update", "--disable-sync", f"--window-size={size}",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
+        "--hide-scrollbars", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--window-size={size}", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
         f"--screenshot={tmp_path / 'page.png'}", "--dump-dom", target.as_uri(),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout

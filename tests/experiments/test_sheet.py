@@ -112,7 +112,8 @@ def test_numbers_of_other_data_are_no_neighbours(filled):
     sheet = filled("table1", scale=scale, near=["letters"], far=["textures", "photos"])
     assert sheet.runs == (24, 24)
     assert all(number.paper is None for number in sheet.numbers)
-    assert "paper" not in sheet.markdown()
+    assert {number.line.data for number in sheet.numbers} == {"digits"}
+    assert "digits stands for the paper's CIFAR-10" in sheet.markdown()
 
 
 def test_known_inputs_and_two_kinds_of_columns(filled):

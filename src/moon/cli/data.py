@@ -12,12 +12,14 @@ from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
-from moon.data import BENCHMARKS, DataError, declared, has, load, save
-from moon.data.arrays import verify
+from moon.data import BENCHMARKS, DataError, declarations, declared, has, load, save
+from moon.data.arrays import path_of, verify
 from moon.data.embedded import NAMES as EMBEDDED
 from moon.data.fetch import SOURCES, fetch
 from moon.data.readers import read_any
+from moon.words import nearest
 
+SPLITS = ("train", "val", "test")
 EXAMPLES = """
 examples:
   moon data
@@ -41,6 +43,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=whole, default=32, help="of images from folders and lists (default: %(default)s)"
     )
+    parser.add_argument("--replace", action="store_true", help="what was imported under this name before")
     parser.add_argument("--root", type=Path, help="what the paths of an image list start from (default: its folder)")
     add_data(parser)
 
@@ -59,11 +62,21 @@ def act(arguments: argparse.Namespace) -> None:
 def _import(arguments: argparse.Namespace) -> None:
     if arguments.source is None or arguments.name is None:
         raise ValueError("import needs a source and --name; see the examples in moon data --help")
+    if arguments.split not in SPLITS:
+        raise ValueError(f"--split is train, val or test, not '{arguments.split}'{nearest(arguments.split, SPLITS)}")
+    if arguments.name in BENCHMARKS and BENCHMARKS[arguments.name].lists:
+        raise ValueError(f"'{arguments.name}' is read from OpenOOD's lists; choose another --name")
+    target = path_of(arguments.data, arguments.name, arguments.split)
     if arguments.name in EMBEDDED:
         raise ValueError(f"'{arguments.name}' is the name of an embedded set; choose another --name")
     dataset = read_any(
         arguments.source, arguments.split, arguments.root, arguments.size, lambda items: tracked(items, "decoding")
     )
+    if target.exists() and not arguments.replace:
+        if load(arguments.data, arguments.name, arguments.split).digest() == dataset.digest():
+            print(f"{target}: is there already, the same")
+            return
+        raise ValueError(f"{target}: exists with other images; give another --name, or --replace it")
     path = save(dataset, arguments.data, arguments.name, arguments.split)
     print(f"{path}: {len(dataset.labels):,} images of {'x'.join(map(str, dataset.images.shape[1:]))}")
 
@@ -90,10 +103,19 @@ def _verify(arguments: argparse.Namespace) -> None:
     wanted = "*" if arguments.source is None else str(arguments.source)
     paths = sorted(path for path in arguments.data.glob(f"{wanted}/*.npz") if not path.parent.name.startswith("."))
     if not paths:
-        raise DataError(f"{arguments.data}: no set {'' if wanted == '*' else wanted + ' '}to verify")
+        there = sorted({path.parent.name for path in arguments.data.glob("*/*.npz")})
+        named = "" if wanted == "*" else f" '{wanted}'{nearest(wanted, there)}"
+        raise DataError(f"{arguments.data}: no set{named} to verify")
+    bad = 0
     for path in tracked(paths, "verifying"):
         name, split = path.parent.name, path.stem
-        print(f"{name}/{split}: {verify(load(arguments.data, name, split), name, split)}")
+        try:
+            print(f"{name}/{split}: {verify(load(arguments.data, name, split), name, split)}")
+        except DataError as error:
+            bad += 1
+            print(error)
+    if bad:
+        raise DataError(f"{bad} of {len(paths)} cannot be used; import them again")
 
 
 def _list(root: Path) -> None:
@@ -103,7 +125,12 @@ def _list(root: Path) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("benchmark", "known", "near unknown", "far unknown"):
         table.add_column(heading)
-    rows = [*BENCHMARKS.values(), *declared(root).values()]
+    rows, broken = list(BENCHMARKS.values()), []
+    for name, declaration in declarations(root).items():
+        try:
+            rows.append(declared(root, name, declaration))
+        except DataError as error:
+            broken.append(str(error))
     for row in rows:
         own = ", ".join(mark(split, has(root, row.known_set, split, row)) for split in ("train", "test"))
         near, far = (", ".join(mark(n, has(root, n, "test", row)) for n in names) for names in (row.near, row.far))
@@ -114,3 +141,7 @@ def _list(root: Path) -> None:
     found = {path.parent.name for path in root.glob("*/*.npz")} if root.is_dir() else set()
     if extra := found - {name for row in rows for name in (row.known_set, *row.near, *row.far)}:
         console.print(f"also under {root}: {', '.join(sorted(extra))}")
+    if not root.is_dir():
+        console.print(f"{root} is no folder; --data or MOON_DATA says where the sets are")
+    for line in broken:
+        console.print(line, highlight=False, markup=False)

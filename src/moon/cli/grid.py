@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from moon.cli.arguments import add_data
-from moon.cli.runner import add_workers, check_done, do, standing, unknown_of
+from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.experiments.build import TABLES, pick
 from moon.experiments.demo import DETECTORS
 from moon.experiments.grid import Grid, State, csv_text, tidy
@@ -58,10 +58,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> None:
     wanted = _recipes(arguments)
     detectors = _detectors(arguments.detector)
-    grid = Grid.plan(arguments.out, wanted, detectors, arguments.retries, unknown_of(arguments.data))
     if arguments.plan:
-        Console().print(standing(grid))
+        Console().print(standing(Grid.of(arguments.out, wanted, detectors)))
         return
+    grid = Grid.plan(arguments.out, wanted, detectors, arguments.retries, facts_of(arguments.data))
     do(grid, arguments)
     _show(grid, arguments.out)
 

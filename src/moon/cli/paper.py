@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
-from moon.cli.runner import add_workers, check_done, do, standing, unknown_of
+from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.cli.screen import tracked
 from moon.experiments import paper, theory
 from moon.experiments.build import TABLES
@@ -74,10 +74,10 @@ def act(arguments: argparse.Namespace) -> None:
         wanted = paper.runs(arguments.data, items, scale)
         if arguments.all_detectors:
             wanted = {recipe: list(TABLES["detector"]) for recipe in wanted}
-        grid = Grid.plan(folder, wanted, wanted, arguments.retries, unknown_of(arguments.data))
         if arguments.action == "plan":
-            Console().print(standing(grid))
+            Console().print(standing(Grid.of(folder, wanted, wanted)))
             return
+        grid = Grid.plan(folder, wanted, wanted, arguments.retries, facts_of(arguments.data))
         do(grid, arguments)
         _show(items, extras, scale, arguments.data, folder)
         check_done(grid)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from rich import box
@@ -18,9 +20,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from moon.cli.arguments import device_of, seconds, whole
-from moon.data import benchmark
-from moon.experiments.bench import check_there, unknown_found
-from moon.experiments.grid import Grid, Job, Processes, State, Workers
+from moon.cli.screen import tracked
+from moon.experiments.bench import Bench
+from moon.experiments.grid import Facts, Grid, Job, Processes, State, Workers
 from moon.experiments.recipe import Recipe
 
 
@@ -44,25 +46,39 @@ def do(grid: Grid, arguments: argparse.Namespace) -> None:
     """Do what is missing, and say what is seen; `check_done` says what is not done after all."""
     if arguments.retry_failed:
         grid.forget_failures()
-    for name in dict.fromkeys(job.recipe.benchmark for job in grid.jobs if job.state() is not State.DONE):
-        check_there(arguments.data, benchmark(arguments.data, name))  # once, not in every run
     _run(grid, _workers(arguments))
 
 
 def check_done(grid: Grid) -> None:
     """Raise an error that names what is not done."""
-    missing = [job for job in grid.jobs if job.state() is not State.DONE]
-    if missing:
-        some = "; ".join(f"{job.recipe.name}: {job.why()}" for job in missing[:3])
+    states = grid.states()
+    failed = [job for job in grid.jobs if states[job.recipe.name] is State.FAILED]
+    open_jobs = [job for job in grid.jobs if states[job.recipe.name] not in (State.DONE, State.FAILED)]
+    if failed:
         raise ValueError(
-            f"{len(missing)} of {len(grid.jobs)} runs are not done ({some}); see worker.log in their folders"
+            f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].why()}; mend the cause, then "
+            "give the command again with --retry-failed"
+        )
+    if open_jobs:
+        raise ValueError(
+            f"{len(open_jobs)} of {len(grid.jobs)} runs are not done ({open_jobs[0].why()}); "
+            "see worker.log in their folders"
         )
 
 
-def unknown_of(root: Path) -> Callable[[Recipe], list[str]]:
-    """What the runs of each benchmark can be scored on; looked up once."""
-    found = cache(lambda name: unknown_found(root, benchmark(root, name)))
-    return lambda recipe: [name for name in found(recipe.benchmark) if name != recipe.outliers]
+def facts_of(root: Path) -> Callable[[Recipe], Facts]:
+    """What the data of each benchmark are now, read once."""
+
+    @cache
+    def facts(name: str, outliers: str) -> Facts:
+        bench = Bench.open(root, name, outliers=outliers, track=lambda items: tracked(items, f"reading {name}"))
+        if not bench.unknown:
+            print(
+                f"{name}: no unknown set was found under {root}, so nothing is scored (moon data shows what is there)"
+            )
+        return Facts(bench.fingerprint(), bench.digests())
+
+    return lambda recipe: facts(recipe.benchmark, recipe.outliers)
 
 
 def _workers(arguments: argparse.Namespace) -> Workers:
@@ -97,6 +113,7 @@ def _run(grid: Grid, workers: Workers) -> None:
                     console.print(_line(job, state), highlight=False)
 
     before = {name for name, state in grid.states().items() if state is State.DONE}
+    signal.signal(signal.SIGTERM, _interrupt)  # as orderly as Ctrl-C
     with Live(console=console, refresh_per_second=2, transient=True) as live:
 
         def watch(grid: Grid) -> None:
@@ -104,6 +121,10 @@ def _run(grid: Grid, workers: Workers) -> None:
             live.update(_running(grid, workers.places))
 
         grid.run(workers, watch, poll=0.5)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _line(job: Job, state: State) -> str:

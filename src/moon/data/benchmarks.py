@@ -135,25 +135,24 @@ def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str,
 
     `near` and `far` name other unknown sets than the table's.
     """
-    if name in BENCHMARKS:
+    own = declarations(root)
+    if name in own:
+        found = declared(root, name, own[name])
+    elif name in BENCHMARKS:
         found = BENCHMARKS[name]
-    elif name in (own := declared(root)):
-        found = own[name]
-        for unknown in found.near + found.far:
-            if not has(root, unknown, "test", found):
-                raise DataError(f"{root / DECLARED}: [{name}] names '{unknown}', which is not under {root}")
+    elif has(root, name, "train"):
+        found = _own(root, name)
     else:
-        found = _own(root, name, [*BENCHMARKS, *own])
-    return replace(found, near=near or found.near, far=far or found.far)
-
-
-def _own(root: Path, name: str, others: list[str]) -> Benchmark:
-    """A known set of one's own under the root, with no unknown sets."""
-    if not has(root, name, "train"):
+        others = [*BENCHMARKS, *own]
         raise ValueError(
             f"unknown benchmark '{name}'{nearest(name, others)}; known: {', '.join(others)}; "
             f"for a set of your own put train.npz and test.npz into {root / name}, or declare it in {root / DECLARED}"
         )
+    return replace(found, near=near or found.near, far=far or found.far)
+
+
+def _own(root: Path, name: str) -> Benchmark:
+    """A known set of one's own under the root, with no unknown sets."""
     data = load(root, name, "train")
     height, width, channels = data.images.shape[1:]
     if height != width:
@@ -171,42 +170,67 @@ def _own(root: Path, name: str, others: list[str]) -> Benchmark:
     )  # fmt: skip
 
 
-def declared(root: Path) -> dict[str, Benchmark]:
-    """The benchmarks that `<root>/benchmarks.toml` declares from what is there.
-
-    Each table names its `known` set, a benchmark's or one under the root, and what differs from it.
-    """
+def declarations(root: Path) -> dict[str, Any]:
+    """The tables of `<root>/benchmarks.toml`, as they are; a file that is not there declares nothing."""
     path = root / DECLARED
     try:
-        tables = tomllib.loads(path.read_text())
-    except FileNotFoundError:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
-    return {name: _declared(root, path, name, table) for name, table in tables.items()}
 
 
-def _declared(root: Path, path: Path, name: str, table: Any) -> Benchmark:
-    where = f"{path}: [{name}]"
+def declared(root: Path, name: str, table: Any) -> Benchmark:
+    """The benchmark that a table declares: its `known` set, a benchmark's or one under the root, and what differs."""
+    where = f"{root / DECLARED}: [{name}]"
+    path_of(root, name, "test")  # a name that could lead elsewhere is refused
     if name in BENCHMARKS:
         raise DataError(f"{where} is a benchmark of the table, whose name always means the same; choose another name")
-    if not isinstance(table, dict) or not isinstance(table.get("known"), str) or table["known"] == name:
+    if not isinstance(table, dict):
+        raise DataError(f"{where} must be a table, such as [{name}] on a line of its own")
+    known = table.get("known")
+    if not isinstance(known, str):
         raise DataError(f'{where} must have known = "...", a benchmark or a set under the root')
-    values = {key: value for key, value in table.items() if key != "known"}
-    for key, value in values.items():
-        if key not in _DECLARABLE:
-            known = ", ".join(["known", *_DECLARABLE])
-            raise DataError(f"{where} has no '{key}'{nearest(key, _DECLARABLE)}; known: {known}")
-        kind, called = _DECLARABLE[key]
-        several = isinstance(value, list)
-        if several != called.startswith("a list") or any(type(v) is not kind for v in (value if several else [value])):
-            raise DataError(f"{where} '{key}' must be {called}, not {value!r}")
-        values[key] = tuple(value) if several else value
-    base = BENCHMARKS.get(table["known"]) or _own(root, table["known"], list(BENCHMARKS))
-    for key in ("mean", "std"):
-        if len(values.get(key, base.mean)) != base.channels:
+    if known == name or (known not in BENCHMARKS and not has(root, known, "train")):
+        there = [*BENCHMARKS, *(path.parent.name for path in root.glob("*/train.npz"))]
+        why = "is its own name" if known == name else f"is neither a benchmark nor a set under {root}"
+        raise DataError(f"{where} known = '{known}' {why}{nearest(known, [n for n in there if n != name])}")
+    base = BENCHMARKS.get(known) or _own(root, known)
+    values = {key: _declarable(where, key, value, base) for key, value in table.items() if key != "known"}
+    row = replace(base, name=name, known=base.known_set, **values)
+    sets = row.near + row.far
+    for unknown in sets:
+        if sets.count(unknown) > 1 or unknown == row.known_set:
+            why = "is the known set" if unknown == row.known_set else "is named twice"
+            raise DataError(f"{where} '{unknown}' {why}; name each set of images of no known class once")
+        if not has(root, unknown, "test", row):
+            place = f"a list of {row.lists} in" if row.lists else "under"
+            found = [path.parent.name for path in root.glob("*/test.npz")]
+            raise DataError(f"{where} names '{unknown}', which is not {place} {root}{nearest(unknown, found)}")
+    return row
+
+
+def _declarable(where: str, key: str, value: Any, base: Benchmark) -> Any:
+    """A value of a declaration, checked."""
+    if key not in _DECLARABLE:
+        raise DataError(f"{where} has no '{key}'{nearest(key, _DECLARABLE)}; known: known, {', '.join(_DECLARABLE)}")
+    kind, called = _DECLARABLE[key]
+    several = isinstance(value, list)
+    if kind is float and several:
+        value = [float(v) if type(v) is int else v for v in value]
+    if several != called.startswith("a list") or any(type(v) is not kind for v in (value if several else [value])):
+        raise DataError(f"{where} '{key}' must be {called}, not {value!r}")
+    if key in ("mean", "std"):
+        if len(value) != base.channels:
             raise DataError(f"{where} '{key}' must have {base.channels} value(s), one a channel")
-    return replace(base, name=name, known=base.known_set, **values)
+        if not all((0 <= v <= 1) if key == "mean" else (0 < v <= 1) for v in value):
+            raise DataError(
+                f"{where} '{key}' must be of pixels between 0 and 1{' and not 0' * (key == 'std')}, not {value}"
+            )
+    if key == "crop" and not 0 <= value < base.size:
+        raise DataError(f"{where} 'crop' must be in 0..{base.size - 1} pixels, not {value}")
+    return tuple(value) if several else value
 
 
 def known_sets(root: Path, row: Benchmark, track: Callable[[list], Iterable] = iter) -> dict[str, AnySet]:

@@ -68,7 +68,7 @@ def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, bytes]]:
                             )
                         yield f"{source}:{name}", content.read()
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{source}: cannot be read as an archive ({error})") from error
+            raise DataError(f"{source}: cannot be read as an archive ({str(error).splitlines()[0]})") from error
     else:
         yield str(source), _bytes(source)
 

@@ -30,6 +30,7 @@ from moon.data import (
 from moon.data.readers import decode
 from moon.evidence import Evidence, read
 
+KNOWN = "known"  # the key of the known test set among those scored
 Perturb = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -71,8 +72,7 @@ class Bench:
             raise ValueError(f"'{min(twice)}' is named as near and as far; name it once")
         known = {split: _fitted(data, row) for split, data in known_sets(root, row, track).items()}
         sets = row.near + row.far
-        there = unknown_found(root, row)
-        missing = tuple(s for s in sets if s not in near + far and s not in there)
+        missing = tuple(s for s in sets if s not in near + far and not has(root, s, "test", row))
         unknown = {
             s: _fitted(open_set(root, s, "test", row, track), row) for s in sets if s not in missing and s not in used
         }
@@ -91,10 +91,16 @@ class Bench:
         evidence = read(model, self.batches(dataset, next(model.parameters()).device), perturb)
         return replace(evidence, logits=evidence.logits.double())
 
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of what is scored, by the name of the set."""
+        return {name: data.digest() for name, data in {KNOWN: self.known["test"], **self.unknown}.items()}
+
     def fingerprint(self) -> dict[str, Any]:
-        """What a run is trained and measured on: the known images and labels, and the outliers if there are any."""
+        """What a run is trained and measured on: the known images, labels and preparation, and any outliers."""
         parts = self.known | ({} if self.outliers is None else {"outliers": self.outliers})
-        return {
+        row = self.row
+        prepared = {"size": row.size, "mean": list(row.mean), "std": list(row.std), "crop": row.crop, "flip": row.flip}
+        return {"preparation": prepared} | {
             split: {
                 "images": [len(data.labels)] if isinstance(data, Listed) else list(data.images.shape),
                 "sha256": hashlib.sha256(
@@ -104,18 +110,6 @@ class Bench:
             }
             for split, data in parts.items()
         }
-
-
-def check_there(root: Path, row: Benchmark) -> None:
-    """Refuse a benchmark whose known images are not there, without reading all of them."""
-    if not has(root, row.known_set, "train", row):
-        open_set(root, row.known_set, "train", row)  # says what is missing
-    open_set(root, row.known_set, "test", row)
-
-
-def unknown_found(root: Path, row: Benchmark) -> list[str]:
-    """The unknown sets of the table that can be opened."""
-    return [name for name in row.near + row.far if has(root, name, "test", row)]
 
 
 def streams(listed: Listed, row: Benchmark, device: torch.device | str, **settings: Any) -> Streams:

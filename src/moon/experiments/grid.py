@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import read_log
+from moon.experiments.run import check_data, read_log
 from moon.experiments.score import read_scores
 from moon.experiments.worker import JOB
 from moon.training import is_locked
@@ -40,6 +40,8 @@ class Job:
 
     recipe: Recipe
     folder: Path
+    detectors: list[str] = field(default_factory=list)
+    lacks: bool = False  # scores that the folder does not say are to be made
     tries: int = 0
     problem: str = ""  # what the machine did to it last
 
@@ -48,7 +50,7 @@ class Job:
         return self.folder / "failure.json"
 
     def state(self) -> State:
-        if is_done(self.folder):
+        if is_done(self.folder) and not self.lacks:
             return State.DONE
         if self.failure.exists():
             return State.FAILED
@@ -73,6 +75,13 @@ class Job:
 def is_done(folder: Path) -> bool:
     """Whether the run is trained and what was asked for after it is there; `todo.json` says what that is."""
     return (folder / "result.json").exists() and not (folder / "todo.json").exists()
+
+
+class Facts(NamedTuple):
+    """What a benchmark's data are now."""
+
+    fingerprint: dict[str, Any]  # of what is trained on
+    digests: dict[str, str]  # of what is scored
 
 
 class Workers(Protocol):
@@ -102,33 +111,51 @@ class Grid:
     retries: int = 3  # after failures of the machine
 
     @classmethod
+    def of(
+        cls,
+        folder: Path,
+        recipes: Iterable[Recipe],
+        detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
+        retries: int = 3,
+    ) -> Grid:
+        """The runs as they stand, to be scored by these detectors, all or each by its own; nothing is written."""
+        jobs = []
+        for recipe in recipes:
+            wanted = detectors[recipe] if isinstance(detectors, Mapping) else detectors
+            job = Job(recipe, folder / recipe.name, list(wanted))
+            job.lacks = not set(wanted) <= set(scored(job.folder)[0])
+            jobs.append(job)
+        return cls(folder, jobs, retries)
+
+    @classmethod
     def plan(
         cls,
         folder: Path,
         recipes: Iterable[Recipe],
-        detectors: Sequence[str] | Mapping[Recipe, Sequence[str]],
+        detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
         retries: int = 3,
-        unknown: Callable[[Recipe], Iterable[str]] = lambda _: (),
+        facts: Callable[[Recipe], Facts] | None = None,
     ) -> Grid:
-        """Make the run folders that are missing; what is there stays.
+        """The same, with the run folders that are missing made and what is left to do written into them.
 
-        `detectors` are those of every run, or of each. `unknown` names the unknown sets of a recipe that can be scored;
-        scores that lack one are made again.
+        `facts` tells of the data that a recipe has now. A run on other data is refused; scores of other images are made
+        again.
         """
-        jobs = []
-        for recipe in recipes:
-            job = Job(recipe, folder / recipe.name)
+        grid = cls.of(folder, recipes, detectors, retries)
+        for job in grid.jobs:
+            known = None if facts is None else facts(job.recipe)
+            if known is not None:
+                check_data(job.folder, known.fingerprint)
             job.folder.mkdir(parents=True, exist_ok=True)
             if not (job.folder / "recipe.json").exists():
-                write_json(job.folder / "recipe.json", recipe.to_json())
-            names, sets = scored(job.folder)
-            wanted = detectors[recipe] if isinstance(detectors, Mapping) else detectors
-            missing = [name for name in wanted if name not in names]
-            is_short = bool(wanted) and not sets.issuperset(unknown(recipe))
-            if (missing or is_short) and not (job.folder / "todo.json").exists():
-                write_json(job.folder / "todo.json", {"detectors": [*names, *missing]})
-            jobs.append(job)
-        return cls(folder, jobs, retries)
+                write_json(job.folder / "recipe.json", job.recipe.to_json())
+            names, digests = scored(job.folder)
+            is_stale = known is not None and bool(names) and digests != known.digests
+            if (job.lacks or is_stale) and not (job.folder / "todo.json").exists():
+                everything = dict.fromkeys([*names, *job.detectors])
+                write_json(job.folder / "todo.json", {"detectors": list(everything)})
+            job.lacks = False  # the folder says it now
+        return grid
 
     def states(self) -> dict[str, State]:
         return {job.recipe.name: job.state() for job in self.jobs}
@@ -177,11 +204,11 @@ class Grid:
         return left * sum(job.seconds() for job in done) / epochs / max(1, min(places, len(open_jobs)))
 
 
-def scored(folder: Path) -> tuple[list[str], set[str]]:
-    """The detectors that the run was scored with, or found not to fit, and the sets it was scored on."""
+def scored(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The detectors that the run was scored with, or found not to fit, and the digests of the images."""
     if (found := read_scores(folder)) is None:
-        return [], set()
-    return [*found[0]["detectors"], *found[0]["left_out"]], set(found[0]["images"])
+        return [], {}
+    return [*found[0]["detectors"], *found[0]["left_out"]], found[0].get("sha256", {})
 
 
 @dataclass

@@ -109,7 +109,7 @@ class Scale:
 FULL = Scale({"mnist": "mnist", "cifar10": "cifar10", "cifar100": "cifar100", "imagenet": "imagenet-v1"})
 MINI = Scale(
     dict.fromkeys(FULL.benchmarks, "digits"),
-    epochs=3,
+    epochs=2,
     seeds=2,
     other_seeds=1,
     sparsities=(0.7, 0.9, 0.99),
@@ -132,7 +132,7 @@ def _recipe(line: Line, row: Benchmark, epochs: int, common: tuple[tuple[str, An
     if word == "w_f":
         options |= {"final": float(value)}
     elif word == "T_e":
-        options |= {"quiet_epochs": _share_of(int(value), epochs)}
+        options |= {"quiet_epochs": _quiet(int(value), epochs)}
     elif word == "votes":
         settings |= {"vote_share": _share_of(int(value), epochs) / epochs}
     if row.known_set == "imagenet":
@@ -147,11 +147,16 @@ def _shortened(objective: str, epochs: int) -> dict[str, Any]:
     takes = build.TABLES["objective"][objective].takes()
     if epochs == EPOCHS or "quiet_epochs" not in takes:
         return {}
-    return {"quiet_epochs": _share_of(takes["quiet_epochs"].default, epochs)}
+    return {"quiet_epochs": _quiet(takes["quiet_epochs"].default, epochs)}
 
 
 def _share_of(count: int, epochs: int) -> int:
+    """What is `count` of the paper's epochs, in a run of so many: at least one."""
     return max(1, round(count * epochs / EPOCHS))
+
+
+def _quiet(count: int, epochs: int) -> int:
+    return min(_share_of(count, epochs), epochs - 1)  # one must be left that is not quiet
 
 
 def runs(root: Path, items: Iterable[Item], scale: Scale) -> dict[Recipe, list[str]]:

@@ -22,7 +22,8 @@ def draw(sheet: Sheet, folder: Path, target: Path) -> None:
     """Draw the sheet's figure as `<target>.svg` and `<target>.png`."""
     figure = DRAWINGS[sheet.item.draw](sheet, folder)
     missing = sheet.runs[1] - sheet.runs[0]
-    notes = [f"{missing} of {sheet.runs[1]} runs are missing"] * (missing > 0)
+    notes = [f"reduced: {sheet.reduced}"] * bool(sheet.reduced)
+    notes += [f"{missing} of {sheet.runs[1]} runs are missing"] * (missing > 0)
     figure.suptitle("\n".join([sheet.title, *notes]), fontsize=10)
     save(figure, *(target.with_name(f"{target.name}.{kind}") for kind in ("svg", "png")))
 

@@ -47,6 +47,9 @@ def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
     if not isinstance(options, Mapping):
         raise ValueError(f"'set' must be a table of options, such as set.final = 2, not {options!r}")
     words = [word for word in axes if word != "set"]
+    for word in words:
+        if not _several(axes[word]):
+            raise ValueError(f"'{word}' has no value; give it at least one, or leave it out")
     values = [_several(axes[word]) for word in words] + [_several(value) for value in options.values()]
     kinds = {
         name: build.pick(build.TABLES["objective"], name, "objective")
@@ -77,7 +80,7 @@ def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
 def read_file(root: Path, path: Path) -> list[Recipe]:
     """The recipes of a grid file: TOML whose keys are the axes, and blocks `[[runs]]` that add to or replace them."""
     try:
-        common = tomllib.loads(path.read_text())
+        common = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:

@@ -216,12 +216,23 @@ def _claim(folder: Path, recipe: Recipe, bench: Bench) -> None:
             raise ValueError(f"{folder}: holds a run of another recipe; give another --out")
     else:
         write_json(folder / "recipe.json", recipe.to_json())
-    seen = bench.fingerprint()
-    if (folder / "data.json").exists():
-        if _load_json(folder / "data.json", "train") != seen:
-            raise DataError(f"{folder}: was begun on other images or labels of {bench.row.name}; give another --out")
-    else:
-        write_json(folder / "data.json", seen)
+    check_data(folder, bench)
+    if not (folder / "data.json").exists():
+        write_json(folder / "data.json", bench.fingerprint())
+
+
+def check_data(folder: Path, bench: Bench | dict[str, Any]) -> None:
+    """Refuse a run that was begun on other data than these, a bench or its fingerprint."""
+    if not (folder / "data.json").exists():
+        return
+    now = bench if isinstance(bench, dict) else bench.fingerprint()
+    begun = _load_json(folder / "data.json", "train")
+    if differs := [key for key in begun if begun[key] != now.get(key)]:
+        what = "another preparation" if differs == ["preparation"] else "other images or labels"
+        raise DataError(
+            f"{folder}: was begun on {what} of its benchmark ({', '.join(differs)}); bring them back, "
+            "or give another --out"
+        )
 
 
 def _load_json(path: Path, key: str) -> dict[str, Any]:

@@ -22,15 +22,14 @@ from moon.data import AnySet
 from moon.detect import DETECTORS, Detector, TemperatureScaling
 from moon.evidence import Evidence
 from moon.experiments import build
-from moon.experiments.bench import Bench, thumbnails
+from moon.experiments.bench import KNOWN, Bench, thumbnails
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import known_metrics, load_model, p_unknown
+from moon.experiments.run import check_data, known_metrics, load_model, p_unknown
 from moon.experiments.search import search
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.training import locked
 from moon.training.checkpoint import write_json, write_whole
 
-KNOWN = "known"  # the key of the known test set among the scores
 EXAMPLES = 6  # images of each kind
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
 
@@ -76,6 +75,7 @@ def score_run(
             f"no unknown set was found for {bench.row.name} (looked for {', '.join(bench.missing) or 'none'}); "
             "name some under the data root with --near and --far"
         )
+    check_data(folder, bench)
     model = load_model(folder, bench.row, device)
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was named")
@@ -125,7 +125,9 @@ def score_run(
         "benchmark": bench.row.name,
         "lists": bench.row.lists or "the sets as they are under the root",
         "images": {name: len(data.labels) for name, data in sets.items()},
-        "sha256": {name: data.digest() for name, data in sets.items()},  # of the images as the network sees them
+        "sha256": bench.digests(),  # of the images as the network sees them
+        "near": [name for name in bench.row.near if name in sets],
+        "far": [name for name in bench.row.far if name in sets],
         "missing": list(bench.missing),
         "left_out": left_out,
         "search": searches,

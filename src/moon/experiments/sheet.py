@@ -108,12 +108,17 @@ class Sheet:
     images: str  # which ones were used
     names: tuple[str, ...]  # of the runs, the first seed's first
     runs: tuple[int, int]  # done, needed
+    reduced: str = ""  # how these are not the paper's data
 
     @classmethod
     def read(cls, item: Item, scale: Scale, root: Path, folder: Path) -> Sheet:
         """From the run folders in `folder`; what was not run is missing."""
-        rows = {data: benchmark(root, scale.benchmarks[data]) for data in {line.data for line in item.lines}}
-        lines = list(dict.fromkeys(scale.reduced(line) for line in item.lines))
+        rows = {data: benchmark(root, scale.benchmarks[data]) for data in dict.fromkeys(n.data for n in item.lines)}
+        # Where another benchmark stands for the paper's data, the line is of that one, whatever the paper's was.
+        instead = {data: row.name for data, row in rows.items() if row.known_set != data}
+        reduced = [scale.reduced(line) for line in item.lines]
+        lines = list(dict.fromkeys(replace(line, data=instead.get(line.data, line.data)) for line in reduced))
+        rows |= {row.name: row for row in rows.values()}
         runs = _Runs(folder, scale, rows)
         numbers = []
         for line in lines:
@@ -122,11 +127,14 @@ class Sheet:
             for name in _sets(item, line, row):
                 ours = {seed: value for seed in found if (value := runs.value(line, name, seed)) is not None}
                 # Numbers of other data are no neighbours.
-                same = row.known_set == line.data
-                paper = published().get((line, PAPER_NAMES.get(name, name))) if same else None
-                numbers.append(Number(line, name, ours, paper))
+                numbers.append(Number(line, name, ours, published().get((line, PAPER_NAMES.get(name, name)))))
         images = which_images(runs.seen.values()) if runs.seen else ""
-        return cls(item, tuple(numbers), tuple(_claims(item, numbers)), images, runs.names(), (runs.done, runs.needed))
+        note = "; ".join(f"{name} stands for the paper's {called(data)}" for data, name in instead.items())
+        if note and scale.sparsities:
+            note += f"; sparsities are the nearest of {', '.join(f'{s:.0%}' for s in scale.sparsities)}"
+        return cls(
+            item, tuple(numbers), tuple(_claims(item, numbers)), images, runs.names(), (runs.done, runs.needed), note
+        )  # fmt: skip
 
     def grid(self) -> tuple[list[str], list[tuple[str, list[Number | None]]]]:
         """Headings of the columns, and for each row its label and numbers."""
@@ -150,7 +158,7 @@ class Sheet:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers."""
-        lines = [self.item.note] if self.item.note else []
+        lines = [text for text in (self.item.note, f"Reduced: {self.reduced}." * bool(self.reduced)) if text]
         done, needed = self.runs
         if done < needed:
             lines.append(f"{needed - done} of {needed} runs are missing; '-' is a number that was not measured.")
@@ -158,6 +166,8 @@ class Sheet:
             lines.append("One seed: no claim is made.")
         elif self.claims:
             lines.append("▲ better, ▼ worse: paired t-test over seeds, Holm's correction within the table, 5%.")
+        if any(number.paper is not None for number in self.numbers):
+            lines.append("Ours, then the paper's mean, then the difference.")
         if self.images:
             lines.append(self.images)
         return lines
@@ -169,16 +179,24 @@ class Sheet:
     def show(self) -> Group:
         """For a terminal."""
         columns, rows = self.grid()
+        if len(columns) > 8:  # too many for a terminal: the table lies on its side
+            sideways = [(column, [numbers[i] for _, numbers in rows]) for i, column in enumerate(columns)]
+            columns, rows = [label for label, _ in rows], sideways
         table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
         table.add_column("", overflow="fold")
         for column in columns:
             table.add_column(column, justify="right", overflow="fold")
         for label, numbers in rows:
-            cells = [
-                "" if n is None else f"{n.text()}{self.mark(n)}\n[dim]{n.paper_text()}[/]".strip() for n in numbers
-            ]
-            table.add_row(label, *cells)
+            table.add_row(label, *("" if n is None else self._stack(n) for n in numbers))
         return Group(self.title, table, *self.notes(), *self.claim_lines())
+
+    def _stack(self, number: Number) -> str:
+        """Mean, deviation, the paper's mean and the difference, one below the other: many columns fit a terminal."""
+        mean_text, _, spread = number.text().partition(" ± ")
+        lines = [f"{mean_text}{self.mark(number)}", f"± {spread}" if spread else ""]
+        if number.paper is not None:
+            lines += [f"[dim]{part}[/]" for part in number.paper_text().removeprefix("paper ").split(", ")]
+        return "\n".join(line for line in lines if line)
 
     @property
     def title(self) -> str:

@@ -11,6 +11,8 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from moon.experiments.bench import KNOWN
+
 
 def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> str:
     """'97.1' of one value, '97.1 ± 0.3' (standard deviation) of several."""
@@ -33,7 +35,11 @@ def which_images(runs: Iterable[Mapping[str, Any]]) -> str:
 
 def _sets(run: Mapping[str, Any]) -> str:
     digests = run.get("sha256", {})
-    sets = ", ".join(f"{name} {count:,} {digests.get(name, '')[:8]}".rstrip() for name, count in run["images"].items())
+    shown = {name: f"{name} {count:,} {digests.get(name, '')[:8]}".rstrip() for name, count in run["images"].items()}
+    groups = [("", [KNOWN])] + [(f"{group} ", run[group]) for group in ("near", "far") if run.get(group)]
+    if len(groups) == 1:  # of a run that does not say which is which
+        groups = [("", list(shown))]
+    sets = "; ".join(f"{group}{', '.join(shown[name] for name in names)}" for group, names in groups)
     missing = f"; not found: {', '.join(run['missing'])}" if run["missing"] else ""
     return f"{run['benchmark']}: {sets}{missing}"
 

@@ -43,6 +43,9 @@ def _work(folder: Path, data: Path, device: str, checkpoint_seconds: float) -> N
     run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds)
     todo = folder / "todo.json"
     if todo.exists():
+        if not bench.unknown:
+            todo.unlink()  # nothing to score; once there is, the next driver asks again
+            return
         score_run(folder, bench, json.loads(todo.read_text())["detectors"], device=device, skip_unfit=True)
         todo.unlink()
 

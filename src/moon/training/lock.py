@@ -57,7 +57,7 @@ def is_locked(folder: Path, name: str = "lock") -> bool:
     import fcntl
 
     try:
-        with (folder / name).open("a+") as file:
+        with (folder / name).open() as file:  # one who only looks makes no file
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
