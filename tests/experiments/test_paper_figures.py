@@ -8,9 +8,11 @@ import pytest
 from PIL import Image
 
 from moon.data import benchmark
-from moon.experiments.paper import Scale, items, recipe
+from moon.experiments.grid import Grid, State
+from moon.experiments.paper import FULL, Scale, items, recipe, runs
 from moon.experiments.paper_figures import DRAWINGS, PLAIN, draw
 from moon.experiments.sheet import Sheet
+from moon.experiments.worker import work
 
 SCALE = Scale(dict.fromkeys(("mnist", "cifar10", "cifar100", "imagenet"), "digits"), epochs=4, seeds=2)
 SETS = {"near": ["letters"], "far": ["textures", "photos"]}
@@ -53,3 +55,30 @@ def test_every_kind_of_figure_is_tried():
 def test_the_same_figure_is_the_same_file(tmp_path):
     first = drawn(items()["figure4"], tmp_path)[0]
     assert drawn(items()["figure4"], tmp_path)[0] == first
+
+
+def test_every_table_and_figure_end_to_end(data_root, tmp_path):
+    """All of the paper, as small as it goes: trained, scored, tabled and drawn; nothing is missing."""
+    (data_root / "benchmarks.toml").write_text("[part]\nknown = 'mnist'\nnear = ['notmnist']\nfar = ['dtd']\n")
+    scale = Scale(
+        dict.fromkeys(FULL.benchmarks, "part"),
+        epochs=2,
+        seeds=1,
+        sparsities=(0.9,),
+        settings={"batch_size": 64, "delta_t_steps": 2, "net": "lenet-norm"},
+    )
+    wanted = runs(data_root, items().values(), scale)
+    grid = Grid.plan(tmp_path, wanted, wanted)
+    for job in grid.jobs:
+        work(job.folder, data_root)
+    assert set(grid.states().values()) == {State.DONE}
+    for item in items().values():
+        sheet = Sheet.read(item, scale, data_root, tmp_path)
+        assert sheet.runs[0] == sheet.runs[1] > 0
+        assert all(len(number.ours) == 1 for number in sheet.numbers), item.key
+        assert "-" not in {number.text() for number in sheet.numbers}
+        for text in (sheet.markdown(), sheet.csv(), sheet.latex()):
+            assert text
+        if item.draw:
+            draw(sheet, tmp_path, tmp_path / "out" / item.key)
+            assert (tmp_path / "out" / f"{item.key}.png").stat().st_size > 5000

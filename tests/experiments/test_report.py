@@ -93,6 +93,17 @@ def test_one_run_makes_no_claim(tmp_path, fabricate):
     assert "one seed: no claim" in page(*collect([tmp_path]))
 
 
+def test_of_many_methods_the_first_are_pictured_and_compared_with(tmp_path, fabricate):
+    for index in range(8):
+        for seed in range(2):
+            fabricate(tmp_path, make("moon", seed, sparsity=0.5 + 0.05 * index))
+    text = page(*collect([tmp_path]))
+    assert "Pictures are of the first 6 methods" in text
+    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+    assert table.count("<tr>") == 1 + 7 * 4
+    assert text.count("data:image/png;base64,") == 6 * 4 * 3
+
+
 def test_sparsities_are_a_picture(tmp_path, fabricate):
     for sparsity in (0.8, 0.9):
         fabricate(tmp_path, make("moon", sparsity=sparsity))

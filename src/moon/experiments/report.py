@@ -30,6 +30,8 @@ from moon.experiments.tables import which_images
 from moon.metrics import auroc_interval, holm, interval, paired_test, verdict
 from moon.training.checkpoint import write_text
 
+PICTURED = 6  # methods, at most: more would not be told apart in a picture
+
 
 @dataclass(frozen=True)
 class Run:
@@ -93,18 +95,21 @@ def page(runs: Sequence[Run], left_out: Sequence[str] = (), title: str = "") -> 
     for run in runs:
         methods.setdefault(names[run.recipe.name], []).append(run)
     title = title or f"{', '.join(dict.fromkeys(run.recipe.benchmark for run in runs))}: known and unknown"
+    pictured = dict(list(methods.items())[:PICTURED])
     parts = {
         "Methods": _methods(methods),
         "Detectors": _detectors(methods),
         "Comparisons": _comparisons(methods),
-        "Scores": _scores(methods),
-        "Calibration": _calibration(methods),
+        "Scores": _scores(pictured),
+        "Calibration": _calibration(pictured),
         "Sparsity": _sparsity(methods),
-        "Training": _training(methods),
-        "Masks": _masks(methods),
-        "Examples": _examples(methods),
+        "Training": _training(pictured),
+        "Masks": _masks(pictured),
+        "Examples": _examples(pictured),
         "Recipes": _recipes(runs, left_out),
     }
+    if len(methods) > PICTURED:
+        parts["Scores"] = f"<p>Pictures are of the first {PICTURED} methods.</p>{parts['Scores']}"
     parts = {heading: text for heading, text in parts.items() if text}
     links = "".join(f'<a href="#{heading.lower()}">{heading}</a>' for heading in parts)
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{_sentence(methods)}</p>', f"<nav>{links}</nav>"]
@@ -179,7 +184,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]], words: int = 
     best: dict[int, float] = {}
     for column in range(words, len(headings)):
         values = [row[column][1] for row in rows if isinstance(row[column], tuple) and row[column][1] is not None]
-        if len(values) > 1:
+        if len(values) > 1 and headings[column] != "runs":
             best[column] = min(values) if column in lower else max(values)
     head = "".join(
         f'<th scope="col"{" class=word" if i < words else ""}><button type="button">{escape(h)}</button></th>'
@@ -254,7 +259,7 @@ def _detectors(methods: Methods) -> str:
 
 
 def _comparisons(methods: Methods) -> str:
-    """Each two methods that share seeds: paired tests, corrected over the table."""
+    """Methods that share seeds, each two or, of many, each with the first: paired tests, corrected over the table."""
     detector = _first(methods)
     measures = {
         "accuracy %": (("known", "accuracy"), True, 100.0),
@@ -263,7 +268,9 @@ def _comparisons(methods: Methods) -> str:
         f"{detector} far AUROC %": (("detectors", detector, "far", "auroc"), True, 100.0),
     }
     found = []
-    for (name_a, runs_a), (name_b, runs_b) in combinations(methods.items(), 2):
+    first, *others = methods.items()
+    pairs = combinations(methods.items(), 2) if len(methods) <= PICTURED else [(first, other) for other in others]
+    for (name_a, runs_a), (name_b, runs_b) in pairs:
         seeds_a, seeds_b = ({run.recipe.seed: run for run in runs} for runs in (runs_a, runs_b))
         shared = [seed for seed in seeds_a if seed in seeds_b]
         for measure, (path, higher, scale) in measures.items():
