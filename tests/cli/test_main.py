@@ -436,6 +436,9 @@ def test_paper_lists_plans_runs_and_shows(moon, tmp_path):
     code, out, _ = moon("paper", "show", "flops", *small)
     assert "7.4e+17" in out
     fails(moon("paper", "show", "tabel1"), 2, "did you mean 'table1'")
+    fails(moon("paper", "run", "table1"), 3, "none of the data is there (cifar10)")
+    code, out, _ = moon("paper", "plan", "table6")
+    assert "cifar100 is not under" in out
     fails(moon("paper", "run"), 2, "needs the ID")
     fails(moon("paper", "run", "table1", "--benchmark", "cifar=mnist"), 2, "did you mean 'cifar10'")
 

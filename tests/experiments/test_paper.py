@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from moon.data import benchmark
-from moon.experiments.paper import FULL, MINI, Line, Scale, choose, flops, items, published, recipe, runs
+from moon.experiments.paper import FULL, MINI, Line, Scale, choose, flops, items, missing, published, recipe, runs
 
 
 def of(line, scale=FULL, seed=0):
@@ -56,6 +56,13 @@ def test_a_table_s_runs_are_its_networks_times_seeds():
     assert list(both) == list(found)  # the same networks
     assert set(map(tuple, both.values())) == {("msp", "knn", "klm")}
     assert [r.seed for r in found] == sorted(r.seed for r in found)
+
+
+def test_data_that_are_not_there_are_left_out(data_root):
+    scale = FULL.on(["cifar10=mnist"])
+    assert missing(data_root, [items()["table6"]], scale) == {"cifar100": "cifar100"}
+    found = runs(data_root, [items()["table6"]], scale, without=["cifar100"])
+    assert {(r.benchmark, r.objective) for r in found} == {("mnist", "dac"), ("mnist", "moon")}
 
 
 def test_few_seeds_for_all_but_the_first_networks():

@@ -15,6 +15,7 @@ from rich.table import Table
 from moon.cli.arguments import add_data, whole
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.cli.screen import tracked
+from moon.data import DataError
 from moon.experiments import paper, theory
 from moon.experiments.build import TABLES
 from moon.experiments.grid import Grid, is_done
@@ -71,7 +72,15 @@ def act(arguments: argparse.Namespace) -> None:
         _list(arguments.data, scale, folder)
         return
     if items and arguments.action in ("plan", "run"):
-        wanted = paper.runs(arguments.data, items, scale)
+        absent = paper.missing(arguments.data, items, scale)
+        wanted = paper.runs(arguments.data, items, scale, absent if arguments.action == "run" else ())
+        if not wanted:
+            raise DataError(
+                f"{arguments.data}: none of the data is there ({', '.join(absent.values())}); moon data shows what is, "
+                "--data or MOON_DATA says where to look"
+            )
+        for data, name in absent.items():
+            print(f"{name} is not under {arguments.data}: the numbers of {data} stay missing")
         if arguments.all_detectors:
             wanted = {recipe: list(TABLES["detector"]) for recipe in wanted}
         if arguments.action == "plan":

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from moon.data import Benchmark, benchmark
+from moon.data import Benchmark, benchmark, has
 from moon.experiments import build
 from moon.experiments.recipe import Recipe
 from moon.sparse.cost import PaperRow, paper_flops
@@ -159,10 +159,20 @@ def _quiet(count: int, epochs: int) -> int:
     return min(_share_of(count, epochs), epochs - 1)  # one must be left that is not quiet
 
 
-def runs(root: Path, items: Iterable[Item], scale: Scale) -> dict[Recipe, list[str]]:
+def missing(root: Path, items: Iterable[Item], scale: Scale) -> dict[str, str]:
+    """The paper's data that the items need and that are not there, with the benchmark that should have them."""
+    found = {}
+    for data in dict.fromkeys(line.data for item in items for line in item.lines):
+        row = benchmark(root, scale.benchmarks[data])
+        if not (has(root, row.known_set, "train", row) and has(root, row.known_set, "test", row)):
+            found[data] = row.name
+    return found
+
+
+def runs(root: Path, items: Iterable[Item], scale: Scale, without: Iterable[str] = ()) -> dict[Recipe, list[str]]:
     """All runs that the items need, each with the detectors to ask; seed by seed, so that whole tables fill first."""
     rows = cache(lambda data: benchmark(root, scale.benchmarks[data]))
-    lines = dict.fromkeys(scale.reduced(line) for item in items for line in item.lines)
+    lines = dict.fromkeys(scale.reduced(line) for item in items for line in item.lines if line.data not in without)
     found: dict[Recipe, dict[str, None]] = {}
     for seed in range(scale.seeds):
         for line in lines:
