@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from moon.experiments import grid
+from moon.experiments import grid, worker
 from moon.experiments.grid import Grid, Job, Processes, State
 from moon.experiments.plan import labels, read_file, recipes
 from moon.experiments.recipe import Recipe
@@ -146,6 +146,12 @@ def test_runs_are_done_and_scored_once(data_root, tmp_path):
     again = Grid.plan(tmp_path, small(data_root, seed=[0, 1]), ["msp", "unknown"])
     again.run(processes(data_root))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == before
+    # What is asked for while a run is still to be scored is added to it.
+    for names in (["msp", "ebo"], ["msp", "knn"]):
+        (job,) = Grid.plan(tmp_path, small(data_root, seed=[1]), names).jobs
+    assert worker.todo_of(job.folder) == ["msp", "unknown", "ebo", "knn"]
+    worker.work(job.folder, data_root)
+    assert set(grid.scored(job.folder)[0]) == {"msp", "unknown", "ebo", "knn"}
     # A detector more is scored without training again; one that does not fit the model was left out.
     more = Grid.plan(tmp_path, small(data_root, seed=[0]), ["msp", "ebo", "unknown"])
     assert set(more.states().values()) == {State.WAITING}

@@ -104,6 +104,22 @@ def test_of_many_methods_the_first_are_pictured_and_compared_with(tmp_path, fabr
     assert text.count("data:image/png;base64,") == 6 * 4 * 3
 
 
+def test_no_run_is_counted_twice_and_benchmarks_are_not_compared(several, tmp_path, fabricate):
+    some = next(several.iterdir())
+    runs, left_out = collect([several, some])
+    assert len(runs) == 6
+    assert left_out == [f"{some}: is on the page already"]
+    for seed in range(3):
+        other = build.recipe(BENCHMARKS["digits"], "moon", seed=seed, sparsity=0.9, epochs=10)
+        fabricate(several, other, auroc=0.5, accuracy=0.5, near=["letters"], far=["photos"])
+    text = page(*collect([several]))
+    assert "9 runs of 3 methods on digits and mnist" in text
+    assert '<button type="button">letters</button>' in text  # sets of all
+    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+    assert "digits" not in table
+    assert "class=best" not in text[: text.index("<h2>Comparisons")]
+
+
 def test_sparsities_are_a_picture(tmp_path, fabricate):
     for sparsity in (0.8, 0.9):
         fabricate(tmp_path, make("moon", sparsity=sparsity))

@@ -258,3 +258,30 @@ def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(bench, tmp_p
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DamagedCheckpoint, match="the model of this finished run is missing"):
         run(recipe, tmp_path, bench, say=lambda _: None)
+
+
+def test_a_result_has_its_flops(data_root, tmp_path):
+    bench = Bench.open(data_root, "mnist")
+    found = {}
+    for topology, sparsity in (("dense", None), ("set", 0.9), ("rigl", 0.9), ("gmp", 0.9)):
+        recipe = build.recipe(
+            bench.row,
+            "cross-entropy",
+            net="lenet-norm",
+            epochs=1,
+            topology=topology,
+            sparsity=sparsity,
+            delta_t_steps=9,
+            batch_size=16,
+        )
+        found[topology] = run(recipe, tmp_path / topology, bench, say=lambda _: None)["flops"]
+    dense, of_set, rigl = (found[name] for name in ("dense", "set", "rigl"))
+    assert dense["inference"] == dense["inference_dense"] == of_set["inference_dense"]
+    assert dense["training"] == pytest.approx(256 * 3 * dense["inference"])
+    assert of_set["training"] == pytest.approx(256 * 3 * of_set["inference"])
+    assert of_set["inference"] < 0.6 * dense["inference"]
+    f = rigl["inference"]
+    amortised = (3 * f * 9 + 2 * f + rigl["inference_dense"]) / 10
+    assert rigl["training"] == pytest.approx(256 * (0.7 * amortised + 0.3 * 3 * f))
+    assert sum(rigl["layers"].values()) == pytest.approx(f)
+    assert found["gmp"]["training"] is None  # its density changes

@@ -102,3 +102,18 @@ def test_nothing_left_to_score_is_said(data_root, folder):
     sets = ("notmnist", "fashionmnist", "dtd")
     with pytest.raises(ValueError, match="no unknown set is left to score: all were trained or tuned with"):
         score_run(folder, Bench.open(data_root, "mnist", tune_on=sets))
+
+
+def test_where_no_detector_fits_nothing_breaks(bench, tmp_path):
+    run(build.recipe(bench.row, "cross-entropy", epochs=1), tmp_path, bench, say=lambda _: None)
+    result, scores = score_run(tmp_path, bench, ["unknown"], skip_unfit=True)
+    assert scores == {}
+    assert list(result["left_out"]) == ["unknown"]
+    assert result["known"]["accuracy"] > 0
+
+
+def test_known_inputs_after_temperature_scaling(bench, folder):
+    result, _ = score_run(folder, bench, ["msp", "tempscale"])
+    assert result["known_scaled"]["accuracy"] == result["known"]["accuracy"]
+    assert result["known_scaled"]["temperature"] != 1
+    assert result["known_scaled"]["nll"] != result["known"]["nll"]

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -63,7 +65,9 @@ def test_claims_are_tested_and_corrected(filled):
     assert len(sheet.claims) == 4 * 8
     claim = sheet.claims[0]
     assert 0 < claim.p < 0.05
-    assert claim.text().startswith("MOON against plain, RigL 80% msp AUROC % cifar100: +2.10 [+2.00, +2.20], p = 0.0")
+    assert claim.text().startswith(
+        "MOON against plain, CIFAR-10 RigL 80% msp AUROC % cifar100: +2.10 [+2.00, +2.20], p = 0.0"
+    )
     assert claim.text().endswith("better")
     assert "▲" in text(sheet)
 
@@ -83,7 +87,7 @@ def test_lower_is_better_for_some(tmp_path, fabricate):
     for line in items()["table8"].lines:
         for seed in range(3):
             one = recipe(line, scale, benchmark(Path(), "cifar10"), seed)
-            fabricate(tmp_path, one, fpr95=(0.3 if line.training == "moon" else 0.4) + 0.001 * seed**2, **SETS)
+            fabricate(tmp_path, one, fpr95=0.3 + 0.002 * seed if line.training == "moon" else 0.4, **SETS)
     sheet = Sheet.read(items()["table8"], scale, Path(), tmp_path)
     assert {claim.word for claim in sheet.claims} == {"better"}
 
@@ -168,3 +172,51 @@ def test_an_unscored_or_running_run_counts_as_missing(filled, tmp_path):
     (some / "todo.json").write_text("{}")
     again = Sheet.read(items()["table1"], FULL, Path(), tmp_path)
     assert (sheet.runs, again.runs) == ((24, 24), (23, 24))
+
+
+def test_runs_scored_on_other_images_are_left_out(filled, tmp_path):
+    filled("table1")
+    some = next(tmp_path.glob("cifar10-rigl80-moon-s2-*")) / "scores.json"
+    summary = json.loads(some.read_text())
+    some.write_text(json.dumps(summary | {"sha256": {"known": "others"}}))
+    sheet = Sheet.read(items()["table1"], FULL, Path(), tmp_path)
+    assert sheet.runs == (23, 24)
+    assert "1 runs were scored on other images and are left out" in text(sheet)
+    _, rows = sheet.grid()
+    assert len(rows[1][1][0].ours) == 2
+    # Nor is a detector whose options were chosen for one run averaged with the others.
+    some.write_text(json.dumps(summary | {"search": {"msp": {}}}))
+    assert len(Sheet.read(items()["table1"], FULL, Path(), tmp_path).grid()[1][1][1][0].ours) == 2
+
+
+def test_means_are_over_all_sets_and_beside_the_same_ones_of_the_paper(filled, tmp_path):
+    sheet = filled("table1", near=["tin"])  # CIFAR-100 was not found
+    by_set = {number.set: number for number in sheet.numbers[:8]}
+    assert by_set["tin"].text() == "90.10 ± 0.10"
+    assert by_set["cifar100"].text() == by_set["near"].text() == "-"
+    assert "'-' is a number that was not measured." in text(sheet)
+    (tmp_path / "cifar10").mkdir()
+    scale = Scale({"cifar10": "part"}, seeds=1)
+    for name in ("cifar10", "tin", "dtd"):
+        for split in ("train", "test"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            np.savez(tmp_path / name / f"{split}.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=np.arange(2))
+    (tmp_path / "benchmarks.toml").write_text("[part]\nknown = 'cifar10'\nnear = ['tin']\nfar = ['dtd']\n")
+    numbers = {n.set: n for n in Sheet.read(items()["table1"], scale, tmp_path, tmp_path).numbers[:4]}
+    assert numbers["tin"].paper == (88.92, 0.2)
+    assert numbers["near"].paper is None  # the paper's is over two sets
+    assert numbers["dtd"].paper == (89.35, 0.3)
+
+
+def test_lengths_other_than_the_paper_s_are_said(filled):
+    sheet = filled("table14", scale=Scale(FULL.benchmarks, epochs=20))
+    shown = text(sheet)
+    assert "20 epochs, the paper's 100" in shown
+    assert "MOON and T_e=1 and T_e=2 and T_e=3 are the same runs at this length" in shown
+
+
+def test_every_comparison_is_in_the_csv(filled):
+    rows = list(csv.DictReader(io.StringIO(filled("table5").csv())))
+    moons = [row for row in rows if row["training"] == "moon"]
+    assert {row["against"] for row in moons} == {"logitnorm; vos"}
+    assert {row["verdict"] for row in moons} == {"better; better"}

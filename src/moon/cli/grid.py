@@ -13,11 +13,11 @@ from moon.cli.arguments import add_data
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.experiments.build import TABLES, pick
 from moon.experiments.demo import DETECTORS
-from moon.experiments.grid import Grid, State, csv_text, tidy
+from moon.experiments.grid import Grid, State
 from moon.experiments.plan import AXES, labels, read_file, recipes
 from moon.experiments.recipe import Recipe
 from moon.experiments.score import read_summary
-from moon.experiments.tables import summary_table
+from moon.experiments.tables import csv_text, summary_table, tidy
 from moon.training.checkpoint import write_text
 
 EXAMPLES = """
@@ -100,7 +100,7 @@ def _show(grid: Grid, out: Path) -> None:
     for job in grid.jobs:
         if job.state() is State.DONE and (found := read_summary(job.folder)) is not None:
             methods.setdefault(names[job.recipe.name], []).append(found)
-            rows += tidy(job, names[job.recipe.name], found)
+            rows += tidy(job.recipe, names[job.recipe.name], found)
     if methods:
         Console().print(summary_table(methods))
         path = out / "results.csv"

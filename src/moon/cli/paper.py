@@ -18,7 +18,7 @@ from moon.cli.screen import tracked
 from moon.data import DataError
 from moon.experiments import paper, theory
 from moon.experiments.build import TABLES
-from moon.experiments.grid import Grid, is_done
+from moon.experiments.grid import Grid, State
 from moon.experiments.paper import EXTRAS, FULL, MINI, Item, Scale
 from moon.experiments.sheet import Sheet
 from moon.training.checkpoint import write_json, write_text
@@ -91,13 +91,18 @@ def act(arguments: argparse.Namespace) -> None:
         _show(items, extras, scale, arguments.data, folder)
         check_done(grid)
         return
+    if arguments.action == "plan":
+        print(f"{', '.join(extras)}: no runs are needed")
+        return
     _show(items, extras, scale, arguments.data, folder)
 
 
 def _scale(arguments: argparse.Namespace) -> Scale:
     scale = (MINI if arguments.mini else FULL).on(arguments.benchmark)
     if arguments.seeds:
-        scale = replace(scale, seeds=arguments.seeds, other_seeds=arguments.other_seeds)
+        scale = replace(scale, seeds=arguments.seeds, other_seeds=None)
+    if arguments.other_seeds:
+        scale = replace(scale, other_seeds=arguments.other_seeds)
     settings = dict(scale.settings) | ({"precision": arguments.precision} if arguments.precision else {})
     return replace(scale, epochs=arguments.epochs or scale.epochs, settings=settings)
 
@@ -108,7 +113,7 @@ def _list(root: Path, scale: Scale, folder: Path) -> None:
         table.add_column(heading, justify=justify)  # pyright: ignore[reportArgumentType]
     for item in paper.items().values():
         runs = paper.runs(root, [item], scale)
-        done = sum(is_done(folder / recipe.name) for recipe in runs)
+        done = list(Grid.of(folder, runs, runs).states().values()).count(State.DONE)
         table.add_row(item.key, item.title, f"{done} of {len(runs)}")
     table.add_row("flops", "Appendix E: FLOPs of training and inference, beside the paper's", "none needed")
     table.add_row("theory", "Section 4: a numerical demonstration", "none needed")

@@ -76,7 +76,8 @@ def facts_of(root: Path) -> Callable[[Recipe], Facts]:
             print(
                 f"{name}: no unknown set was found under {root}, so nothing is scored (moon data shows what is there)"
             )
-        return Facts(bench.fingerprint(), bench.digests())
+        near, far = ([name for name in names if name in bench.unknown] for names in (bench.row.near, bench.row.far))
+        return Facts(bench.fingerprint(), {"sha256": bench.digests(), "near": near, "far": far})
 
     return lambda recipe: facts(recipe.benchmark, recipe.outliers)
 

@@ -6,8 +6,6 @@ failed is read from the run folders, so any number of drivers may work on one gr
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import subprocess
@@ -21,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import check_data, read_log
-from moon.experiments.score import read_scores
-from moon.experiments.worker import JOB
+from moon.experiments.score import read_scores, which_scored
+from moon.experiments.worker import JOB, todo_of
 from moon.training import is_locked
 from moon.training.checkpoint import write_json
 
@@ -81,7 +79,7 @@ class Facts(NamedTuple):
     """What a benchmark's data are now."""
 
     fingerprint: dict[str, Any]  # of what is trained on
-    digests: dict[str, str]  # of what is scored
+    images: dict[str, Any]  # what tells those that are scored from others
 
 
 class Workers(Protocol):
@@ -149,11 +147,13 @@ class Grid:
             job.folder.mkdir(parents=True, exist_ok=True)
             if not (job.folder / "recipe.json").exists():
                 write_json(job.folder / "recipe.json", job.recipe.to_json())
-            names, digests = scored(job.folder)
-            is_stale = known is not None and bool(names) and digests != known.digests
-            if (job.lacks or is_stale) and not (job.folder / "todo.json").exists():
-                everything = dict.fromkeys([*names, *job.detectors])
-                write_json(job.folder / "todo.json", {"detectors": list(everything)})
+            names, images = scored(job.folder)
+            is_stale = known is not None and bool(names) and images != known.images
+            asked = todo_of(job.folder)
+            if job.lacks or is_stale or asked:
+                everything = list(dict.fromkeys([*asked, *names, *job.detectors]))
+                if everything != asked:
+                    write_json(job.folder / "todo.json", {"detectors": everything})
             job.lacks = False  # the folder says it now
         return grid
 
@@ -204,11 +204,11 @@ class Grid:
         return left * sum(job.seconds() for job in done) / epochs / max(1, min(places, len(open_jobs)))
 
 
-def scored(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """The detectors that the run was scored with, or found not to fit, and the digests of the images."""
+def scored(folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """The detectors that the run was scored with, or found not to fit, and what tells its images from others."""
     if (found := read_scores(folder)) is None:
         return [], {}
-    return [*found[0]["detectors"], *found[0]["left_out"]], found[0].get("sha256", {})
+    return [*found[0]["detectors"], *found[0]["left_out"]], which_scored(found[0])
 
 
 @dataclass
@@ -254,26 +254,3 @@ class Processes:
                 handle.wait(20)
             except subprocess.TimeoutExpired:
                 handle.kill()
-
-
-def tidy(job: Job, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row a detector and unknown set, with what the run is and all its numbers."""
-    recipe = job.recipe
-    about = {name: getattr(recipe, name) for name in ("benchmark", "net", "objective", "topology", "sparsity", "seed")}
-    about = {"run": recipe.name, "method": label} | about | {f"known_{k}": v for k, v in scores["known"].items()}
-    return [
-        about
-        | {"detector": detector, "set": name, "images": scores["images"].get(name, "")}
-        | {"sha256": scores.get("sha256", {}).get(name, "")[:16]}
-        | metrics
-        for detector, table in scores["detectors"].items()
-        for name, metrics in (table["sets"] | {g: table[g] for g in ("near", "far") if g in table}).items()
-    ]
-
-
-def csv_text(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

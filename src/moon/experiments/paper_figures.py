@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from math import pi
 from pathlib import Path
 from statistics import mean, stdev
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ _MEANS = ("near", "far", "")
 
 def draw(sheet: Sheet, folder: Path, target: Path) -> None:
     """Draw the sheet's figure as `<target>.svg` and `<target>.png`."""
-    figure = DRAWINGS[sheet.item.draw](sheet, folder)
+    # Of a benchmark without unknown sets there may be nothing to draw.
+    figure = DRAWINGS[sheet.item.draw](sheet, folder) if sheet.numbers else panels(1, 1)[0]
     missing = sheet.runs[1] - sheet.runs[0]
-    notes = [f"reduced: {sheet.reduced}"] * bool(sheet.reduced)
+    notes = ["\n".join(wrap(f"not as in the paper: {sheet.differs}", 100))] * bool(sheet.differs)
     notes += [f"{missing} of {sheet.runs[1]} runs are missing"] * (missing > 0)
     figure.suptitle("\n".join([sheet.title, *notes]), fontsize=10)
     save(figure, *(target.with_name(f"{target.name}.{kind}") for kind in ("svg", "png")))

@@ -6,7 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
 from importlib.resources import files
@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from string import Template
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from moon.experiments import figures
 from moon.experiments.plan import labels
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import load_result, read_log
-from moon.experiments.score import KNOWN, Scores, read_scores, read_summary
+from moon.experiments.score import KNOWN, Scores, read_scores, read_summary, which_scored
 from moon.experiments.tables import which_images
 from moon.metrics import auroc_interval, holm, interval, paired_test, verdict
 from moon.training.checkpoint import write_text
@@ -59,7 +60,9 @@ class Run:
 
 def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """The finished, scored runs in these folders or in folders of them, and a line for each that is left out."""
-    runs, left_out = [], []
+    runs: list[Run] = []
+    left_out: list[str] = []
+    seen: set[str] = set()
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"{path}: no such folder; give run folders, or folders of them")
@@ -67,14 +70,16 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
         if not inside and not (path / "recipe.json").exists():
             raise ValueError(f"{path}: no run in it; give run folders, or folders of them")
         for folder in [path] if (path / "recipe.json").exists() else inside:
-            if not (folder / "result.json").exists():
+            if folder.name in seen:
+                left_out.append(f"{folder}: is on the page already")
+            elif not (folder / "result.json").exists():
                 left_out.append(f"{folder.name}: is not finished")
-            elif (summary := read_summary(folder)) is None:
+            elif (summary := read_summary(folder)) is None or not summary["detectors"]:
                 left_out.append(f"{folder.name}: is not scored; moon score {folder}")
             else:
-                runs.append(
-                    Run(folder, Recipe.load(folder / "recipe.json"), load_result(folder), read_log(folder), summary)
-                )
+                seen.add(folder.name)
+                recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
+                runs.append(Run(folder, recipe, result, read_log(folder), summary))
     if not runs:
         raise ValueError(f"no finished and scored run to report ({'; '.join(left_out)})")
     return runs, left_out
@@ -133,6 +138,11 @@ def _values(runs: Iterable[Run], *path: str) -> list[float]:
     return found
 
 
+def _is_one(methods: Methods) -> bool:
+    """Whether all is of one benchmark, so that a best one can be named."""
+    return len({run.recipe.benchmark for runs in methods.values() for run in runs}) == 1
+
+
 def _all_detectors(methods: Methods) -> list[str]:
     return list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run.summary["detectors"]))
 
@@ -146,22 +156,22 @@ def _first(methods: Methods) -> str:
 def _sentence(methods: Methods) -> str:
     """The summary of the page."""
     runs = [run for several in methods.values() for run in several]
-    ranked = [
-        (mean(far), mean(_values(of, "known", "accuracy")), method, detector)
-        for method, of in methods.items()
-        for detector in _all_detectors(methods)
-        if (
-            far := _values(of, "detectors", detector, "far", "auroc")
-            or _values(of, "detectors", detector, "near", "auroc")
-        )
-    ]
-    text = f"{_counted(len(runs), 'run')} of {_counted(len(methods), 'method')} on {escape(runs[0].recipe.benchmark)}. "
-    if ranked:
-        best, accuracy, method, detector = max(ranked)
-        text += (
-            f"Far unknown images are told apart best by <b>{escape(detector)}</b> on <b>{escape(method)}</b>, AUROC "
-            f"{best:.1%}, at an accuracy of {accuracy:.1%} on known ones. "
-        )
+    names = " and ".join(dict.fromkeys(run.recipe.benchmark for run in runs))
+    text = f"{_counted(len(runs), 'run')} of {_counted(len(methods), 'method')} on {escape(names)}. "
+    for group in ("far", "near"):
+        ranked = [
+            (mean(found), mean(_values(of, "known", "accuracy")), method, detector)
+            for method, of in methods.items()
+            for detector in _all_detectors(methods)
+            if (found := _values(of, "detectors", detector, group, "auroc"))
+        ]
+        if ranked:
+            best, accuracy, method, detector = max(ranked)
+            text += (
+                f"{group.capitalize()} unknown images are told apart best by <b>{escape(detector)}</b> on "
+                f"<b>{escape(method)}</b>, AUROC {best:.1%}, at an accuracy of {accuracy:.1%} on known ones. "
+            )
+            break
     if min(len(of) for of in methods.values()) < 2:
         text += "Some method has one run only: no claim is made about which is better."
     return text
@@ -179,12 +189,18 @@ def _cell(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> tup
     return f"{scale * mean(values):.{digits}f}{spread}", mean(values)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]], words: int = 1, lower: Iterable[int] = ()) -> str:
+def _table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    words: int = 1,
+    lower: Iterable[int] = (),
+    bold: bool = True,
+) -> str:
     """A table that can be sorted; the best number of each column is bold, in the columns of `lower` the smallest."""
     best: dict[int, float] = {}
     for column in range(words, len(headings)):
         values = [row[column][1] for row in rows if isinstance(row[column], tuple) and row[column][1] is not None]
-        if len(values) > 1 and headings[column] != "runs":
+        if bold and len(values) > 1 and headings[column] != "runs":
             best[column] = min(values) if column in lower else max(values)
     head = "".join(
         f'<th scope="col"{" class=word" if i < words else ""}><button type="button">{escape(h)}</button></th>'
@@ -213,6 +229,7 @@ def _methods(methods: Methods) -> str:
             _cell(_values(runs, "known_scaled", "ece"), 4, 1.0),
             _cell(_values(runs, "detectors", detector, "near", "auroc")),
             _cell(_values(runs, "detectors", detector, "far", "auroc")),
+            _cell([f["inference"] for run in runs if (f := run.result.get("flops"))], 1, 1e-6),
             _cell([run.result["seconds"] for run in runs], 0, 1.0),
         ]
         rows.append(row)
@@ -224,20 +241,22 @@ def _methods(methods: Methods) -> str:
         "ECE, scaled",
         f"{detector} near %",
         f"{detector} far %",
+        "MFLOP",
         "seconds",
     ]
     images = escape(which_images(run.summary for runs in methods.values() for run in runs)).replace("\n", "<br>")
     note = (
         "Mean ± deviation over runs. ECE, scaled: after temperature scaling on validation images. Near and far: mean "
-        f"AUROC of the unknown sets. Click a heading to sort.<br>{images}"
+        "AUROC of the unknown sets. MFLOP: of one image's inference under the masks. Click a heading to sort."
+        f"<br>{images}"
     )
-    return _table(headings, rows, lower=(3, 4, 7)) + f"<p><small>{note}</small></p>"
+    return _table(headings, rows, lower=(3, 4, 7, 8), bold=_is_one(methods)) + f"<p><small>{note}</small></p>"
 
 
 def _detectors(methods: Methods) -> str:
-    some = next(iter(methods.values()))[0].summary["detectors"]
-    sets = list(dict.fromkeys(name for table in some.values() for name in table["sets"]))
-    groups = [group for group in ("near", "far") if any(group in table for table in some.values())]
+    tables = [t for runs in methods.values() for run in runs for t in run.summary["detectors"].values()]
+    sets = list(dict.fromkeys(name for table in tables for name in table["sets"]))
+    groups = [group for group in ("near", "far") if any(group in table for table in tables)]
     text = []
     for metric, called, lower in (("auroc", "AUROC %", False), ("fpr95", "FPR-95 %", True)):
         rows = []
@@ -249,7 +268,7 @@ def _detectors(methods: Methods) -> str:
                     rows.append([detector, method, *cells])
         columns = ["detector", "method", *sets, *(f"{group} mean" for group in groups)]
         text.append(f"<h3>{called}</h3>")
-        text.append(_table(columns, rows, words=2, lower=range(2, len(columns)) if lower else ()))
+        text.append(_table(columns, rows, 2, range(2, len(columns)) if lower else (), bold=_is_one(methods)))
     left = {
         f"{name}: {why}" for runs in methods.values() for run in runs for name, why in run.summary["left_out"].items()
     }
@@ -272,7 +291,8 @@ def _comparisons(methods: Methods) -> str:
     pairs = combinations(methods.items(), 2) if len(methods) <= PICTURED else [(first, other) for other in others]
     for (name_a, runs_a), (name_b, runs_b) in pairs:
         seeds_a, seeds_b = ({run.recipe.seed: run for run in runs} for runs in (runs_a, runs_b))
-        shared = [seed for seed in seeds_a if seed in seeds_b]
+        # Numbers of different images are not compared.
+        shared = [s for s in seeds_a if s in seeds_b and _about(seeds_a[s]) == _about(seeds_b[s])]
         for measure, (path, higher, scale) in measures.items():
             a, b = (_values([by_seed[seed] for seed in shared], *path) for by_seed in (seeds_a, seeds_b))
             if len(a) == len(b) and a:
@@ -294,6 +314,11 @@ def _comparisons(methods: Methods) -> str:
     headings = ["method", "against", "measure", "difference", "95% interval", "p", "verdict"]
     note = "Paired t-test over shared seeds, Holm's correction over the table; intervals are bootstrapped over seeds."
     return _table(headings, rows, words=3) + f"<p><small>{note}</small></p>"
+
+
+def _about(run: Run) -> tuple[str, Any]:
+    """Which images a run was scored on."""
+    return run.recipe.benchmark, which_scored(run.summary)
 
 
 def _figure(picture: Any, caption: str) -> str:
@@ -341,9 +366,14 @@ def _sparsity(methods: Methods) -> str:
     if len({run.recipe.sparsity for run in runs}) < 2:
         return ""
     detector = _first(methods)
+    alike = labels([replace(run.recipe, sparsity=0.0) for run in runs])  # what else differs between them
     points = [
-        (f"{run.recipe.objective} {run.recipe.topology}".replace(" dense", ""), 100 * run.recipe.sparsity, group,
-         100 * run.summary["detectors"][detector][group]["auroc"])
+        (
+            alike[replace(run.recipe, sparsity=0.0).name],
+            100 * run.recipe.sparsity,
+            group,
+            100 * run.summary["detectors"][detector][group]["auroc"],
+        )
         for run in runs
         for group in ("near", "far")
         if group in run.summary["detectors"].get(detector, {})
@@ -411,5 +441,5 @@ def _arrays(path: Path) -> dict[str, NDArray] | None:
     try:
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError, BadZipFile):
         return None

@@ -27,6 +27,7 @@ from moon.experiments import build
 from moon.experiments.bench import Bench
 from moon.experiments.recipe import Recipe
 from moon.metrics import accuracy, brier, ece, nll
+from moon.sparse.cost import layer_costs, net_cost
 from moon.training import Checkpoints, DamagedCheckpoint, Training, locked
 from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json, write_text
 from moon.training.loop import Record
@@ -184,8 +185,9 @@ def run(
             "density": training.topology.density(),
             "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
             "turnover": training.topology.turnover(),
+            "flops": flops(model, recipe, bench, training),
             "voters": 0 if training.vote is None else training.vote.voters,
-            "seconds": round(sum(line["seconds"] for line in read_log(folder)), 2),
+            "seconds": round(sum(line["seconds"] for line in read_log(folder)) + training.election_seconds, 2),
             "images": {split: len(data.labels) for split, data in bench.known.items()},
             "model_sha256": sha256(folder / "model.safetensors"),
             "software": software(),
@@ -194,6 +196,22 @@ def run(
         write_json(folder / "result.json", result)
         ranks.wait()
         return result
+
+
+def flops(model: nn.Module, recipe: Recipe, bench: Bench, training: Training) -> dict[str, Any]:
+    """Of inference of one image, dense and under the masks, and of the whole training; the vote's are not counted."""
+    row = bench.row
+    densities = {name: float(mask.float().mean()) for name, mask in training.masks.items()}
+    layers = layer_costs(model, (row.channels, row.size, row.size), densities)
+    cost = net_cost(layers)
+    of_image = cost.training(type(training.topology), recipe.delta_t_steps, recipe.t_end_share)
+    images = recipe.epochs * len(bench.known["train"].labels)
+    return {
+        "inference": cost.sparse,
+        "inference_dense": cost.dense,
+        "training": None if of_image is None else images * of_image,
+        "layers": {name: layer.sparse for name, layer in layers.items()},
+    }
 
 
 def _follow(recipe: Recipe, folder: Path, bench: Bench, ranks: Ranks, device: torch.device | str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 scores.json   metrics a detector and set, near and far means; what was left out, and the search of options if any
 scores.npz    the scores themselves, `<detector>/<set>`, for pictures and further statistics
 known.npz     of each known test input: label, prediction, confidence, p_unknown, first principal component
-examples.npz  a few images of each set that the first detector ranked best and worst
+examples.npz  a few images of each set that MSP, or else the first detector, ranked best and worst
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def score_run(
         flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
         _write_arrays(folder / "scores.npz", flat)
         _write_arrays(folder / "known.npz", about_known(seen[KNOWN]))
-        _write_arrays(folder / "examples.npz", examples(sets, next(iter(scores.values())), seen[KNOWN]))
+        if scores:
+            by = "msp" if "msp" in scores else next(iter(scores))
+            _write_arrays(folder / "examples.npz", examples(sets, scores[by], seen[KNOWN]))
     return result, scores
 
 
@@ -183,7 +185,7 @@ def examples(sets: Mapping[str, AnySet], by_set: Mapping[str, NDArray], known: E
 
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
     """Keep what other detectors were found to score on the same images."""
-    if (found := read_scores(folder)) is None or found[0].get("sha256") != result["sha256"]:
+    if (found := read_scores(folder)) is None or which_scored(found[0]) != which_scored(result):
         return
     old, old_scores = found
     for name in old["detectors"]:
@@ -192,6 +194,11 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
             if name in old["search"]:
                 result["search"][name] = old["search"][name]
     result["left_out"] = {k: v for k, v in old["left_out"].items() if k not in result["detectors"]} | result["left_out"]
+
+
+def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells the images of a scored run from others: their digests, and which sets are near and far."""
+    return {key: summary.get(key) for key in ("sha256", "near", "far")}
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

@@ -15,11 +15,11 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from moon.data import Benchmark, benchmark
+from moon.data import BENCHMARKS, Benchmark, benchmark
 from moon.experiments.grid import is_done
-from moon.experiments.paper import KNOWN_METRICS, PAPER_NAMES, Item, Line, Scale, published, recipe
+from moon.experiments.paper import EPOCHS, KNOWN_METRICS, PAPER_NAMES, Item, Line, Scale, published, recipe
 from moon.experiments.run import load_result
-from moon.experiments.score import read_summary
+from moon.experiments.score import read_summary, which_scored
 from moon.experiments.tables import which_images
 from moon.metrics import holm, interval, paired_test, verdict
 
@@ -88,7 +88,9 @@ class Claim:
         """A line that a person reads."""
         a, b = self.pairs()
         line, other = self.number.line, self.against.line
-        where = " ".join([*_words(line, ("topology", "sparsity", "detector", "metric")), self.number.set]).strip()
+        where = " ".join(
+            [*_words(line, ("data", "topology", "sparsity", "detector", "metric")), self.number.set]
+        ).strip()
         difference = mean(x - y for x, y in zip(a, b, strict=True))
         digits = self.number.digits
         head = f"{called(line.training)} against {called(other.training)}, {where}: {difference:+.{digits}f}"
@@ -108,7 +110,7 @@ class Sheet:
     images: str  # which ones were used
     names: tuple[str, ...]  # of the runs, the first seed's first
     runs: tuple[int, int]  # done, needed
-    reduced: str = ""  # how these are not the paper's data
+    differs: str = ""  # how the runs are not the paper's
 
     @classmethod
     def read(cls, item: Item, scale: Scale, root: Path, folder: Path) -> Sheet:
@@ -116,25 +118,26 @@ class Sheet:
         rows = {data: benchmark(root, scale.benchmarks[data]) for data in dict.fromkeys(n.data for n in item.lines)}
         # Where another benchmark stands for the paper's data, the line is of that one, whatever the paper's was.
         instead = {data: row.name for data, row in rows.items() if row.known_set != data}
-        reduced = [scale.reduced(line) for line in item.lines]
-        lines = list(dict.fromkeys(replace(line, data=instead.get(line.data, line.data)) for line in reduced))
-        rows |= {row.name: row for row in rows.values()}
-        runs = _Runs(folder, scale, rows)
+        lines: dict[Line, Benchmark] = {}
+        for line in map(scale.reduced, item.lines):
+            lines.setdefault(replace(line, data=instead.get(line.data, line.data)), rows[line.data])
+        runs = _Runs(folder, scale, lines)
         numbers = []
-        for line in lines:
-            row = rows[line.data]
-            found = {seed: result for seed in scale.seeds_of(line) if (result := runs.scores(line, seed))}
+        for line, row in lines.items():
             for name in _sets(item, line, row):
-                ours = {seed: value for seed in found if (value := runs.value(line, name, seed)) is not None}
-                # Numbers of other data are no neighbours.
-                numbers.append(Number(line, name, ours, published().get((line, PAPER_NAMES.get(name, name)))))
+                found = {seed: runs.value(line, name, seed) for seed in scale.seeds_of(line)}
+                ours = {seed: value for seed, value in found.items() if value is not None}
+                numbers.append(Number(line, name, ours, _paper(item, line, name, row)))
+        notes = [f"{name} stands for the paper's {called(data)}" for data, name in instead.items()]
+        if notes and scale.sparsities:
+            notes.append(f"sparsities are the nearest of {', '.join(f'{s:.0%}' for s in scale.sparsities)}")
+        if scale.epochs != EPOCHS:
+            notes.append(f"{scale.epochs} epochs, the paper's {EPOCHS}")
+        notes += [f"{key} {value}" for key, value in scale.settings.items()]
+        notes += runs.notes()
         images = which_images(runs.seen.values()) if runs.seen else ""
-        note = "; ".join(f"{name} stands for the paper's {called(data)}" for data, name in instead.items())
-        if note and scale.sparsities:
-            note += f"; sparsities are the nearest of {', '.join(f'{s:.0%}' for s in scale.sparsities)}"
-        return cls(
-            item, tuple(numbers), tuple(_claims(item, numbers)), images, runs.names(), (runs.done, runs.needed), note
-        )  # fmt: skip
+        claims = tuple(_claims(item, numbers))
+        return cls(item, tuple(numbers), claims, images, runs.names(), (runs.done, runs.needed), "; ".join(notes))
 
     def grid(self) -> tuple[list[str], list[tuple[str, list[Number | None]]]]:
         """Headings of the columns, and for each row its label and numbers."""
@@ -158,19 +161,30 @@ class Sheet:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers."""
-        lines = [text for text in (self.item.note, f"Reduced: {self.reduced}." * bool(self.reduced)) if text]
+        lines = [
+            text for text in (self.item.note, f"Not as in the paper: {self.differs}." * bool(self.differs)) if text
+        ]
         done, needed = self.runs
         if done < needed:
-            lines.append(f"{needed - done} of {needed} runs are missing; '-' is a number that was not measured.")
-        if self.claims and any(c.word == "one seed" for c in self.claims):
+            lines.append(f"{needed - done} of {needed} runs are missing.")
+        if any(not number.ours for number in self.numbers):
+            lines.append("'-' is a number that was not measured.")
+        if any(claim.word == "one seed" for claim in self.claims):
             lines.append("One seed: no claim is made.")
-        elif self.claims:
-            lines.append("▲ better, ▼ worse: paired t-test over seeds, Holm's correction within the table, 5%.")
+        if any(self.mark(number) for number in self.numbers):
+            rivals = ", ".join(dict.fromkeys(called(claim.against.line.training) for claim in self._first_claims()))
+            lines.append(
+                f"▲ better, ▼ worse than {rivals}: paired t-test over seeds, Holm's correction within the table, 5%."
+            )
         if any(number.paper is not None for number in self.numbers):
             lines.append("Ours, then the paper's mean, then the difference.")
         if self.images:
             lines.append(self.images)
         return lines
+
+    def _first_claims(self) -> list[Claim]:
+        """The claim that a number is marked by, of each that has one."""
+        return list({id(claim.number): claim for claim in reversed(self.claims)}.values())
 
     def claim_lines(self) -> list[str]:
         """The comparisons that sum the table up: means over sets, and known inputs."""
@@ -213,7 +227,6 @@ class Sheet:
 
     def csv(self) -> str:
         """One line a number, complete."""
-        claims = {id(claim.number): claim for claim in reversed(self.claims)}
         text = io.StringIO()
         facts = [f.name for f in fields(Line)]
         names = ["table", *facts, "set", "n", "mean", "deviation", "low", "high", "paper_mean", "paper_deviation",
@@ -232,9 +245,12 @@ class Sheet:
                 entry |= {"paper_mean": number.paper[0], "paper_deviation": number.paper[1] or ""}
                 if values:
                     entry["difference"] = round(mean(values) - number.paper[0], 6)
-            if (claim := claims.get(id(number))) is not None and claim.pairs()[0]:
-                entry |= {"against": claim.against.line.training, "verdict": claim.word}
-                entry["p"] = "" if claim.p != claim.p else round(claim.p, 6)
+            own = [claim for claim in self.claims if claim.number is number]
+            entry |= {
+                "against": "; ".join(claim.against.line.training for claim in own),
+                "p": "; ".join("" if claim.p != claim.p else f"{claim.p:.6f}" for claim in own),
+                "verdict": "; ".join(claim.word for claim in own),
+            }
             writer.writerow(entry)
         return text.getvalue()
 
@@ -253,13 +269,18 @@ class Sheet:
 
 
 class _Runs:
-    """The results of a scale's runs, read once."""
+    """The results of a scale's runs, read once. Runs of one benchmark that were scored on different images than the
+    first are left out: no mean and no test is over different images."""
 
-    def __init__(self, folder: Path, scale: Scale, rows: Mapping[str, Benchmark]) -> None:
-        self.folder, self.scale, self.rows = folder, scale, rows
+    def __init__(self, folder: Path, scale: Scale, lines: Mapping[Line, Benchmark]) -> None:
+        self.folder, self.scale = folder, scale
+        self.rows = {line.data: row for line, row in lines.items()}
         self.seen: dict[str, dict[str, Any]] = {}  # scores by the run's name
         self._names: dict[tuple[Line, int], str] = {}
         self._missing: set[str] = set()
+        self._images: dict[str, dict[str, Any]] = {}  # of each benchmark
+        self._apart: set[str] = set()
+        self._shared: dict[str, set[str]] = {}  # trainings by the run's name
 
     @property
     def done(self) -> int:
@@ -269,19 +290,30 @@ class _Runs:
     def needed(self) -> int:
         return len(self.seen) + len(self._missing)
 
+    def notes(self) -> list[str]:
+        """What a reader must know about the runs."""
+        notes = [f"{len(self._apart)} runs were scored on other images and are left out"] * bool(self._apart)
+        same = {tuple(sorted(map(called, words))) for words in self._shared.values() if len(words) > 1}
+        return notes + [f"{' and '.join(words)} are the same runs at this length" for words in sorted(same)]
+
     def names(self) -> tuple[str, ...]:
         return tuple(name for _, name in sorted(self._names.items(), key=lambda entry: entry[0][1]))
 
     def name(self, line: Line, seed: int) -> str:
         key = replace(line, detector="", metric=""), seed
         if key not in self._names:
-            self._names[key] = recipe(line, self.scale, self.rows[line.data], seed).name
+            name = recipe(line, self.scale, self.rows[line.data], seed).name
+            self._names[key] = name
+            self._shared.setdefault(name, set()).add(line.training)
         return self._names[key]
 
     def scores(self, line: Line, seed: int) -> dict[str, Any] | None:
         name = self.name(line, seed)
         if name not in self.seen and name not in self._missing:
             found = read_summary(self.folder / name) if is_done(self.folder / name) else None
+            if found is not None and self._images.setdefault(line.data, which_scored(found)) != which_scored(found):
+                self._apart.add(name)
+                found = None
             if found is None:
                 self._missing.add(name)
             else:
@@ -294,15 +326,35 @@ class _Runs:
         if found is None:
             return None
         if line.metric == "time_ratio":
-            plain = replace(line, training="plain")
-            if self.scores(plain, seed) is None:
-                return None
-            a, b = (load_result(self.folder / self.name(each, seed))["seconds"] for each in (line, plain))
-            return a / b
+            return self._time_ratio(line, seed)
         if line.metric in KNOWN_METRICS:
             return found["known"][line.metric] * (1 if line.metric == "ece" else 100)
-        table = found["detectors"].get(line.detector, {})
-        return 100 * cell[line.metric] if (cell := table.get(name) or table.get("sets", {}).get(name)) else None
+        if line.detector in found["search"]:  # its options were chosen for this run; the paper's were not
+            return None
+        cells = found["detectors"].get(line.detector, {}).get("sets", {})
+        row = self.rows[line.data]
+        members = {"near": row.near, "far": row.far}.get(name, (name,))
+        values = [cells[member][line.metric] for member in members if member in cells]
+        return 100 * mean(values) if len(values) == len(members) else None
+
+    def _time_ratio(self, line: Line, seed: int) -> float | None:
+        """The run's time over the plain one's, on the same hardware."""
+        plain = replace(line, training="plain")
+        if self.scores(plain, seed) is None:
+            return None
+        a, b = (load_result(self.folder / self.name(each, seed)) for each in (line, plain))
+        return a["seconds"] / b["seconds"] if a["hardware"] == b["hardware"] else None
+
+
+def _paper(item: Item, line: Line, name: str, row: Benchmark) -> tuple[float, float | None] | None:
+    """The paper's number for a set, or for a mean over the sets that it has; numbers of others are no neighbours."""
+    numbers = published(item.key)
+    group = {"near": row.near, "far": row.far}.get(name)
+    if group is not None:
+        theirs = getattr(BENCHMARKS.get(line.data), name, ())
+        if {PAPER_NAMES.get(s, s) for s in group} != {PAPER_NAMES.get(s, s) for s in theirs}:
+            return None
+    return numbers.get((line, PAPER_NAMES.get(name, name)))
 
 
 def _sets(item: Item, line: Line, row: Benchmark) -> list[str]:
@@ -344,13 +396,11 @@ def _stacked(*lines: str) -> str:
     return "<br>".join(line for line in lines if line)
 
 
-_TEX = {
-    "\\": r"\textbackslash ", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "▲": r"$\uparrow$",
-    "▼": r"$\downarrow$",
-}  # fmt: skip
+_TEX = str.maketrans({
+    "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "▲": r"$\uparrow$", "▼": r"$\downarrow$",
+})  # fmt: skip
 
 
 def _tex(text: str) -> str:
-    for raw, safe in _TEX.items():
-        text = text.replace(raw, safe)
-    return text
+    return text.translate(_TEX)

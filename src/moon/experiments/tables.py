@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
@@ -12,6 +14,7 @@ from rich.console import Group
 from rich.table import Table
 
 from moon.experiments.bench import KNOWN
+from moon.experiments.recipe import Recipe
 
 
 def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> str:
@@ -128,3 +131,25 @@ def summary_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Group:
 def _cell(rows: Sequence[Mapping[str, float]], separator: str) -> str:
     auroc, fpr = ([row[name] for row in rows] for name in ("auroc", "fpr95"))
     return f"{spread(auroc)}{separator}{spread(fpr)}"
+
+
+def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a detector and unknown set, with what the run is and all its numbers."""
+    about = {name: getattr(recipe, name) for name in ("benchmark", "net", "objective", "topology", "sparsity", "seed")}
+    about = {"run": recipe.name, "method": label} | about | {f"known_{k}": v for k, v in scores["known"].items()}
+    return [
+        about
+        | {"detector": detector, "set": name, "images": scores["images"].get(name, "")}
+        | {"sha256": scores.get("sha256", {}).get(name, "")[:16]}
+        | metrics
+        for detector, table in scores["detectors"].items()
+        for name, metrics in (table["sets"] | {g: table[g] for g in ("near", "far") if g in table}).items()
+    ]
+
+
+def csv_text(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -20,6 +20,7 @@ from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
 from moon.training.checkpoint import write_json
 
 JOB = "job"  # the name of a worker's lock
+TODO = "todo.json"  # in a run's folder: what is to be done once it is trained
 USERS = (ValueError, DataError, Diverged, DamagedCheckpoint)  # running it again would fail again
 
 
@@ -41,13 +42,19 @@ def _work(folder: Path, data: Path, device: str, checkpoint_seconds: float) -> N
     recipe = Recipe.load(folder / "recipe.json")
     bench = Bench.open(data, recipe.benchmark, outliers=recipe.outliers)
     run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds)
-    todo = folder / "todo.json"
-    if todo.exists():
-        if not bench.unknown:
-            todo.unlink()  # nothing to score; once there is, the next driver asks again
-            return
-        score_run(folder, bench, json.loads(todo.read_text())["detectors"], device=device, skip_unfit=True)
-        todo.unlink()
+    while asked := todo_of(folder):
+        if bench.unknown:  # without any there is nothing to score; once there is, the next driver asks again
+            score_run(folder, bench, asked, device=device, skip_unfit=True)
+        if todo_of(folder) == asked:  # a driver may have asked for more meanwhile
+            (folder / TODO).unlink()
+
+
+def todo_of(folder: Path) -> list[str]:
+    """The detectors that the run is still to be scored with."""
+    try:
+        return json.loads((folder / TODO).read_text())["detectors"]
+    except FileNotFoundError:
+        return []
 
 
 def main() -> None:

@@ -63,15 +63,15 @@ def interval(values, level: float = 0.95) -> Interval:
 def paired_test(a, b) -> float:
     """Two-sided p of the paired t-test, t = mean(a - b) / (std(a - b) / sqrt(n)), for values that share seeds.
 
-    Differences that are all the same give the limit: 1 if they are zero, else 0.
+    Differences that are all the same, to rounding, have no spread to test against: 1 if they are zero, else NaN.
     """
     from scipy.special import stdtr  # here, so that `import moon` stays light
 
     a, b = _sample(a, "a"), _sample(b, "b")
     same_length(a, b, "a and b")
     difference = a - b
-    if np.ptp(difference) == 0:
-        return float(difference[0] == 0)
+    if np.ptp(difference) <= 1e-12 * max(np.abs(a).max(), np.abs(b).max()):
+        return 1.0 if abs(difference[0]) <= 1e-12 else math.nan
     count = len(difference)
     t = difference.mean() / (difference.std(ddof=1) / math.sqrt(count))
     return float(2 * stdtr(count - 1, -abs(t)))

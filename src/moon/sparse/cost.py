@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from moon.sparse.allocation import erk, uniform
-from moon.sparse.topology import sparse_weights
+from moon.sparse.topology import Topology, sparse_weights
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,14 @@ class NetCost:
             raise ValueError(f"delta_t must be at least 1 step, not {delta_t}")
         amortised = (3 * self.sparse * delta_t + 2 * self.sparse + self.dense) / (delta_t + 1)
         return self._until_t_end(amortised, rewiring_share)
+
+    def training(self, topology: type[Topology], delta_t: int, rewiring_share: float) -> float | None:
+        """That of a topology, or None where its density changes over the run."""
+        if topology.dense_gradient == "rewiring":
+            return self.rigl_training(delta_t, rewiring_share)
+        if topology.dense_gradient == "always":
+            return self.snfs_training(rewiring_share)
+        return None if topology.dense_gradient is None else self.static_training()
 
     def _until_t_end(self, rewiring: float, share: float) -> float:
         if not 0 <= share <= 1:

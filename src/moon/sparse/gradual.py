@@ -15,6 +15,7 @@ class Gradual(SparseTopology):
     """
 
     takes_pattern = False
+    dense_gradient = None
     begin_sparsity: ClassVar[float] = 0.0
 
     def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:

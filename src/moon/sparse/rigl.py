@@ -10,5 +10,7 @@ from moon.sparse.topology import SparseTopology
 class RigL(SparseTopology):
     """Grow score |dL/dw| of the dense gradient of the current batch."""
 
+    dense_gradient = "rewiring"
+
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return grad.abs()

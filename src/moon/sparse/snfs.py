@@ -19,6 +19,7 @@ class Snfs(SparseTopology):
     """
 
     smoothing = 0.1
+    dense_gradient = "always"
 
     def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         sparse = (weight for name, weight in self.weights.items() if self.planned[name] < weight.numel())

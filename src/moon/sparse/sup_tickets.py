@@ -60,6 +60,7 @@ class SupTickets(SparseTopology):
 
     rates, vote_share = "tickets", 0.1
     superposes = True
+    dense_gradient = "rewiring"
 
     def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         if not isinstance(self.schedule, TicketSchedule):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 from weakref import WeakSet
 
 import torch
@@ -44,6 +44,8 @@ class Topology(ABC):
     masks: dict[str, Tensor]
     steps: int = 0  # taken so far
     superposes: ClassVar[bool] = False  # whether voters may have different masks
+    # When it asks for gradients of weights that do not exist; None: its density changes, so no step is like another.
+    dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
     frozen_after: int = 0  # steps; the masks change no more, so weights of different epochs may be averaged
 
     @abstractmethod

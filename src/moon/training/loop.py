@@ -65,6 +65,7 @@ class Training:
         self.precision, self.vote_from, self.vote_every = precision, vote_from, vote_every
         self.vote = None if vote_from is None else WeightVote(model)
         self.next_epoch = 0
+        self.election_seconds = 0.0
         self.device = next(model.parameters()).device
         too_early = vote_from is not None and (vote_from + 1) * len(batches) < topology.frozen_after
         if vote_from is not None and too_early and not topology.superposes:
@@ -94,11 +95,12 @@ class Training:
             started = time.monotonic()
             epoch = self.next_epoch
             record = self._epoch(epoch, on_step)
-            if watch is not None:
-                record |= watch(self.model)
-            record["seconds"] = round(time.monotonic() - started, 3)
             if self.vote is not None and self._votes(epoch):
                 self.vote.cast(self.model)
+            seconds = round(time.monotonic() - started, 3)  # of training; looking at the model is not
+            if watch is not None:
+                record |= watch(self.model)
+            record["seconds"] = seconds
             self.next_epoch += 1
             if on_epoch is not None:
                 on_epoch(record)
@@ -110,8 +112,10 @@ class Training:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
         divided = getattr(self.batches, "divided", False)
-        batches = self.batches.epoch(self.epochs)
-        return self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
+        started, batches = time.monotonic(), self.batches.epoch(self.epochs)
+        elected = self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
+        self.election_seconds = time.monotonic() - started
+        return elected
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
         """One training step; the loss stays on the device, and nothing waits for it.
