@@ -14,6 +14,7 @@ from typing import Any
 from rich import box
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from moon.data import BENCHMARKS, Benchmark, benchmark
 from moon.experiments.grid import is_done
@@ -161,9 +162,8 @@ class Sheet:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the numbers."""
-        lines = [
-            text for text in (self.item.note, f"Not as in the paper: {self.differs}." * bool(self.differs)) if text
-        ]
+        lines = [self.item.note] * bool(self.item.note)
+        lines += [f"Not as in the paper: {self.differs}."] * bool(self.differs)
         done, needed = self.runs
         if done < needed:
             lines.append(f"{needed - done} of {needed} runs are missing.")
@@ -193,7 +193,8 @@ class Sheet:
     def show(self) -> Group:
         """For a terminal."""
         columns, rows = self.grid()
-        if len(columns) > 8:  # too many for a terminal: the table lies on its side
+        is_wide = sum(max(len(column), 8) + 2 for column in columns) > 66
+        if is_wide and len(rows) < len(columns):  # in a terminal it lies on its side
             sideways = [(column, [numbers[i] for _, numbers in rows]) for i, column in enumerate(columns)]
             columns, rows = [label for label, _ in rows], sideways
         table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
@@ -202,7 +203,7 @@ class Sheet:
             table.add_column(column, justify="right", overflow="fold")
         for label, numbers in rows:
             table.add_row(label, *("" if n is None else self._stack(n) for n in numbers))
-        return Group(self.title, table, *self.notes(), *self.claim_lines())
+        return Group(Text(self.title), table, *map(Text, [*self.notes(), *self.claim_lines()]))
 
     def _stack(self, number: Number) -> str:
         """Mean, deviation, the paper's mean and the difference, one below the other: many columns fit a terminal."""
