@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from moon.data import benchmark
-from moon.experiments.paper import FULL, MINI, Line, Scale, choose, flops, items, missing, published, recipe, runs
+from moon.experiments.paper import FULL, MINI, Line, Scale, flops, missing, published, recipe, runs
+from moon.experiments.paper_items import choose, items
 
 
 def of(line, scale=FULL, seed=0):

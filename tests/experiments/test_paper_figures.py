@@ -9,8 +9,9 @@ from PIL import Image
 
 from moon.data import benchmark
 from moon.experiments.grid import Grid, State
-from moon.experiments.paper import FULL, Scale, items, recipe, runs
+from moon.experiments.paper import FULL, Scale, recipe, runs
 from moon.experiments.paper_figures import DRAWINGS, PLAIN, draw
+from moon.experiments.paper_items import items
 from moon.experiments.sheet import Sheet
 from moon.experiments.worker import work
 

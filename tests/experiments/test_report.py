@@ -14,7 +14,8 @@ import pytest
 from moon.data import BENCHMARKS
 from moon.experiments import build
 from moon.experiments.bench import Bench
-from moon.experiments.report import collect, page, write_report
+from moon.experiments.finished import collect
+from moon.experiments.report import page, write_report
 from moon.experiments.run import run
 from moon.experiments.score import score_run
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from moon.data import benchmark
-from moon.experiments.paper import FULL, Scale, items, recipe
+from moon.experiments.paper import FULL, Scale, recipe
+from moon.experiments.paper_items import items
 from moon.experiments.sheet import Sheet
 
 SETS = {"near": ["cifar100", "tin"], "far": ["mnist", "svhn", "dtd", "places"]}

@@ -16,7 +16,7 @@ from moon.cli.arguments import add_data, whole
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.cli.screen import tracked
 from moon.data import DataError
-from moon.experiments import paper, theory
+from moon.experiments import paper, paper_items, theory
 from moon.experiments.build import TABLES
 from moon.experiments.grid import Grid, State
 from moon.experiments.paper import EXTRAS, FULL, MINI, Item, Scale
@@ -65,7 +65,7 @@ def act(arguments: argparse.Namespace) -> None:
     if arguments.action != "list" and not words:
         raise ValueError(f"{arguments.action} needs the ID of a table or figure; moon paper list shows them")
     extras = [word for word in words if word in EXTRAS] if "all" not in words else list(EXTRAS)
-    items = paper.choose(word for word in words if word not in EXTRAS)
+    items = paper_items.choose(word for word in words if word not in EXTRAS)
     scale = _scale(arguments)
     folder = arguments.out or Path("runs/paper-mini" if arguments.mini else "runs/paper")
     if arguments.action == "list":
@@ -111,7 +111,7 @@ def _list(root: Path, scale: Scale, folder: Path) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, justify in (("ID", "left"), ("what", "left"), ("runs done", "right")):
         table.add_column(heading, justify=justify)  # pyright: ignore[reportArgumentType]
-    for item in paper.items().values():
+    for item in paper_items.items().values():
         runs = paper.runs(root, [item], scale)
         done = list(Grid.of(folder, runs, runs).states().values()).count(State.DONE)
         table.add_row(item.key, item.title, f"{done} of {len(runs)}")

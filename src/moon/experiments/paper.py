@@ -7,7 +7,7 @@ line by line. A scale says which benchmark stands for the paper's data, how long
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -25,6 +25,15 @@ SPARSITIES = (0.8, 0.9, 0.95, 0.99)
 KNOWN_METRICS = ("accuracy", "ece")  # of a run, whatever the unknown sets
 # The sets under the names that the paper has for them; the others are called alike.
 PAPER_NAMES = {"cifar100-part": "cifar100", "dtd": "texture", "places": "places365"}
+
+_HEADINGS = {
+    "auroc": "AUROC %", "fpr95": "FPR-95 %", "aupr_in": "AUPR-in %", "ece": "ECE", "accuracy": "accuracy %",
+    "time_ratio": "time / RigL's", "moon": "MOON", "plain": "plain", "without-lm": "MOON w/o LM",
+    "without-at-final": "MOON w/o AT (w_f throughout)", "without-at-initial": "MOON w/o AT (w_i throughout)",
+    "without-vt": "MOON w/o VT", "moon-logitnorm": "MOON on normalised logits", "rigl": "RigL", "set": "SET",
+    "control": "control (MOON's rates and vote)", "logitnorm": "LogitNorm", "vos": "VOS", "dac": "DAC", "cigl": "CigL",
+    "mixup": "Mixup", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "imagenet": "ImageNet",
+}  # fmt: skip
 
 # How the networks of the tables are trained: objective, its options, and what else differs from the objective's own.
 TRAININGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -117,6 +126,11 @@ MINI = Scale(
 )
 
 
+def called(word: str) -> str:
+    """What a word of the tables is called where people read it."""
+    return _HEADINGS.get(word, word)
+
+
 def recipe(line: Line, scale: Scale, row: Benchmark, seed: int) -> Recipe:
     """The run that a line is of."""
     asked = replace(line, data="", detector="", metric="")  # what does not change the run
@@ -183,7 +197,8 @@ def runs(root: Path, items: Iterable[Item], scale: Scale, without: Iterable[str]
 
 
 @cache
-def _entries() -> tuple[Mapping[str, str], ...]:
+def entries() -> tuple[Mapping[str, str], ...]:
+    """The lines of `paper.csv`."""
     with (files("moon.experiments") / "paper.csv").open() as file:
         return tuple(csv.DictReader(file))
 
@@ -196,159 +211,21 @@ def published(key: str) -> dict[tuple[Line, str], tuple[float, float | None]]:
     """
     is_table = key.startswith("table")
     found: dict[tuple[Line, str], tuple[float, float | None]] = {}
-    for entry in _entries():
+    for entry in entries():
         if not is_table or key == f"table{entry['table']}":
             value = float(entry["mean"]), float(entry["std"]) if entry["std"] else None
-            for line in _lines_of(entry):
+            for line in lines_of(entry):
                 found.setdefault((line, entry["set"]), value)
     return found
 
 
-def _lines_of(entry: Mapping[str, str]) -> list[Line]:
+def lines_of(entry: Mapping[str, str]) -> list[Line]:
+    """What an entry is a number of."""
     words = {f.name: entry[f.name] for f in fields(Line)} | {"sparsity": float(entry["sparsity"])}
     if entry["training"] != "without-at":
         return [Line(**words)]  # pyright: ignore[reportArgumentType]
     both = ("without-at-final", "without-at-initial")  # which one the paper has is not known
     return [Line(**words | {"training": word}) for word in both]  # pyright: ignore[reportArgumentType]
-
-
-def _table(number: int, title: str, **settings: Any) -> Item:
-    """A table of the paper, whose lines are those of its numbers."""
-    entries = [entry for entry in _entries() if entry["table"] == str(number)]
-    lines = tuple(dict.fromkeys(line for entry in entries for line in _lines_of(entry)))
-    means_only = {entry["set"] for entry in entries} <= {"near", "far"}
-    return Item(f"table{number}", title, lines, means_only=means_only, **settings)
-
-
-def _lines(
-    data: Sequence[str],
-    topologies: Sequence[str],
-    sparsities: Sequence[float],
-    trainings: Sequence[str],
-    detectors: Sequence[str] = ("msp",),
-    metrics: Sequence[str] = ("auroc",),
-) -> tuple[Line, ...]:
-    return tuple(
-        Line(d, topology, 0.0 if topology == "dense" else sparsity, training, detector, metric)
-        for d in data
-        for topology in topologies
-        for sparsity in ((0.0,) if topology == "dense" else sparsities)
-        for training in trainings
-        for detector in detectors
-        for metric in metrics
-    )
-
-
-_ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
-_BOTH = ("plain", "moon")
-
-
-def _hexagon(number: int, sparsity: float) -> Item:
-    rivals = (
-        *_lines(["cifar10"], ["rigl"], [sparsity], ["plain"], ["tempscale"], ["fpr95"]),
-        *_lines(["cifar10"], ["rigl"], [sparsity], ["mixup", "cigl"], ["msp"], ["fpr95"]),
-    )
-    moon = _lines(["cifar10"], ["rigl"], [sparsity], ["moon"], ["odin"], ["fpr95"])
-    return Item(
-        f"figure{number}",
-        f"FPR-95 of MOON with ODIN against temperature scaling, Mixup and CigL, RigL {sparsity:.0%}",
-        rivals + moon,
-        pairs=(),
-        draw="hexagons",
-    )
-
-
-def _all_items() -> list[Item]:
-    against_moon = tuple(("moon", word) for word in _ABLATIONS)
-    known = _lines(["cifar10", "cifar100"], ["rigl"], SPARSITIES, _BOTH, [""], ["accuracy", "ece"])
-    imagenet = ("auroc", "fpr95")
-    alone = "Times compare only where each run had the machine for itself (--jobs 1)."
-    return [
-        _table(1, "RigL, MSP: AUROC"),
-        _table(2, "RigL 99%, ODIN and EBO: AUROC and FPR-95", columns=("metric", "set")),
-        _table(3, "RigL, KNN and KLM: AUROC"),
-        _table(4, "SET, MSP: ECE, accuracy and FPR-95", columns=("metric", "set")),
-        _table(5, "RigL, training-time regularisers: AUROC", pairs=(("moon", "logitnorm"), ("moon", "vos"))),
-        _table(6, "DAC at 80%: ECE, accuracy and AUROC", columns=("metric", "set"), pairs=(("moon", "dac"),)),
-        _table(
-            7,
-            "Ablations: ECE and accuracy",
-            columns=("sparsity", "metric"),
-            pairs=against_moon,
-            note="The paper's caption says CIFAR-100; its accuracies (94%) are CIFAR-10's, which is what is run here.",
-        ),
-        _table(8, "RigL, MSP: FPR-95"),
-        _table(9, "SET, MSP: AUROC"),
-        _table(10, "MNIST, dense, MSP: FPR-95 and AUROC", columns=("metric", "set")),
-        _table(11, "CIFAR-10, dense, MSP, ODIN and EBO: FPR-95 and AUROC", columns=("metric", "set")),
-        _table(12, "w_f at 95%: AUROC", pairs=(), note="MOON is w_f = 1."),
-        _table(13, "Incremental ablation of the loss (LM): w_f at 95%", pairs=(), note="MOON is w_f = 1."),
-        _table(14, "Incremental ablation of auto-tuning (AT): T_e at 95%", pairs=(), note="MOON is T_e = 5."),
-        _table(15, "Incremental ablation of voting (VT): epochs that vote at 95%", pairs=(), note="MOON has 20 votes."),
-        *(
-            _table(number, f"Training time, {data}", columns=("sparsity",), pairs=(), note=alone)
-            for number, data in ((16, "CIFAR-10"), (17, "CIFAR-100"))
-        ),
-        Item(
-            "figure1",
-            "AUROC of dense, sparse and MOON, RigL and SET, 80 to 99%",
-            _lines(["cifar10", "cifar100"], ["dense"], (), ["plain"])
-            + _lines(["cifar10", "cifar100"], ["rigl", "set"], SPARSITIES, _BOTH),
-            means_only=True,
-            draw="bars",
-        ),
-        Item("figure2", "ImageNet, RigL 90%: AUROC and FPR-95",
-             _lines(["imagenet"], ["rigl"], [0.9], _BOTH, ["msp"], imagenet), draw="set_bars"),
-        _hexagon(3, 0.9),
-        Item("figure4", "Accuracy and ECE over sparsity", known, columns=("sparsity",), draw="curves"),
-        Item("figure5", "FPR-95 of MOON and its ablations, RigL 80%",
-             _lines(["cifar10"], ["rigl"], [0.8], (*_ABLATIONS, "moon"), ["msp"], ["fpr95"]),
-             pairs=against_moon, draw="hexagons"),
-        _hexagon(6, 0.99),
-        Item(
-            "figure7",
-            "AUROC of dense, sparse and MOON, RigL, 50 to 70%",
-            _lines(["cifar10", "cifar100"], ["dense"], (), ["plain"])
-            + _lines(["cifar10", "cifar100"], ["rigl"], (0.5, 0.6, 0.7), _BOTH),
-            means_only=True,
-            draw="bars",
-        ),
-        Item("figure8", "ImageNet, dense: AUROC, AUPR and FPR-95",
-             _lines(["imagenet"], ["dense"], (), _BOTH, ["msp"], ("auroc", "aupr_in", "fpr95")), draw="set_bars"),
-        *(
-            Item(f"figure{9 + number}", f"First principal component of the features, a class a panel, RigL {s:.0%}",
-                 _lines(["cifar10"], ["rigl"], [s], ["plain"], [""], ["accuracy"]), pairs=(), draw="components")
-            for number, s in enumerate(SPARSITIES)
-        ),
-        Item(
-            "controls",
-            "Ours: how much of MOON is its learning rate and vote, and MOON on normalised logits",
-            _lines(["cifar10"], ["rigl"], SPARSITIES, ("plain", "control", "moon", "moon-logitnorm")),
-            pairs=(("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain")),
-        ),
-    ]  # fmt: skip
-
-
-@cache
-def items() -> dict[str, Item]:
-    """Every table and figure by its key."""
-    return {item.key: item for item in _all_items()}
-
-
-def choose(words: Iterable[str]) -> list[Item]:
-    """The items of these keys; `all` is every one."""
-    chosen: dict[str, Item] = {}
-    for word in words:
-        if word == "all":
-            chosen |= items()
-        elif word in items():
-            chosen[word] = items()[word]
-        else:
-            known = f"table1 to table17, figure1 to figure12, controls, {', '.join(EXTRAS)}, all, mini"
-            raise ValueError(
-                f"the paper has no '{word}'{nearest(word, [*items(), *EXTRAS, 'all', 'mini'])}; known: {known}"
-            )
-    return list(chosen.values())
 
 
 EXTRAS = ("flops", "theory")  # what needs no runs

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from moon.experiments.figures import COLOURS, legend_below, panels, save
-from moon.experiments.sheet import Number, Sheet, called
+from moon.experiments.paper import called
+from moon.experiments.sheet import Number, Sheet
 from moon.metrics import interval
 
 PLAIN, OURS, DENSE = COLOURS[0], COLOURS[1], "black"

@@ -2,87 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
 from html import escape
 from importlib.resources import files
 from itertools import combinations
 from math import nan
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from string import Template
 from typing import Any
-from zipfile import BadZipFile
-
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from moon.experiments import figures
+from moon.experiments.elements import cell, figure, png, table
+from moon.experiments.finished import Run, collect
 from moon.experiments.plan import labels
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import load_result, read_log
-from moon.experiments.score import KNOWN, Scores, read_scores, read_summary, which_scored
+from moon.experiments.score import KNOWN, which_scored
 from moon.experiments.tables import which_images
 from moon.metrics import auroc_interval, holm, interval, paired_test, verdict
 from moon.training.checkpoint import write_text
 
 PICTURED = 6  # methods, at most: more would not be told apart in a picture
-
-
-@dataclass(frozen=True)
-class Run:
-    """All that a run's folder says; scores and arrays may be missing where only summaries were kept."""
-
-    folder: Path
-    recipe: Recipe
-    result: Mapping[str, Any]
-    log: Sequence[Mapping[str, Any]]
-    summary: Mapping[str, Any]
-
-    @cached_property
-    def scores(self) -> Scores | None:
-        found = read_scores(self.folder)
-        return None if found is None else found[1]
-
-    @cached_property
-    def known(self) -> dict[str, NDArray] | None:
-        return _arrays(self.folder / "known.npz")
-
-    @cached_property
-    def examples(self) -> dict[str, NDArray] | None:
-        return _arrays(self.folder / "examples.npz")
-
-
-def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The finished, scored runs in these folders or in folders of them, and a line for each that is left out."""
-    runs: list[Run] = []
-    left_out: list[str] = []
-    seen: set[str] = set()
-    for path in paths:
-        if not path.is_dir():
-            raise ValueError(f"{path}: no such folder; give run folders, or folders of them")
-        inside = sorted(p.parent for p in path.glob("*/recipe.json"))
-        if not inside and not (path / "recipe.json").exists():
-            raise ValueError(f"{path}: no run in it; give run folders, or folders of them")
-        for folder in [path] if (path / "recipe.json").exists() else inside:
-            if folder.name in seen:
-                left_out.append(f"{folder}: is on the page already")
-            elif not (folder / "result.json").exists():
-                left_out.append(f"{folder.name}: is not finished")
-            elif (summary := read_summary(folder)) is None or not summary["detectors"]:
-                left_out.append(f"{folder.name}: is not scored; moon score {folder}")
-            else:
-                seen.add(folder.name)
-                recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
-                runs.append(Run(folder, recipe, result, read_log(folder), summary))
-    if not runs:
-        raise ValueError(f"no finished and scored run to report ({'; '.join(left_out)})")
-    return runs, left_out
 
 
 def write_report(paths: Iterable[Path], target: Path, title: str = "") -> list[Run]:
@@ -181,56 +123,19 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _cell(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> tuple[str, float | None]:
-    """The text of a cell and the value it is sorted by."""
-    if not values:
-        return "-", None
-    spread = f" ± {scale * stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{scale * mean(values):.{digits}f}{spread}", mean(values)
-
-
-def _table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    words: int = 1,
-    lower: Iterable[int] = (),
-    bold: bool = True,
-) -> str:
-    """A table that can be sorted; the best number of each column is bold, in the columns of `lower` the smallest."""
-    best: dict[int, float] = {}
-    for column in range(words, len(headings)):
-        values = [row[column][1] for row in rows if isinstance(row[column], tuple) and row[column][1] is not None]
-        if bold and len(values) > 1 and headings[column] != "runs":
-            best[column] = min(values) if column in lower else max(values)
-    head = "".join(
-        f'<th scope="col"{" class=word" if i < words else ""}><button type="button">{escape(h)}</button></th>'
-        for i, h in enumerate(headings)
-    )
-    lines = []
-    for row in rows:
-        cells = []
-        for column, cell in enumerate(row):
-            text, value = cell if isinstance(cell, tuple) else (cell, None)
-            kinds = "word" * (column < words) or "best" * (value is not None and best.get(column) == value)
-            data = "" if value is None else f' data-value="{value:.8g}"'
-            cells.append(f"<td{f' class={kinds}' if kinds else ''}{data}>{escape(str(text))}</td>")
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-
-
 def _methods(methods: Methods) -> str:
     detector = _first(methods)
     rows = []
     for method, runs in methods.items():
         row: list[Any] = [method, (str(len(runs)), float(len(runs)))]
         row += [
-            _cell(_values(runs, "known", "accuracy")),
-            _cell(_values(runs, "known", "ece"), 4, 1.0),
-            _cell(_values(runs, "known_scaled", "ece"), 4, 1.0),
-            _cell(_values(runs, "detectors", detector, "near", "auroc")),
-            _cell(_values(runs, "detectors", detector, "far", "auroc")),
-            _cell([f["inference"] for run in runs if (f := run.result.get("flops"))], 1, 1e-6),
-            _cell([run.result["seconds"] for run in runs], 0, 1.0),
+            cell(_values(runs, "known", "accuracy")),
+            cell(_values(runs, "known", "ece"), 4, 1.0),
+            cell(_values(runs, "known_scaled", "ece"), 4, 1.0),
+            cell(_values(runs, "detectors", detector, "near", "auroc")),
+            cell(_values(runs, "detectors", detector, "far", "auroc")),
+            cell([f["inference"] for run in runs if (f := run.result.get("flops"))], 1, 1e-6),
+            cell([run.result["seconds"] for run in runs], 0, 1.0),
         ]
         rows.append(row)
     headings = [
@@ -250,7 +155,7 @@ def _methods(methods: Methods) -> str:
         "AUROC of the unknown sets. MFLOP: of one image's inference under the masks. Click a heading to sort."
         f"<br>{images}"
     )
-    return _table(headings, rows, lower=(3, 4, 7, 8), bold=_is_one(methods)) + f"<p><small>{note}</small></p>"
+    return table(headings, rows, lower=(3, 4, 7, 8), bold=_is_one(methods)) + f"<p><small>{note}</small></p>"
 
 
 def _detectors(methods: Methods) -> str:
@@ -263,12 +168,12 @@ def _detectors(methods: Methods) -> str:
         for detector in _all_detectors(methods):
             for method, runs in methods.items():
                 if any(detector in run.summary["detectors"] for run in runs):
-                    cells = [_cell(_values(runs, "detectors", detector, "sets", name, metric)) for name in sets]
-                    cells += [_cell(_values(runs, "detectors", detector, group, metric)) for group in groups]
+                    cells = [cell(_values(runs, "detectors", detector, "sets", name, metric)) for name in sets]
+                    cells += [cell(_values(runs, "detectors", detector, group, metric)) for group in groups]
                     rows.append([detector, method, *cells])
         columns = ["detector", "method", *sets, *(f"{group} mean" for group in groups)]
         text.append(f"<h3>{called}</h3>")
-        text.append(_table(columns, rows, 2, range(2, len(columns)) if lower else (), bold=_is_one(methods)))
+        text.append(table(columns, rows, 2, range(2, len(columns)) if lower else (), bold=_is_one(methods)))
     left = {
         f"{name}: {why}" for runs in methods.values() for run in runs for name, why in run.summary["left_out"].items()
     }
@@ -313,17 +218,12 @@ def _comparisons(methods: Methods) -> str:
         rows.append([name_a, name_b, measure, f"{mean(differences):+.{digits}f}", between, f"{p:.3f}", word])
     headings = ["method", "against", "measure", "difference", "95% interval", "p", "verdict"]
     note = "Paired t-test over shared seeds, Holm's correction over the table; intervals are bootstrapped over seeds."
-    return _table(headings, rows, words=3) + f"<p><small>{note}</small></p>"
+    return table(headings, rows, words=3) + f"<p><small>{note}</small></p>"
 
 
 def _about(run: Run) -> tuple[str, Any]:
     """Which images a run was scored on."""
     return run.recipe.benchmark, which_scored(run.summary)
-
-
-def _figure(picture: Any, caption: str) -> str:
-    shown = figures.svg(picture, escape(caption, quote=True))
-    return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _scores(methods: Methods) -> str:
@@ -336,8 +236,8 @@ def _scores(methods: Methods) -> str:
         f"{detector} scores of the first run of each method, as percentile among known images. What is left of the "
         "line is rejected when 95% of the known images are accepted."
     )
-    text = _figure(figures.score_histograms(scores, detector), caption)
-    text += _figure(
+    text = figure(figures.score_histograms(scores, detector), caption)
+    text += figure(
         figures.roc(scores, detector), f"ROC curves of {detector}: known images accepted against unknown ones."
     )
     rows = []
@@ -347,9 +247,9 @@ def _scores(methods: Methods) -> str:
             if name != KNOWN:
                 low, high = auroc_interval(known, values)
                 auc = methods[method][0].summary["detectors"][detector]["sets"][name]["auroc"]
-                rows.append([method, name, _cell([auc]), f"[{100 * low:.1f}, {100 * high:.1f}]"])
+                rows.append([method, name, cell([auc]), f"[{100 * low:.1f}, {100 * high:.1f}]"])
     note = "<p><small>DeLong's interval of one run's AUROC: over images, not over training runs.</small></p>"
-    return text + _table(["method", "unknown set", f"{detector} AUROC %", "95% interval"], rows, words=2) + note
+    return text + table(["method", "unknown set", f"{detector} AUROC %", "95% interval"], rows, words=2) + note
 
 
 def _calibration(methods: Methods) -> str:
@@ -358,7 +258,7 @@ def _calibration(methods: Methods) -> str:
         "How often predictions of a confidence are right, first run of each method: on the diagonal a network knows "
         "what it knows. Bars show how many images there are."
     )
-    return _figure(figures.reliability(known), caption) if known else ""
+    return figure(figures.reliability(known), caption) if known else ""
 
 
 def _sparsity(methods: Methods) -> str:
@@ -378,7 +278,7 @@ def _sparsity(methods: Methods) -> str:
         for group in ("near", "far")
         if group in run.summary["detectors"].get(detector, {})
     ]  # fmt: skip
-    return _figure(
+    return figure(
         figures.over_sparsity(points, detector), f"{detector} AUROC over sparsity, a dot a run, lines their means."
     )
 
@@ -389,13 +289,13 @@ def _training(methods: Methods) -> str:
         "Validation accuracy, the weight w of the unknown-aware loss, and the mean probability of the unknown output, "
         "first run of each method."
     )
-    return _figure(figures.over_epochs(logs), caption) if logs else ""
+    return figure(figures.over_epochs(logs), caption) if logs else ""
 
 
 def _masks(methods: Methods) -> str:
     layers = {name: d for name, runs in methods.items() if (d := runs[0].result.get("layer_density"))}
     caption = "Share of weights that exist in each layer, first run of each sparse method."
-    return _figure(figures.layers(layers), caption) if layers else ""
+    return figure(figures.layers(layers), caption) if layers else ""
 
 
 def _examples(methods: Methods) -> str:
@@ -411,7 +311,7 @@ def _examples(methods: Methods) -> str:
                 what = {"right": "Known, most confident and right", "wrong": "Known, most confident and wrong"}[side]
             else:
                 what = {"right": f"{name}: most surely unknown", "wrong": f"{name}: most taken for known"}[side]
-            shown = "".join(f'<img alt="{escape(what)}" src="{_png(image)}">' for image in images)
+            shown = "".join(f'<img alt="{escape(what)}" src="{png(image)}">' for image in images)
             text.append(f'<div>{escape(what)}</div><div class="images">{shown}</div>')
     return "".join(text)
 
@@ -429,17 +329,3 @@ def _recipes(runs: Sequence[Run], left_out: Sequence[str]) -> str:
     if left_out:
         text.append(f"<p>Left out: {escape('; '.join(left_out))}</p>")
     return "".join(text)
-
-
-def _png(image: NDArray[np.uint8]) -> str:
-    data = io.BytesIO()
-    Image.fromarray(image if image.shape[2] == 3 else image[..., 0]).save(data, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
-
-
-def _arrays(path: Path) -> dict[str, NDArray] | None:
-    try:
-        with np.load(path) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile):
-        return None

@@ -17,22 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from moon.data import BENCHMARKS, Benchmark, benchmark
-from moon.experiments.grid import is_done
-from moon.experiments.paper import EPOCHS, KNOWN_METRICS, PAPER_NAMES, Item, Line, Scale, published, recipe
-from moon.experiments.run import load_result
-from moon.experiments.score import read_summary, which_scored
+from moon.experiments.paper import EPOCHS, PAPER_NAMES, Item, Line, Scale, called, published
+from moon.experiments.results import Runs
 from moon.experiments.tables import which_images
 from moon.metrics import holm, interval, paired_test, verdict
 
 LOWER_IS_BETTER = ("fpr95", "ece", "time_ratio")
-_HEADINGS = {
-    "auroc": "AUROC %", "fpr95": "FPR-95 %", "aupr_in": "AUPR-in %", "ece": "ECE", "accuracy": "accuracy %",
-    "time_ratio": "time / RigL's", "moon": "MOON", "plain": "plain", "without-lm": "MOON w/o LM",
-    "without-at-final": "MOON w/o AT (w_f throughout)", "without-at-initial": "MOON w/o AT (w_i throughout)",
-    "without-vt": "MOON w/o VT", "moon-logitnorm": "MOON on normalised logits", "rigl": "RigL", "set": "SET",
-    "control": "control (MOON's rates and vote)", "logitnorm": "LogitNorm", "vos": "VOS", "dac": "DAC", "cigl": "CigL",
-    "mixup": "Mixup", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "imagenet": "ImageNet",
-}  # fmt: skip
 _MARKS = {"better": "▲", "worse": "▼", "no evidence": ""}
 
 
@@ -122,7 +112,7 @@ class Sheet:
         lines: dict[Line, Benchmark] = {}
         for line in map(scale.reduced, item.lines):
             lines.setdefault(replace(line, data=instead.get(line.data, line.data)), rows[line.data])
-        runs = _Runs(folder, scale, lines)
+        runs = Runs(folder, scale, lines)
         numbers = []
         for line, row in lines.items():
             for name in _sets(item, line, row):
@@ -269,84 +259,6 @@ class Sheet:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
-class _Runs:
-    """The results of a scale's runs, read once. Runs of one benchmark that were scored on different images than the
-    first are left out: no mean and no test is over different images."""
-
-    def __init__(self, folder: Path, scale: Scale, lines: Mapping[Line, Benchmark]) -> None:
-        self.folder, self.scale = folder, scale
-        self.rows = {line.data: row for line, row in lines.items()}
-        self.seen: dict[str, dict[str, Any]] = {}  # scores by the run's name
-        self._names: dict[tuple[Line, int], str] = {}
-        self._missing: set[str] = set()
-        self._images: dict[str, dict[str, Any]] = {}  # of each benchmark
-        self._apart: set[str] = set()
-        self._shared: dict[str, set[str]] = {}  # trainings by the run's name
-
-    @property
-    def done(self) -> int:
-        return len(self.seen)
-
-    @property
-    def needed(self) -> int:
-        return len(self.seen) + len(self._missing)
-
-    def notes(self) -> list[str]:
-        """What a reader must know about the runs."""
-        notes = [f"{len(self._apart)} runs were scored on other images and are left out"] * bool(self._apart)
-        same = {tuple(sorted(map(called, words))) for words in self._shared.values() if len(words) > 1}
-        return notes + [f"{' and '.join(words)} are the same runs at this length" for words in sorted(same)]
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for _, name in sorted(self._names.items(), key=lambda entry: entry[0][1]))
-
-    def name(self, line: Line, seed: int) -> str:
-        key = replace(line, detector="", metric=""), seed
-        if key not in self._names:
-            name = recipe(line, self.scale, self.rows[line.data], seed).name
-            self._names[key] = name
-            self._shared.setdefault(name, set()).add(line.training)
-        return self._names[key]
-
-    def scores(self, line: Line, seed: int) -> dict[str, Any] | None:
-        name = self.name(line, seed)
-        if name not in self.seen and name not in self._missing:
-            found = read_summary(self.folder / name) if is_done(self.folder / name) else None
-            if found is not None and self._images.setdefault(line.data, which_scored(found)) != which_scored(found):
-                self._apart.add(name)
-                found = None
-            if found is None:
-                self._missing.add(name)
-            else:
-                self.seen[name] = found
-        return self.seen.get(name)
-
-    def value(self, line: Line, name: str, seed: int) -> float | None:
-        """One value in the units shown."""
-        found = self.scores(line, seed)
-        if found is None:
-            return None
-        if line.metric == "time_ratio":
-            return self._time_ratio(line, seed)
-        if line.metric in KNOWN_METRICS:
-            return found["known"][line.metric] * (1 if line.metric == "ece" else 100)
-        if line.detector in found["search"]:  # its options were chosen for this run; the paper's were not
-            return None
-        cells = found["detectors"].get(line.detector, {}).get("sets", {})
-        row = self.rows[line.data]
-        members = {"near": row.near, "far": row.far}.get(name, (name,))
-        values = [cells[member][line.metric] for member in members if member in cells]
-        return 100 * mean(values) if len(values) == len(members) else None
-
-    def _time_ratio(self, line: Line, seed: int) -> float | None:
-        """The run's time over the plain one's, on the same hardware."""
-        plain = replace(line, training="plain")
-        if self.scores(plain, seed) is None:
-            return None
-        a, b = (load_result(self.folder / self.name(each, seed)) for each in (line, plain))
-        return a["seconds"] / b["seconds"] if a["hardware"] == b["hardware"] else None
-
-
 def _paper(item: Item, line: Line, name: str, row: Benchmark) -> tuple[float, float | None] | None:
     """The paper's number for a set, or for a mean over the sets that it has; numbers of others are no neighbours."""
     numbers = published(item.key)
@@ -380,11 +292,6 @@ def _claims(item: Item, numbers: list[Number]) -> Iterable[Claim]:
     claims = [claim for claim in claims if claim.pairs()[0]]
     p = holm([paired_test(*claim.pairs()) if len(claim.pairs()[0]) > 1 else nan for claim in claims])
     return [replace(claim, p=float(value)) for claim, value in zip(claims, p, strict=True)]
-
-
-def called(word: str) -> str:
-    """What a word of the tables is called where people read it."""
-    return _HEADINGS.get(word, word)
 
 
 def _words(line: Line, names: Iterable[str]) -> list[str]:

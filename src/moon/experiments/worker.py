@@ -20,7 +20,7 @@ from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
 from moon.training.checkpoint import write_json
 
 JOB = "job"  # the name of a worker's lock
-TODO = "todo.json"  # in a run's folder: what is to be done once it is trained
+LEFT = "todo.json"  # in a run's folder: what is to be done once it is trained
 USERS = (ValueError, DataError, Diverged, DamagedCheckpoint)  # running it again would fail again
 
 
@@ -46,13 +46,13 @@ def _work(folder: Path, data: Path, device: str, checkpoint_seconds: float) -> N
         if bench.unknown:  # without any there is nothing to score; once there is, the next driver asks again
             score_run(folder, bench, asked, device=device, skip_unfit=True)
         if todo_of(folder) == asked:  # a driver may have asked for more meanwhile
-            (folder / TODO).unlink()
+            (folder / LEFT).unlink()
 
 
 def todo_of(folder: Path) -> list[str]:
     """The detectors that the run is still to be scored with."""
     try:
-        return json.loads((folder / TODO).read_text())["detectors"]
+        return json.loads((folder / LEFT).read_text())["detectors"]
     except FileNotFoundError:
         return []
 
