@@ -94,7 +94,8 @@ def save(dataset: DataSet, root: Path, name: str, split: str) -> Path:
     return path
 
 
-# Whole public sets in their original order, as `DataSet.digest` sees them: (images, SHA-256).
+# Whole public sets in their original order, as `DataSet.digest` sees them: (images, SHA-256). They were taken from one
+# copy of each; their homes publish digests of archives, not of pixels, so no second source has confirmed them.
 PUBLISHED = {
     ("cifar10", "train"): (50000, "67e12c2a5906880a4fe5595fe6d768185ad7ca587f35d3a7ece3c3b8b85035d2"),
     ("cifar10", "test"): (10000, "e54a434ec35094516eacbaac0f2f9550358d985e9d1f71b47d41d333c15ba304"),
