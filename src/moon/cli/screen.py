@@ -42,9 +42,11 @@ def train_on_screen(
     device: torch.device,
     checkpoint_seconds: float = 30.0,
     ranks: Ranks | None = None,
+    plain: bool = False,
 ) -> dict[str, Any]:
     """`run` with a progress bar; of several processes only the first one shows it."""
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
+    settings["captured"] = False if plain else None
     if ranks is not None and not ranks.is_first:
         return run(recipe, folder, bench, **settings)
     with _progress(recipe) as callbacks:

@@ -54,6 +54,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add(
         "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
     )
+    add("--plain", action="store_true", help="on a GPU: the plain loop, where steps would be replayed from CUDA graphs")
     add_data(parser)
     add_device(parser)
 
@@ -85,7 +86,7 @@ def act(arguments: argparse.Namespace) -> None:
     ranks = Ranks.join(device)
     folder = arguments.out or Path("runs", recipe.name)
     bench = Bench.open(arguments.data, arguments.benchmark, outliers=arguments.outliers)
-    result = train_on_screen(recipe, folder, bench, device, arguments.checkpoint_seconds, ranks)
+    result = train_on_screen(recipe, folder, bench, device, arguments.checkpoint_seconds, ranks, arguments.plain)
     if not ranks.is_first:
         return
     known = result["known"]

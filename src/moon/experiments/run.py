@@ -136,10 +136,11 @@ def run(
     on_epoch: Callable[[Record], object] | None = None,
     on_start: Callable[[Training], object] | None = None,
     ranks: Ranks | None = None,
+    captured: bool | None = None,
 ) -> dict[str, Any]:
     """Train the recipe in its folder, or go on from its last checkpoint, and return the result.
 
-    A finished run is only read. `on_start` sees the training before its first step. Of several processes (`ranks`) the
+    A finished run is only read. `captured` is Training's. `on_start` sees the training before its first step. Of several processes (`ranks`) the
     first one writes; the others train with it and return what they read of the result.
     """
     ranks = ranks or Ranks()
@@ -154,6 +155,7 @@ def run(
         torch.backends.cudnn.deterministic = True  # a resumed run is bit-identical on a GPU too
         # Refuses before it is written.
         training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers, ranks)
+        training.captured = captured
         _claim(folder, recipe, bench)
         checkpoints = Checkpoints(folder / "checkpoints")
         if (found := checkpoints.latest(say)) is not None:
@@ -176,6 +178,7 @@ def run(
                 watch=watcher(bench, device),
                 on_step=on_step,
                 on_epoch=record_epoch,
+                say=say,
             )
         finally:
             log.close()
@@ -186,6 +189,7 @@ def run(
             "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
             "turnover": training.topology.turnover(),
             "flops": flops(model, recipe, bench, training),
+            "loop": "captured" if training.is_captured else "plain",
             "voters": 0 if training.vote is None else training.vote.voters,
             "seconds": round(sum(line["seconds"] for line in read_log(folder)) + training.election_seconds, 2),
             "images": {split: len(data.labels) for split, data in bench.known.items()},

@@ -37,7 +37,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _noise(row: Benchmark, count: int, seed: int = 0) -> DataSet:
+def noise(row: Benchmark, count: int, seed: int = 0) -> DataSet:
     """Images of the benchmark's shape: how long it takes does not depend on what is on them."""
     shape = count, row.size, row.size, row.channels
     images = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
@@ -67,8 +67,8 @@ def time_steps(
     for objective, topology in contenders:
         needs = "outliers" in build.pick(build.TABLES["objective"], objective, "objective").takes()
         recipe = build.recipe(row, objective, topology=topology, outliers="noise" if needs else "", **rest)
-        data = _noise(row, max(recipe.batch_size, 256))
-        strange = _noise(row, 512, seed=1) if needs else None
+        data = noise(row, max(recipe.batch_size, 256))
+        strange = noise(row, 512, seed=1) if needs else None
         trainings.append(((objective, topology), build.training(recipe, row, data, device, strange)))
     times: dict[tuple[str, str], list[float]] = {name: [] for name, _ in trainings}
     batch = {name: next(iter(training.batches.epoch(0))) for name, training in trainings}
@@ -129,9 +129,9 @@ def time_scores(
     """
     model = build.network(build.recipe(row, "moon", net=net), row, device).eval()
     data = {
-        "queries": _noise(row, queries),
-        "train": _noise(row, bank, 1),
-        "validation": _noise(row, max(bank // 10, 20), 2),
+        "queries": noise(row, queries),
+        "train": noise(row, bank, 1),
+        "validation": noise(row, max(bank // 10, 20), 2),
     }
     bench = Bench(row, {}, {}, ())
     bench.read(model, data["validation"])  # libraries warm up

@@ -6,14 +6,25 @@ Parameter names are torchvision's, so its ResNet-50 weights load.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import relu
+
+from moon.fast import norm_only, norm_relu
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+class Projection(nn.Sequential):
+    """A shortcut where shapes change."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, input: Tensor) -> Tensor:
+        convolution, norm = self
+        assert isinstance(norm, nn.BatchNorm2d)
+        return norm_only(norm, convolution(input))
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> Projection | None:
     """The 1x1 projection where shapes change; None where the identity will do."""
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+    return None if stride == 1 and inputs == outputs else Projection(inputs, outputs, stride)
 
 
 class BasicBlock(nn.Module):
@@ -30,9 +41,8 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        return relu(out + (x if self.downsample is None else self.downsample(x)))
+        out = norm_relu(self.bn1, self.conv1(x))
+        return norm_relu(self.bn2, self.conv2(out), x if self.downsample is None else self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -52,10 +62,9 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = relu(self.bn1(self.conv1(x)))
-        out = relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        return relu(out + (x if self.downsample is None else self.downsample(x)))
+        out = norm_relu(self.bn1, self.conv1(x))
+        out = norm_relu(self.bn2, self.conv2(out))
+        return norm_relu(self.bn3, self.conv3(out), x if self.downsample is None else self.downsample(x))
 
 
 def _stage(
@@ -93,7 +102,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(512 * block.expansion, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(norm_relu(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.avgpool(x).flatten(1))
 

@@ -7,6 +7,8 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+from moon.fast import fused
+
 
 class AutoWeight(nn.Module):
     """w = 0 in the first T_e epochs, then linear from beta / r to w_f, reached in the last epoch.
@@ -53,21 +55,34 @@ class AutoWeight(nn.Module):
             return
         if self.beta.device != loss.device:
             self.beta = self.beta.to(loss.device)
-        beta = ((1 - p_unknown) * loss).mean().to(self.beta)
-        beta = torch.where(self.beta.isnan(), beta, self.beta.lerp(beta, self.smoothing))
-        if isinstance(epoch, Tensor):  # whether it is quiet is not known here, and asking would wait for the device
-            beta = torch.where(epoch < self.quiet_epochs, beta, self.beta)
-        self.beta.copy_(beta)
+        self.beta.copy_(_averaged(self.beta, p_unknown, loss, self.smoothing, epoch, self.quiet_epochs))
 
     def forward(self, epoch: int | Tensor) -> Tensor:
         """w in this epoch (counted from 0)."""
         if self.schedule == "final":
             return torch.full_like(self.beta, self.final)
         loud = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
-        progress = (epoch - self.quiet_epochs) / loud if loud else 1.0
-        if self.schedule == "initial":
-            progress = 0.0
-        # w_i = beta / r; few operations, because a step asks for w
-        w = self.beta.nan_to_num(0.0) * ((1 - progress) / self.init_factor) + self.final * progress
-        is_loud = epoch >= self.quiet_epochs
-        return w if is_loud is True else w * is_loud
+        rises = self.schedule == "rising"
+        return _between(self.beta, epoch, self.quiet_epochs, loud, self.init_factor, self.final, rises)
+
+
+@fused
+def _averaged(
+    beta: Tensor, p_unknown: Tensor, loss: Tensor, smoothing: float, epoch: int | Tensor, quiet_epochs: int
+) -> Tensor:
+    """beta after a batch."""
+    new = ((1 - p_unknown) * loss).mean().to(beta)
+    new = torch.where(beta.isnan(), new, beta.lerp(new, smoothing))
+    # Whether a tensor's epoch is quiet is not known here, and asking would wait for the device.
+    return torch.where(epoch < quiet_epochs, new, beta) if isinstance(epoch, Tensor) else new
+
+
+@fused
+def _between(
+    beta: Tensor, epoch: int | Tensor, quiet_epochs: int, loud: int, init_factor: float, final: float, rises: bool
+) -> Tensor:
+    """w in this epoch: 0 while it is quiet, then from w_i = beta / r up to w_f, or w_i for ever."""
+    progress = ((epoch - quiet_epochs) / loud if loud else 1.0) if rises else 0.0
+    w = beta.nan_to_num(0.0) * ((1 - progress) / init_factor) + final * progress
+    is_loud = epoch >= quiet_epochs
+    return w if is_loud is True else w * is_loud

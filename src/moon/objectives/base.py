@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import reduce
 from inspect import Parameter, signature
 from operator import add
@@ -26,6 +26,12 @@ def widened(logits: Tensor) -> Tensor:
     return logits.float() if logits.element_size() < 4 else logits
 
 
+def has_come(epoch: int | Tensor, first: float) -> bool | Tensor:
+    """Whether this epoch, or a later one, is here. Of a tensor's epoch the host knows it only if it says so (`host`):
+    that is an epoch of the phase in which a step is captured. Otherwise the answer is a tensor."""
+    return getattr(epoch, "host", epoch) >= first
+
+
 class Objective(nn.Module, ABC):
     """A loss that owns its forward pass: the sum of its terms.
 
@@ -36,6 +42,7 @@ class Objective(nn.Module, ABC):
     extra_logits: ClassVar[int] = 0  # outputs it needs beyond the K known classes
     rates: ClassVar[str] = "plain"  # the learning rates that belong to the method
     vote_share: ClassVar[float] = 0.0  # the share of epochs that vote, if that belongs to the method
+    capturable: ClassVar[bool] = True  # whether a step may be replayed from a CUDA graph, with `epoch` as a tensor
     parts: ClassVar[Mapping[str, Callable[..., object]]] = {}  # arguments that are objects, and what makes them
 
     def __init__(self) -> None:
@@ -49,6 +56,10 @@ class Objective(nn.Module, ABC):
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
         """The loss of one batch, a scalar."""
         return reduce(add, self.terms(model, x, y, epoch=epoch).values())
+
+    def phase(self, epoch: int) -> Hashable:
+        """What the host decides by the epoch: a step captured in one phase is not replayed in another."""
+        return tuple(child.phase(epoch) for child in self.children() if isinstance(child, Objective))
 
     @classmethod
     def takes(cls) -> dict[str, Parameter]:

@@ -25,6 +25,7 @@ class EowSoftmax(Objective):
     """
 
     extra_logits = 1
+    capturable = False  # its samples begin in the middle of the run, with hooks and a buffer made then
     replay: Tensor
 
     def __init__(

@@ -8,10 +8,12 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
+from moon.fast import fused
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, check_open, widened
+from moon.objectives.base import Objective, Terms, check_open, has_come, widened
 
 
+@fused
 def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
     """The unknown-aware loss, Eq. (1), mean over the batch; the unknown output is the last column of `logits`.
 
@@ -25,6 +27,13 @@ def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
     w = (logits.argmax(1) != y).to(nll) * w  # 0 where the prediction is right
     # p_{K+1} is not detached: only the gradient through it can ever raise the unknown output.
     return (nll * (1 + w / (1 + w * p_unknown))).mean()
+
+
+@fused
+def _seen(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """p_{K+1} and the cross-entropy of each sample."""
+    seen = widened(logits)
+    return seen.softmax(1)[:, -1], cross_entropy(seen, y, reduction="none")
 
 
 class Moon(Objective):
@@ -46,10 +55,12 @@ class Moon(Objective):
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
         check_open(model, self)
         logits = model(x)
-        if isinstance(self.weight, AutoWeight) and not (isinstance(epoch, int) and epoch >= self.weight.quiet_epochs):
-            seen = widened(logits.detach())
-            self.weight.observe(seen.softmax(1)[:, -1], cross_entropy(seen, y, reduction="none"), epoch)
+        if isinstance(self.weight, AutoWeight) and has_come(epoch, self.weight.quiet_epochs) is not True:
+            self.weight.observe(*_seen(logits.detach(), y), epoch)
         return {"unknown_aware": moon_loss(logits, y, self._w(epoch))}
+
+    def phase(self, epoch: int) -> bool:
+        return isinstance(self.weight, AutoWeight) and epoch >= self.weight.quiet_epochs
 
     def log(self, epoch: int) -> dict[str, float]:
         return {"w": float(self._w(epoch))}

@@ -12,8 +12,4 @@ class Dense(Topology):
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self.masks = {}
-
-    def step(self) -> None:
-        self.optimizer.step()
-        self.steps += 1
+        self.masks, self.weights = {}, {}

@@ -27,11 +27,11 @@ class Snfs(SparseTopology):
             weight: torch.zeros_like(weight, requires_grad=False) for weight in sparse
         }
 
-    def step(self) -> None:
+    def change(self) -> bool:
         if not self.is_frozen:
             for name in self._pruned:
                 self._averages[self.weights[name]].lerp_(self._gradient(name), self.smoothing)
-        super().step()
+        return super().change()
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return self._averages[weight].abs()

@@ -29,10 +29,10 @@ class Snip(SparseTopology):
     def count(self, name: str) -> int:
         return self.weights[name].numel() if self.steps == 0 else self.planned[name]
 
-    def step(self) -> None:
+    def change(self) -> bool:
         if self.steps == 0:
             self._choose()
-        super().step()
+        return super().change()
 
     @torch.no_grad()
     def _choose(self) -> None:

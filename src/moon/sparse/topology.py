@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moon.chance import generator
+from moon.chance import derive, generator, scattered
 from moon.sparse.allocation import Allocation, Shapes, erk
 from moon.sparse.pattern import ANYWHERE, Pattern, top
 from moon.sparse.schedule import DropSchedule
@@ -41,16 +41,36 @@ class Topology(ABC):
 
     rates: ClassVar[str | None] = None  # the learning rates and the share of epochs that vote, where they belong to
     vote_share: ClassVar[float | None] = None  # the topology; None: the objective's
+    optimizer: Optimizer
     masks: dict[str, Tensor]
+    weights: dict[str, nn.Parameter]  # those that have a mask
     steps: int = 0  # taken so far
     superposes: ClassVar[bool] = False  # whether voters may have different masks
     # When it asks for gradients of weights that do not exist; None: its density changes, so no step is like another.
     dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
     frozen_after: int = 0  # steps; the masks change no more, so weights of different epochs may be averaged
 
-    @abstractmethod
     def step(self) -> None:
         """One training step: the optimizer's, or a change of the topology in its place."""
+        if not self.change():
+            self.update()
+        self.steps += 1
+
+    def change(self) -> bool:
+        """What the topology does in this step besides the update; whether it has taken the update's place.
+
+        A step that is replayed from a CUDA graph calls this, too, outside of the graph.
+        """
+        return False
+
+    def update(self) -> None:
+        """The optimizer's step, and what the topology asks of the weights after it."""
+        self.optimizer.step()
+
+    def keep_masks_in(self, memory: Mapping[nn.Parameter, Tensor]) -> None:
+        """Have the masks, as they are, in these tensors from now on."""
+        for name, mask in self.masks.items():
+            self.masks[name] = memory[self.weights[name]].copy_(mask)
 
     @property
     def is_frozen(self) -> bool:
@@ -124,7 +144,7 @@ class SparseTopology(Topology):
         self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
         self.sparsity = sparsity
         self.frozen_after = schedule.frozen_after
-        self.generator = generator("grow", seed)
+        self.key = derive("grow", seed)
         self.weights = weights
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
         self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))  # connections, in the end
@@ -177,14 +197,17 @@ class SparseTopology(Topology):
         """How many connections this layer has from the present step on."""
         return self.planned[name]
 
-    def step(self) -> None:
-        """The optimizer's step, or the replacement of connections when it is due (never both)."""
-        if self.schedule.is_due(self.steps):
-            self._rewire(self.schedule.share(self.steps))
-        else:
-            self.optimizer.step()
+    def change(self) -> bool:
+        """The replacement of connections when it is due."""
+        if not self.schedule.is_due(self.steps):
+            return False
+        self._rewire(self.schedule.share(self.steps))
         self._enforce()
-        self.steps += 1
+        return True
+
+    def update(self) -> None:
+        super().update()
+        self._enforce()
 
     def turnover(self) -> float:
         return int(self._grown) / sum(self.counts.values())
@@ -200,7 +223,7 @@ class SparseTopology(Topology):
             if drop == 0 and count == self.counts[name]:
                 continue
             grad = self._gradient(name)
-            self.generator = generator("grow", self.seed, index, self.steps)  # the same on resuming, on every rank
+            self.key = derive("grow", self.seed, index, self.steps)  # the same on resuming, on every rank
             strength = torch.where(mask, self.keep_score(weight, grad), -1.0)
             kept = top(strength, count - drop)
             growth = self.grow_score(weight, grad) if drop else torch.zeros_like(weight)
@@ -236,7 +259,7 @@ class SparseTopology(Topology):
 
     def _random(self, weight: Tensor) -> Tensor:
         """Scores uniform in [0, 1), which depend on seed, layer and step alone."""
-        return torch.rand(weight.shape, generator=self.generator).to(weight.device)
+        return scattered(self.key, weight.numel(), weight.device).view(weight.shape)
 
     @torch.no_grad()
     def _enforce(self) -> None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from moon.chance import derive
 from moon.objectives import Objective
 from moon.sparse import Topology
+from moon.training.captured import CapturedSteps, obstacle
 from moon.training.checkpoint import Checkpoints
 from moon.training.ranks import Ranks
 from moon.training.vote import WeightVote
@@ -40,6 +41,8 @@ class Training:
 
     `rate` maps the share of steps done to the learning rate. The model votes at the end of every `vote_every`-th epoch
     from `vote_from` on. With `precision=torch.bfloat16` the forward pass is autocast; weights and loss stay float32.
+    On a GPU steps are captured (see `CapturedSteps`) where they can be; `captured=False` keeps to the plain loop, and
+    True refuses to.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Training:
         precision: torch.dtype = torch.float32,
         seed: int = 0,
         ranks: Ranks | None = None,
+        captured: bool | None = None,
     ) -> None:
         self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
         self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
@@ -64,6 +68,9 @@ class Training:
         self.ranks.share_norms(model)
         self.precision, self.vote_from, self.vote_every = precision, vote_from, vote_every
         self.vote = None if vote_from is None else WeightVote(model)
+        self.captured = captured
+        self.plain_because: str | None = None
+        self._steps: CapturedSteps | None = None
         self.next_epoch = 0
         self.election_seconds = 0.0
         self.device = next(model.parameters()).device
@@ -83,13 +90,15 @@ class Training:
         watch: Callable[[nn.Module], Record] | None = None,
         on_step: Callable[[int, int, Callable[[], float]], object] | None = None,
         on_epoch: Callable[[Record], object] | None = None,
+        say: Callable[[str], object] = print,
     ) -> nn.Module:
         """Train from `next_epoch` to the end and return the model: the elected one if there was a vote.
 
         `watch` looks at the model after each epoch and adds to its record; `on_step(epoch, step, loss)` is for
         progress bars, and only calling `loss()` waits for the device; `on_epoch` gets the record before the checkpoint
-        is written, at most every `checkpoint_seconds`.
+        is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why.
         """
+        self._begin(say)
         saved_at = time.monotonic()
         while self.next_epoch < self.epochs:
             started = time.monotonic()
@@ -108,6 +117,8 @@ class Training:
             if checkpoints is not None and due:
                 checkpoints.save(self.next_epoch, self.state_dict())
                 saved_at = time.monotonic()
+        if self._steps is not None:
+            self._steps.release()
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
@@ -116,6 +127,22 @@ class Training:
         elected = self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
         self.election_seconds = time.monotonic() - started
         return elected
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the run's steps are captured; known once it runs."""
+        return self._steps is not None
+
+    def _begin(self, say: Callable[[str], object]) -> None:
+        """Capture steps where that is possible, or say why it is not."""
+        wanted = self.device.type == "cuda" if self.captured is None else self.captured
+        self.plain_because = obstacle(self) if wanted else None
+        if self.plain_because is None:
+            self._steps = CapturedSteps(self) if wanted else None
+        elif self.captured:
+            raise ValueError(f"steps cannot be captured: {self.plain_because}")
+        else:
+            say(f"steps are not captured, which is slower: {self.plain_because}")
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
         """One training step; the loss stays on the device, and nothing waits for it.
@@ -129,8 +156,7 @@ class Training:
             share = self.ranks.share(len(y), whole)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            loss = self.objective(self.model, x, y, epoch=epoch)
+        loss = self.loss(x, y, epoch)
         self.optimizer.zero_grad()
         if self.ranks.count > 1:
             loss = loss * share
@@ -140,6 +166,11 @@ class Training:
             self._merge(loss, share)
         self.topology.step()
         return loss
+
+    def loss(self, x: Tensor, y: Tensor, epoch: int | Tensor) -> Tensor:
+        """The objective's, its forward pass in the run's precision."""
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            return self.objective(self.model, x, y, epoch=epoch)
 
     def _merge(self, loss: Tensor, share: float) -> None:
         """Make loss, gradients and the averages of the objective those of the whole batch."""
@@ -163,29 +194,28 @@ class Training:
         torch.manual_seed(derive("training", self.seed, epoch))
         self.model.train()
         steps = len(self.batches)
-        total = torch.zeros((), device=self.device)
-        first_bad = torch.full((), steps, device=self.device)  # found without waiting for the device
+        losses = torch.zeros(steps, device=self.device)  # looked at when the epoch has ended: nothing waits before
         lr = 0.0
         for step, (x, y) in enumerate(self.batches.epoch(epoch)):
             lr = self.rate((epoch * steps + step) / (self.epochs * steps))
             # Batches that come divided say how large they are in all.
             whole = self.batches.sizes[step] if getattr(self.batches, "divided", False) else None
-            loss = self.step(x, y, epoch, lr, whole)
-            total += loss
-            first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
+            loss = self.step(x, y, epoch, lr, whole) if self._steps is None else self._steps.step(x, y, epoch, lr)
+            losses[step] = loss
             if on_step is not None:
                 on_step(epoch, step, loss.item)
         self.ranks.check_agreement(self.topology.masks)
-        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
-            first_bad.clamp_(max=steps - 1)  # the last step's update
-        if (bad := int(first_bad)) < steps:
+        bad = (~losses.isfinite()).nonzero().flatten().tolist()
+        if not torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all():
+            bad.append(steps - 1)  # the last step's update
+        if bad:
             raise Diverged(
-                f"the loss is not finite since epoch {epoch}, step {bad} of {steps}; "
+                f"the loss is not finite since epoch {epoch}, step {bad[0]} of {steps}; "
                 "try a lower learning rate; the last checkpoint is kept"
             )
         return {
             "epoch": epoch,
-            "loss": float(total) / steps,
+            "loss": losses.double().mean().item(),
             "lr": lr,
             "density": self.topology.density(),
             "turnover": self.topology.turnover(),

@@ -1,0 +1,238 @@
+"""Weights, gradients, momentum and masks in one buffer each, so that one pass over memory is a whole update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.optim import SGD, Optimizer
+
+_LAST = torch.channels_last
+_ALIGNED = 64  # elements: each weight begins on a boundary that wide loads like
+
+_active: Flat | None = None
+
+
+def active() -> Flat | None:
+    """The buffers that the present step runs on; None outside of such a step."""
+    return _active
+
+
+class Flat:
+    """The weights of an SGD optimizer, laid into one buffer; the parameters, their `.grad` and their momentum are
+    views of it, so that everybody else finds them as ever.
+
+    `masks` are those of the weights that have one; they, too, become views, which the caller puts in place of his own.
+    `low` is a narrower type that convolutions read the weights in, kept up to date by the update itself.
+    """
+
+    def __init__(self, optimizer: Optimizer, masks: Mapping[nn.Parameter, Tensor], low: torch.dtype | None) -> None:
+        if (why := self.obstacle(optimizer)) is not None:
+            raise ValueError(why)
+        self.optimizer = optimizer
+        (self.group,) = optimizer.param_groups
+        self.parameters: list[nn.Parameter] = [p for p in self.group["params"] if p.requires_grad]
+        starts, size = {}, 0
+        for parameter in self.parameters:
+            starts[parameter] = size
+            size += -(-parameter.numel() // _ALIGNED) * _ALIGNED
+        self._starts = starts
+        like = self.parameters[0]
+        self.weight, self.slope, self.velocity = (
+            torch.zeros(size, device=like.device, dtype=like.dtype) for _ in range(3)
+        )
+        self.exists = torch.ones(size, device=like.device, dtype=torch.bool)
+        self.low = None if low is None else torch.zeros(size, device=like.device, dtype=low)
+        self.masks = {parameter: self._view(self.exists, parameter).copy_(mask) for parameter, mask in masks.items()}
+        self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # of programs that have ended
+        self._written: set[nn.Parameter] = set()
+        self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]
+        self._held: list[Tensor] = []
+        self._beside = torch.cuda.Stream(like.device) if like.is_cuda else None
+        self._low_of: dict[nn.Parameter, Tensor] = {}
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.data = self._view(self.weight, parameter).copy_(parameter)
+                parameter.grad = self._view(self.slope, parameter)
+                state = optimizer.state[parameter]
+                velocity = self._view(self.velocity, parameter)
+                if (old := state.get("momentum_buffer")) is not None:
+                    velocity.copy_(old)
+                state["momentum_buffer"] = velocity
+                if self.low is not None:
+                    self._low_of[parameter] = self._view(self.low, parameter)
+        self.refresh()
+
+    @staticmethod
+    def obstacle(optimizer: Optimizer) -> str | None:
+        """Why this optimizer's weights cannot be laid out flat, or None."""
+        if type(optimizer) is not SGD or len(optimizer.param_groups) != 1:
+            return "only SGD with one group of parameters is fused"
+        group = optimizer.param_groups[0]
+        parameters = [p for p in group["params"] if p.requires_grad]
+        if group["dampening"] or group["maximize"] or isinstance(group["lr"], Tensor):
+            return "SGD with dampening, maximize or a learning rate in a tensor is not fused"
+        if len({(p.device, p.dtype) for p in parameters}) != 1:
+            return "the weights are not of one type on one device"
+        return None
+
+    def _view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
+        """The parameter's part of the buffer, laid out as the parameter is."""
+        return buffer.as_strided(parameter.shape, parameter.stride(), self._starts[parameter])
+
+    def refresh(self) -> None:
+        """Take up weights that somebody else changed."""
+        if self.low is not None:
+            self.low.copy_(self.weight)
+
+    def release(self) -> None:
+        """Give the parameters memory of their own again."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self.parameters:
+            parameter.data = parameter.data.clone(memory_format=torch.preserve_format)
+            parameter.grad = None
+            state = self.optimizer.state[parameter]
+            state["momentum_buffer"] = state["momentum_buffer"].clone(memory_format=torch.preserve_format)
+
+    @contextmanager
+    def step(self, model: nn.Module) -> Iterator[None]:
+        """What happens inside runs on these buffers: gradients start at zero, convolutions read the narrow weights and
+        leave their weights' gradients where they belong, on a stream of their own."""
+        global _active
+        self._written.clear()
+        with self.beside():
+            self.slope.zero_()
+        convolutions = [m for m in model.modules() if type(m) is nn.Conv2d and "forward" not in vars(m)]
+        _active = self
+        try:
+            for module in convolutions:
+                module.forward = partial(_convolve, module)  # type: ignore[method-assign]
+            yield
+        finally:
+            _active = None
+            for module in convolutions:
+                del module.forward
+            self.join()
+            self._held.clear()
+
+    @contextmanager
+    def beside(self, *uses: Tensor) -> Iterator[None]:
+        """Work that may go on beside what follows; what it uses is kept until the step has ended."""
+        if self._beside is None:
+            yield
+            return
+        self._held.extend(uses)
+        self._beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._beside):
+            yield
+
+    def join(self) -> None:
+        """Wait, on the device, for what goes on beside."""
+        if self._beside is not None:
+            torch.cuda.current_stream().wait_stream(self._beside)
+
+    def narrow(self, parameter: Tensor) -> Tensor:
+        """The weight as a convolution reads it."""
+        return self._low_of.get(parameter, parameter)  # type: ignore[call-overload]
+
+    def holds(self, tensor: object) -> bool:
+        return isinstance(tensor, nn.Parameter) and tensor in self._starts
+
+    def is_first(self, parameter: nn.Parameter) -> bool:
+        """Whether this is the parameter's first gradient in the step; those that follow are added."""
+        first = parameter not in self._written
+        self._written.add(parameter)
+        return first
+
+    @property
+    def idle(self) -> list[nn.Parameter]:
+        """The parameters that had no gradient in the last step, which an optimizer leaves as they are."""
+        return [parameter for parameter in self.parameters if parameter not in self._written]
+
+    def put(self, parameter: nn.Parameter, slope: Tensor) -> None:
+        """The parameter's gradient, or a part of it."""
+        assert parameter.grad is not None
+        if self.is_first(parameter):
+            parameter.grad.copy_(slope)
+        else:
+            parameter.grad.add_(slope)
+
+    @torch.no_grad()
+    def update(self, rate: float, idle: Sequence[nn.Parameter] = ()) -> None:
+        """SGD's step for all weights at once but the idle ones; outside the masks weight and momentum become zero."""
+        if idle:
+            mine = [tensor for p in idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
+            before = [tensor.clone() for tensor in mine]
+            self.update(rate)
+            for tensor, old in zip(mine, before, strict=True):
+                tensor.copy_(old)
+            self.refresh()
+            return
+        momentum, decay, nesterov = (self.group[key] for key in ("momentum", "weight_decay", "nesterov"))
+        if self.weight.is_cuda:
+            from moon.fast import kernels
+
+            size = self.weight.numel()
+            kernels.launch(
+                kernels.sgd, (-(-size // 2048),),
+                self.weight, self.slope, self.velocity, self.exists,
+                self.weight if self.low is None else self.low, size, rate, momentum, decay,
+                NESTEROV=nesterov, LOW=self.low is not None, BLOCK=2048, num_warps=8,
+            )  # fmt: skip
+            return
+        slope = self.slope.add(self.weight, alpha=decay)
+        self.velocity.mul_(momentum).add_(slope)
+        slope = slope.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
+        self.weight.sub_(slope, alpha=rate).masked_fill_(~self.exists, 0.0)
+        self.velocity.masked_fill_(~self.exists, 0.0)
+        self.refresh()
+
+
+def _convolve(module: nn.Conv2d, x: Tensor) -> Tensor:
+    """The forward pass of a convolution on flat buffers."""
+    flat = active()
+    if (
+        flat is None
+        or not flat.holds(module.weight)
+        or isinstance(module.padding, str)
+        or module.padding_mode != "zeros"
+    ):
+        return type(module).forward(module, x)
+    geometry = list(module.stride), list(module.padding), list(module.dilation)
+    out = _Convolution.apply(x, module.weight, flat, geometry, module.groups)
+    assert isinstance(out, Tensor)
+    return out if module.bias is None else out + module.bias.to(out.dtype).view(1, -1, 1, 1)
+
+
+class _Convolution(torch.autograd.Function):
+    """A convolution whose weight's gradient goes into the flat buffer, computed beside the rest of the backward pass:
+    nothing but the update waits for it. Channels are filled up with zeros to what matrix units take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, flat: Flat, geometry: tuple, groups: int) -> Tensor:
+        low = flat.narrow(weight)
+        x = x.to(low.dtype)
+        missing = -x.shape[1] % 8 if groups == 1 else 0
+        if missing:
+            x, low = (pad(tensor, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=_LAST) for tensor in (x, low))
+        ctx.save_for_backward(x, low)
+        ctx.inputs = x.shape[1] - missing
+        ctx.weight, ctx.flat, ctx.rest = weight, flat, (None, *geometry, False, [0, 0], groups)
+        return torch.ops.aten.convolution(x, low, *ctx.rest)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        x, low = ctx.saved_tensors
+        slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
+        back = partial(torch.ops.aten.convolution_backward, slope, x, low, *ctx.rest)
+        with flat.beside(slope, x):
+            flat.put(ctx.weight, back([False, True, False])[1][:, :inputs])
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None, None
+        return back([True, False, False])[0][:, : ctx.inputs], None, None, None, None

@@ -1,0 +1,196 @@
+"""Triton kernels: BatchNorm with ReLU in two passes each way, and the whole update of SGD in one.
+
+Images lie channels-last, so a map is a matrix of `rows` (images * height * width) by `columns` (channels). Sums over
+rows are taken in parts of `part` rows each; the last program of a column block to end adds the parts, always in the
+same order, so a sum does not depend on which one that was. It leaves the counter at zero for the next call.
+"""
+
+# pyright: reportArgumentType=false, reportIndexIssue=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *values: Any, **options: Any) -> None:
+    """Run so many programs of a kernel."""
+    kernel[grid](*values, **options)
+
+
+@triton.jit
+def _is_last(counter, parts):
+    """Whether all other programs of this column block have written their parts."""
+    tl.debug_barrier()
+    return tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1
+
+
+@triton.jit
+def _parts(of, parts, columns, at, PARTS: tl.constexpr):
+    """What all programs of this column block have written, (PARTS, COLUMNS), zero behind the last one."""
+    part = tl.arange(0, PARTS)
+    place = part[:, None] * columns + at[None, :]
+    return tl.load(of + place, mask=(part < parts)[:, None], other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
+def moments(
+    x, part_centre, part_square, counter, mean, inverse, running_mean, running_var, tracked,
+    rows, columns, part, epsilon, momentum,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Mean and 1 / deviation of each column, and the running statistics after it.
+
+    Sums of squares are those of differences from the part's own mean, merged after Chan et al. (1979).
+    """
+    at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    first = tl.program_id(0) * part
+    end = tl.minimum(first + part, rows)
+    # Each place of a tile has a mean and a sum of squares of its own: nothing is added across rows in the loop.
+    count = tl.zeros([ROWS, 1], tl.float32)
+    centre, square = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(first, end, ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        valid = row < end
+        value = tl.load(x + row.to(tl.int64) * columns + at[None, :], mask=valid, other=0.0).to(tl.float32)
+        count += tl.where(valid, 1.0, 0.0)
+        apart = tl.where(valid, value - centre, 0.0)
+        centre += apart * (1 / tl.maximum(count, 1.0))
+        square += apart * tl.where(valid, value - centre, 0.0)
+    own_centre = tl.sum(centre * count, 0) / (end - first).to(tl.float32)
+    apart = centre - own_centre[None, :]
+    parts = tl.num_programs(0)
+    tl.store(part_centre + tl.program_id(0) * columns + at, own_centre)
+    tl.store(part_square + tl.program_id(0) * columns + at, tl.sum(square + count * apart * apart, 0))
+    if _is_last(counter + tl.program_id(1), parts):
+        tl.store(counter + tl.program_id(1), 0)
+        index = tl.arange(0, PARTS)
+        share = tl.minimum(tl.maximum(rows - index * part, 0), part).to(tl.float32)[:, None]
+        centres = _parts(part_centre, parts, columns, at, PARTS)
+        squares = _parts(part_square, parts, columns, at, PARTS)
+        whole_centre = tl.sum(centres * share, 0) / rows
+        shift = centres - whole_centre[None, :]
+        whole_square = tl.sum(squares + share * shift * shift, 0)
+        variance = whole_square / rows
+        tl.store(mean + at, whole_centre)
+        tl.store(inverse + at, 1 / tl.sqrt(variance + epsilon))
+        old = tl.load(running_mean + at)
+        tl.store(running_mean + at, old + momentum * (whole_centre - old))
+        old = tl.load(running_var + at)
+        tl.store(running_var + at, old + momentum * (whole_square / (rows - 1) - old))
+        if tl.program_id(1) == 0:
+            tl.store(tracked, tl.load(tracked) + 1)
+
+
+@triton.jit
+def normalise(
+    x, residual, y, mean, inverse, weight, bias, rows, columns,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """y = (x - mean) * inverse * weight + bias, plus a residual, cut off at zero."""
+    at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    place = row[:, None].to(tl.int64) * columns + at[None, :]
+    valid = (row < rows)[:, None]
+    scale = tl.load(inverse + at) * tl.load(weight + at)
+    value = tl.load(x + place, mask=valid, other=0.0).to(tl.float32)
+    value = (value - tl.load(mean + at)[None, :]) * scale[None, :] + tl.load(bias + at)[None, :]
+    if RESIDUAL:
+        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.where(value > 0, value, 0.0)
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def slopes(
+    slope, x, y, passed, part_sum, part_product, counter, mean, inverse, weight, bias, weight_slope, bias_slope, sums,
+    rows, columns, part,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ADD: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The slopes of bias and weight: sums over rows of d and of d * (x - mean) * inverse, d the slope behind ReLU.
+
+    With a residual d is written to `passed`, because it is the residual's slope, too; without, ReLU's side is found
+    from x again.
+    """
+    at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    first = tl.program_id(0) * part
+    end = tl.minimum(first + part, rows)
+    centre, scale = tl.load(mean + at)[None, :], tl.load(inverse + at)
+    gain, offset = (scale * tl.load(weight + at))[None, :], tl.load(bias + at)[None, :]
+    plain, product = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(first, end, ROWS):
+        row = start + tl.arange(0, ROWS)
+        place = row[:, None].to(tl.int64) * columns + at[None, :]
+        valid = (row < end)[:, None]
+        d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
+        away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - centre
+        if RESIDUAL:
+            if RELU:
+                d = tl.where(tl.load(y + place, mask=valid, other=0.0) > 0, d, 0.0)
+            tl.store(passed + place, d.to(passed.dtype.element_ty), mask=valid)
+        elif RELU:
+            d = tl.where(away * gain + offset > 0, d, 0.0)
+        plain += d
+        product += d * away
+    parts = tl.num_programs(0)
+    tl.store(part_sum + tl.program_id(0) * columns + at, tl.sum(plain, 0))
+    tl.store(part_product + tl.program_id(0) * columns + at, tl.sum(product, 0) * scale)
+    if _is_last(counter + tl.program_id(1), parts):
+        tl.store(counter + tl.program_id(1), 0)
+        of_bias = tl.sum(_parts(part_sum, parts, columns, at, PARTS), 0)
+        of_weight = tl.sum(_parts(part_product, parts, columns, at, PARTS), 0)
+        tl.store(sums + at, of_bias / rows)
+        tl.store(sums + columns + at, of_weight / rows)
+        if ADD:
+            of_bias += tl.load(bias_slope + at)
+            of_weight += tl.load(weight_slope + at)
+        tl.store(bias_slope + at, of_bias)
+        tl.store(weight_slope + at, of_weight)
+
+
+@triton.jit
+def back(
+    slope, x, slope_of_x, mean, inverse, weight, bias, sums, rows, columns,
+    RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The slope of x: weight * inverse * (d - mean of d - z * mean of d * z), z = (x - mean) * inverse."""
+    at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    place = row[:, None].to(tl.int64) * columns + at[None, :]
+    valid = (row < rows)[:, None]
+    scale = tl.load(inverse + at)
+    gain = scale * tl.load(weight + at)
+    away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - tl.load(mean + at)[None, :]
+    d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
+    if RELU:
+        d = tl.where(away * gain[None, :] + tl.load(bias + at)[None, :] > 0, d, 0.0)
+    of_z = scale * tl.load(sums + columns + at)
+    value = gain[None, :] * (d - tl.load(sums + at)[None, :] - away * of_z[None, :])
+    tl.store(slope_of_x + place, value.to(slope_of_x.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def sgd(
+    weight, slope, velocity, exists, low, size, rate, momentum, decay,
+    NESTEROV: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """v <- momentum * v + (g + decay * w), w <- w - rate * v (or of Nesterov's g), both zero where nothing exists."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    valid = at < size
+    alive = tl.load(exists + at, mask=valid, other=0) != 0
+    w = tl.load(weight + at, mask=valid, other=0.0)
+    g = tl.load(slope + at, mask=valid, other=0.0) + decay * w
+    v = momentum * tl.load(velocity + at, mask=valid, other=0.0) + g
+    if NESTEROV:
+        g += momentum * v
+    else:
+        g = v
+    w = tl.where(alive, w - rate * g, 0.0)  # selecting, not multiplying, stops a NaN
+    tl.store(velocity + at, tl.where(alive, v, 0.0), mask=valid)
+    tl.store(weight + at, w, mask=valid)
+    if LOW:
+        tl.store(low + at, w.to(low.dtype.element_ty), mask=valid)

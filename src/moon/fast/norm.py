@@ -1,0 +1,121 @@
+"""BatchNorm, the sum with a residual and ReLU as one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from moon.fast.flat import Flat, active
+
+_COLUMNS = 64  # channels a program has
+_PROGRAMS = 256  # of a sum over all rows, about two for each processor of a large GPU
+
+
+def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """relu(norm(x) + residual)."""
+    return _normed(norm, x, residual, cut=True)
+
+
+def norm_only(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """norm(x)."""
+    return _normed(norm, x, None, cut=False)
+
+
+def _normed(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, cut: bool) -> Tensor:
+    flat = active()
+    if flat is not None and _fits(norm, x, residual, flat):
+        out = _Norm.apply(x, residual, norm.weight, norm, flat, cut)
+        assert isinstance(out, Tensor)
+        return out
+    out = norm(x) if residual is None else norm(x) + residual
+    return relu(out) if cut else out
+
+
+def _fits(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, flat: Flat) -> bool:
+    """Whether the kernels do the same as the module."""
+    last = torch.channels_last
+    return (
+        type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None and norm.running_mean is not None
+        and x.shape[1] % _COLUMNS == 0 and len(x) * x.shape[2] * x.shape[3] > 1
+        and x.is_contiguous(memory_format=last)
+        and (residual is None or (residual.dtype == x.dtype and residual.is_contiguous(memory_format=last)))
+        and flat.holds(norm.weight) and flat.holds(norm.bias) and _has_kernels(x)
+    )  # fmt: skip
+
+
+def _has_kernels(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+class _Norm(torch.autograd.Function):
+    """Two passes forward (moments, normalise), two back (slopes, back); statistics and sums are float32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, norm: nn.BatchNorm2d, flat: Flat, cut: bool
+    ) -> Tensor:
+        from moon.fast import kernels
+
+        rows, columns = x.numel() // x.shape[1], x.shape[1]
+        grid, part = _divided(rows, columns)
+        parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
+        mean, inverse = torch.empty(2, columns, device=x.device).unbind()
+        kernels.launch(
+            kernels.moments, grid,
+            x, *parts, flat.counter, mean, inverse, norm.running_mean, norm.running_var,
+            norm.num_batches_tracked, rows, columns, part, norm.eps, norm.momentum,
+            PARTS=_power_of_two(grid[0]), ROWS=64, COLUMNS=_COLUMNS, num_warps=8,
+        )  # fmt: skip
+        y = torch.empty_like(x)
+        with_residual = residual is not None
+        kernels.launch(
+            kernels.normalise, (-(-rows // 64), columns // _COLUMNS),
+            x, residual if with_residual else x, y, mean, inverse, norm.weight, norm.bias, rows, columns,
+            RELU=cut, RESIDUAL=with_residual, ROWS=64, COLUMNS=_COLUMNS, num_warps=4,
+        )  # fmt: skip
+        ctx.save_for_backward(x, mean, inverse, *([y] if with_residual else []))
+        ctx.norm, ctx.flat, ctx.cut, ctx.with_residual = norm, flat, cut, with_residual
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        from moon.fast import kernels
+
+        x, mean, inverse, *ys = ctx.saved_tensors
+        norm, flat, residual = ctx.norm, ctx.flat, ctx.with_residual
+        slope = slopes[0].to(x.dtype).contiguous(memory_format=torch.channels_last)
+        rows, columns = x.numel() // x.shape[1], x.shape[1]
+        grid, part = _divided(rows, columns)
+        parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
+        sums = torch.empty(2, columns, device=x.device)
+        passed = torch.empty_like(x) if residual else slope
+        first = flat.is_first(norm.weight) & flat.is_first(norm.bias)
+        kernels.launch(
+            kernels.slopes, grid,
+            slope, x, ys[0] if residual else x, passed, *parts, flat.counter, mean, inverse,
+            norm.weight, norm.bias, norm.weight.grad, norm.bias.grad, sums, rows, columns, part,
+            RELU=ctx.cut, RESIDUAL=residual, ADD=not first,
+            PARTS=_power_of_two(grid[0]), ROWS=64, COLUMNS=_COLUMNS, num_warps=8,
+        )  # fmt: skip
+        slope_of_x = torch.empty_like(x)
+        kernels.launch(
+            kernels.back, (-(-rows // 64), columns // _COLUMNS),
+            passed, x, slope_of_x, mean, inverse, norm.weight, norm.bias, sums, rows, columns,
+            RELU=ctx.cut and not residual, ROWS=64, COLUMNS=_COLUMNS, num_warps=4,
+        )  # fmt: skip
+        return slope_of_x, passed if residual else None, None, None, None, None
+
+
+def _divided(rows: int, columns: int) -> tuple[tuple[int, int], int]:
+    """How a sum over rows is divided: programs for rows and for columns, and rows a program."""
+    blocks = columns // _COLUMNS
+    part = -(-rows * blocks // _PROGRAMS)
+    part = -(-part // 64) * 64
+    return (-(-rows // part), blocks), part
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()
