@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -20,9 +21,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from moon.cli.arguments import device_of, seconds, whole
-from moon.cli.screen import tracked
+from moon.cli.screen import counted, tracked
 from moon.experiments.bench import Bench
 from moon.experiments.grid import Facts, Grid, Job, Processes, State, Workers
+from moon.experiments.mps import shared_gpus
 from moon.experiments.recipe import Recipe
 
 
@@ -46,7 +48,8 @@ def do(grid: Grid, arguments: argparse.Namespace) -> None:
     """Do what is missing, and say what is seen; `check_done` says what is not done after all."""
     if arguments.retry_failed:
         grid.forget_failures()
-    _run(grid, _workers(arguments))
+    with ExitStack() as stack:
+        _run(grid, _workers(arguments, stack))
 
 
 def check_done(grid: Grid) -> None:
@@ -82,7 +85,7 @@ def facts_of(root: Path) -> Callable[[Recipe], Facts]:
     return lambda recipe: facts(recipe.benchmark, recipe.outliers)
 
 
-def _workers(arguments: argparse.Namespace) -> Workers:
+def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
     if arguments.ray is not None:
         from moon.experiments.on_ray import RayWorkers
 
@@ -98,7 +101,12 @@ def _workers(arguments: argparse.Namespace) -> Workers:
         devices = [str(device)]
         places = arguments.jobs or os.cpu_count() or 1
     threads = arguments.threads or max(1, (os.cpu_count() or 1) // places)
-    return Processes(places, arguments.data, devices, threads, arguments.checkpoint_seconds)
+    environment = {}
+    if device.type == "cuda" and places > len(devices):
+        environment = stack.enter_context(shared_gpus())
+        how = "through MPS" if environment else "in turn, as there is no MPS"
+        print(f"{places} runs share {counted(len(devices), 'GPU')} {how}")
+    return Processes(places, arguments.data, devices, threads, arguments.checkpoint_seconds, environment)
 
 
 def _run(grid: Grid, workers: Workers) -> None:

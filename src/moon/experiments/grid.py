@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -188,9 +190,8 @@ class Grid:
                 if not open_jobs and not active:
                     return
                 time.sleep(poll)
-        except BaseException:
+        finally:
             workers.stop([handle for _, handle in active.values()])
-            raise
 
     def seconds_left(self, places: int) -> float | None:
         """By the time an epoch took so far, or None before the first one ended."""
@@ -212,45 +213,87 @@ def scored(folder: Path) -> tuple[list[str], dict[str, Any]]:
 
 
 @dataclass
+class _Process:
+    """A worker process; it takes one run after another."""
+
+    popen: subprocess.Popen[bytes]
+    device: str
+
+    def tell(self, folder: Path) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{folder}\n".encode())
+        self.popen.stdin.flush()
+
+    def answered(self) -> bool:
+        """Whether it has done what it was told; it may also have ended."""
+        assert self.popen.stdout is not None
+        return bool(select.select([self.popen.stdout], [], [], 0)[0]) and bool(os.read(self.popen.stdout.fileno(), 1))
+
+
+@dataclass
 class Processes:
-    """Runs as processes of this machine, each with its share of the cores; on GPUs in turn, also several on one."""
+    """Runs as processes of this machine, each with its share of the cores; on GPUs in turn, also several on one.
+
+    A process that has done its run takes the next one: libraries, data and compiled kernels are loaded once.
+    """
 
     places: int
     data: Path
     devices: list[str]
     threads: int
     checkpoint_seconds: float = 30.0
-    _next: int = 0
+    environment: dict[str, str] = field(default_factory=dict)  # of the processes, besides the present one
+    _idle: list[_Process] = field(default_factory=list)
+    _started: int = 0
 
-    def start(self, folder: Path) -> subprocess.Popen:
-        device = self.devices[self._next % len(self.devices)]
-        self._next += 1
-        command = [sys.executable, "-m", "moon.experiments.worker", str(folder), "--data", str(self.data)]
-        command += ["--device", device, "--checkpoint-seconds", str(self.checkpoint_seconds)]
+    def start(self, folder: Path) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            with suppress(BrokenPipeError):  # it has ended meanwhile
+                process.tell(folder)
+                return process
+        device = self.devices[self._started % len(self.devices)]
+        self._started += 1
+        command = [sys.executable, "-m", "moon.experiments.worker", "--data", str(self.data), "--device", device]
+        command += ["--checkpoint-seconds", str(self.checkpoint_seconds)]
         # A session of its own: Ctrl-C reaches the driver, which stops its workers in an orderly way.
         with (folder / "worker.log").open("ab") as log:
-            return subprocess.Popen(
+            popen = subprocess.Popen(
                 command,
-                stdout=log,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": str(self.threads)},
+                env=os.environ | self.environment | {"OMP_NUM_THREADS": str(self.threads)},
             )
+        process = _Process(popen, device)
+        process.tell(folder)
+        return process
 
-    def ended(self, handle: subprocess.Popen) -> str | None:
-        code = handle.poll()
+    def ended(self, handle: _Process) -> str | None:
+        if handle.answered():
+            self._idle.append(handle)
+            return ""
+        code = handle.popen.poll()
         if code is None:
             return None
         if code == 0:
             return ""
         return f"killed by signal {-code}" if code < 0 else f"worker ended with code {code}"
 
-    def stop(self, handles: list[subprocess.Popen]) -> None:
-        for handle in handles:
-            if handle.poll() is None:
-                handle.terminate()  # a run survives any end; Ctrl-C's own signal may be ignored in the background
-        for handle in handles:
+    def stop(self, handles: list[_Process]) -> None:
+        processes = [handle.popen for handle in [*handles, *self._idle]]
+        self._idle.clear()
+        for popen in processes:
+            if popen.poll() is None:
+                popen.terminate()  # a run survives any end; Ctrl-C's own signal may be ignored in the background
+        for popen in processes:
             try:
-                handle.wait(20)
+                popen.wait(20)
             except subprocess.TimeoutExpired:
-                handle.kill()
+                popen.kill()
+                popen.wait()
+            for pipe in (popen.stdin, popen.stdout):
+                assert pipe is not None
+                with suppress(BrokenPipeError):
+                    pipe.close()

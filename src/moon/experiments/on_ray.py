@@ -50,6 +50,8 @@ class RayWorkers:
         return ""
 
     def stop(self, handles: list[Any]) -> None:
+        if not handles:
+            return
         for handle in handles:
             self._ray.cancel(handle, force=False)
         self._ray.wait(handles, num_returns=len(handles), timeout=20)

@@ -140,8 +140,9 @@ def run(
 ) -> dict[str, Any]:
     """Train the recipe in its folder, or go on from its last checkpoint, and return the result.
 
-    A finished run is only read. `captured` is Training's. `on_start` sees the training before its first step. Of several processes (`ranks`) the
-    first one writes; the others train with it and return what they read of the result.
+    A finished run is only read. `captured` says whether steps must be, or None: where they can. `on_start` sees the
+    training before its first step. Of several processes (`ranks`) the first one writes; the others train with it and
+    return what they read of the result.
     """
     ranks = ranks or Ranks()
     if not ranks.is_first:

@@ -1,14 +1,18 @@
-"""Does one run of a grid, in a process of its own: `python -m moon.experiments.worker FOLDER`.
+"""Does runs of a grid, one after another, in a process of its own: `python -m moon.experiments.worker`.
 
-The folder has the recipe. Whether a failure is of the user's making is written into it (`failure.json`), so that no
-driver tries it again; any other end, a kill among them, is the machine's.
+It is told run folders on its standard input, a line each, and answers each with a line once it has done what can be
+done there. A folder has its recipe. Whether a failure is of the user's making is written into it (`failure.json`), so
+that no driver tries it again; any other end, a kill among them, is the machine's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from moon.data import DataError
@@ -23,12 +27,27 @@ JOB = "job"  # the name of a worker's lock
 LEFT = "todo.json"  # in a run's folder: what is to be done once it is trained
 USERS = (ValueError, DataError, Diverged, DamagedCheckpoint)  # running it again would fail again
 
+Open = Callable[[Path, str, str], Bench]
 
-def work(folder: Path, data: Path, device: str = "cpu", checkpoint_seconds: float = 30.0) -> None:
+
+def work(
+    folder: Path,
+    data: Path,
+    device: str = "cpu",
+    checkpoint_seconds: float = 30.0,
+    open_bench: Open = lambda data, name, outliers: Bench.open(data, name, outliers=outliers),
+) -> None:
     """Train the run, score it with the detectors that `todo.json` names, and say what went wrong."""
     try:
         with locked(folder, JOB):  # from the training to the scores
-            _work(folder, data, device, checkpoint_seconds)
+            recipe = Recipe.load(folder / "recipe.json")
+            bench = open_bench(data, recipe.benchmark, recipe.outliers)
+            run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds)
+            while asked := todo_of(folder):
+                if bench.unknown:  # without any there is nothing to score; once there is, the next driver asks again
+                    score_run(folder, bench, asked, device=device, skip_unfit=True)
+                if todo_of(folder) == asked:  # a driver may have asked for more meanwhile
+                    (folder / LEFT).unlink()
     except RunLocked:
         return  # another worker does it
     except USERS as error:
@@ -36,17 +55,6 @@ def work(folder: Path, data: Path, device: str = "cpu", checkpoint_seconds: floa
             raise
         write_json(folder / "failure.json", {"kind": type(error).__name__, "message": str(error)})
         print(error, file=sys.stderr)
-
-
-def _work(folder: Path, data: Path, device: str, checkpoint_seconds: float) -> None:
-    recipe = Recipe.load(folder / "recipe.json")
-    bench = Bench.open(data, recipe.benchmark, outliers=recipe.outliers)
-    run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds)
-    while asked := todo_of(folder):
-        if bench.unknown:  # without any there is nothing to score; once there is, the next driver asks again
-            score_run(folder, bench, asked, device=device, skip_unfit=True)
-        if todo_of(folder) == asked:  # a driver may have asked for more meanwhile
-            (folder / LEFT).unlink()
 
 
 def todo_of(folder: Path) -> list[str]:
@@ -59,12 +67,27 @@ def todo_of(folder: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="moon.experiments.worker", description=__doc__)
-    parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     arguments = parser.parse_args()
-    work(arguments.folder, arguments.data, arguments.device, arguments.checkpoint_seconds)
+    answers = os.dup(1)
+
+    @lru_cache(maxsize=1)
+    def open_bench(data: Path, name: str, outliers: str) -> Bench:
+        return Bench.open(data, name, outliers=outliers)
+
+    for line in sys.stdin:
+        folder = Path(line.rstrip("\n"))
+        with (folder / "worker.log").open("ab") as log:  # from here on what is said goes there
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        work(folder, arguments.data, arguments.device, arguments.checkpoint_seconds, open_bench)
+        sys.stdout.flush()
+        try:
+            os.write(answers, b"\n")
+        except BrokenPipeError:
+            return  # the driver is gone
 
 
 if __name__ == "__main__":

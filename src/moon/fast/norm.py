@@ -10,8 +10,11 @@ from torch.nn.functional import relu
 
 from moon.fast.flat import Flat, active
 
-_COLUMNS = 64  # channels a program has
-_PROGRAMS = 256  # of a sum over all rows, about two for each processor of a large GPU
+# Tiles and programs, of several tried on an H200.
+_COLUMNS = 32
+_PROGRAMS = 256  # of a sum over rows
+_SUM: dict[str, int] = {"ROWS": 128, "COLUMNS": _COLUMNS, "num_warps": 8}
+_MAP: dict[str, int] = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
 
 
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -39,7 +42,7 @@ def _fits(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, flat: Flat) 
     last = torch.channels_last
     return (
         type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None and norm.running_mean is not None
-        and x.shape[1] % _COLUMNS == 0 and len(x) * x.shape[2] * x.shape[3] > 1
+        and x.shape[1] % 64 == 0 and len(x) * x.shape[2] * x.shape[3] > 1
         and x.is_contiguous(memory_format=last)
         and (residual is None or (residual.dtype == x.dtype and residual.is_contiguous(memory_format=last)))
         and flat.holds(norm.weight) and flat.holds(norm.bias) and _has_kernels(x)
@@ -67,14 +70,14 @@ class _Norm(torch.autograd.Function):
             kernels.moments, grid,
             x, *parts, flat.counter, mean, inverse, norm.running_mean, norm.running_var,
             norm.num_batches_tracked, rows, columns, part, norm.eps, norm.momentum,
-            PARTS=_power_of_two(grid[0]), ROWS=64, COLUMNS=_COLUMNS, num_warps=8,
+            PARTS=_power_of_two(grid[0]), **_SUM,
         )  # fmt: skip
         y = torch.empty_like(x)
         with_residual = residual is not None
         kernels.launch(
-            kernels.normalise, (-(-rows // 64), columns // _COLUMNS),
+            kernels.normalise, (-(-rows // 64), columns // 64),
             x, residual if with_residual else x, y, mean, inverse, norm.weight, norm.bias, rows, columns,
-            RELU=cut, RESIDUAL=with_residual, ROWS=64, COLUMNS=_COLUMNS, num_warps=4,
+            RELU=cut, RESIDUAL=with_residual, **_MAP,
         )  # fmt: skip
         ctx.save_for_backward(x, mean, inverse, *([y] if with_residual else []))
         ctx.norm, ctx.flat, ctx.cut, ctx.with_residual = norm, flat, cut, with_residual
@@ -98,13 +101,13 @@ class _Norm(torch.autograd.Function):
             slope, x, ys[0] if residual else x, passed, *parts, flat.counter, mean, inverse,
             norm.weight, norm.bias, norm.weight.grad, norm.bias.grad, sums, rows, columns, part,
             RELU=ctx.cut, RESIDUAL=residual, ADD=not first,
-            PARTS=_power_of_two(grid[0]), ROWS=64, COLUMNS=_COLUMNS, num_warps=8,
+            PARTS=_power_of_two(grid[0]), **_SUM,
         )  # fmt: skip
         slope_of_x = torch.empty_like(x)
         kernels.launch(
-            kernels.back, (-(-rows // 64), columns // _COLUMNS),
+            kernels.back, (-(-rows // 64), columns // 64),
             passed, x, slope_of_x, mean, inverse, norm.weight, norm.bias, sums, rows, columns,
-            RELU=ctx.cut and not residual, ROWS=64, COLUMNS=_COLUMNS, num_warps=4,
+            RELU=ctx.cut and not residual, **_MAP,
         )  # fmt: skip
         return slope_of_x, passed if residual else None, None, None, None, None
 
