@@ -117,3 +117,32 @@ def test_known_inputs_after_temperature_scaling(bench, folder):
     assert result["known_scaled"]["accuracy"] == result["known"]["accuracy"]
     assert result["known_scaled"]["temperature"] != 1
     assert result["known_scaled"]["nll"] != result["known"]["nll"]
+
+
+def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(bench, folder, monkeypatch):
+    import moon.experiments.bench as module
+
+    shared = [name for name in DETECTORS if name not in ("odin", "openmax")]
+    expected, _ = score_run(folder, bench, shared, keep_evidence=True)
+    files = sorted(path.name for path in (folder / "evidence").iterdir())
+    sets = ["dtd", "fashionmnist", "fit-train", "fit-val", "known", "notmnist"]
+    assert files == [f"{name}.safetensors" for name in sets]
+    readings = []
+    original = module.read
+    monkeypatch.setattr(module, "read", lambda *a: readings.append(a) or original(*a))
+    assert score_run(folder, bench, shared)[0] == expected
+    assert not readings
+    (folder / "evidence" / "dtd.safetensors").write_bytes(b"cut")  # read anew
+    assert score_run(folder, bench, shared)[0] == expected
+    assert len(readings) == 1
+
+
+def test_evidence_of_another_model_or_other_images_is_not_used(bench, folder):
+    from safetensors.numpy import load_file, save_file
+
+    expected, _ = score_run(folder, bench, ["msp"], keep_evidence=True)
+    path = folder / "evidence" / "dtd.safetensors"
+    part = load_file(path)
+    for about in ({"model": "another"}, {"images": "others"}, {}):
+        save_file(part | {"logits": 0 * part["logits"]}, path, {"num_known": "10", "format": "1"} | about)
+        assert score_run(folder, bench, ["msp"])[0] == expected

@@ -12,15 +12,27 @@ def test_steps_are_timed_in_turns():
     pairs = [("cross-entropy", "rigl"), ("moon", "rigl"), ("outlier-exposure", "static")]
     rows = speed.time_steps(ROW, pairs, device=CPU, steps=1, rounds=2, batch_size=8)
     assert [(r["objective"], r["topology"]) for r in rows] == pairs
-    assert rows[0]["ratio"] == rows[0]["ratio_low"] == 1
-    assert all(r["milliseconds"] > 0 and r["ratio_low"] <= r["ratio"] <= r["ratio_high"] for r in rows)
+    assert all(set(r) == {"objective", "topology", "plain"} for r in rows)  # nothing is captured on a CPU
+    plain = [r["plain"] for r in rows]
+    assert plain[0]["ratio"] == plain[0]["ratio_low"] == 1
+    assert all(r["milliseconds"] > 0 and r["ratio_low"] <= r["ratio"] <= r["ratio_high"] for r in plain)
 
 
 def test_a_slower_objective_has_a_higher_ratio():
     rows = speed.time_steps(
         ROW, [("cross-entropy", "dense"), ("outlier-exposure", "dense")], device=CPU, steps=2, rounds=5, batch_size=32
     )
-    assert rows[1]["ratio"] > 1.5  # three times the images
+    assert rows[1]["plain"]["ratio"] > 1.5  # three times the images
+
+
+def test_a_limit_is_what_the_network_needs_at_the_rates_of_the_machine():
+    row = BENCHMARKS["cifar10"]
+    found = speed.limits(row, device=CPU, net=None, batch_size=128, precision="float32")
+    assert found["flops"] / 128 == pytest.approx(3.33e9, rel=0.01)  # ResNet-18, forward and back
+    maps = 5 * (64 * 32 * 32 + 128 * 16 * 16 + 256 * 8 * 8 + 512 * 4 * 4)  # by hand: five outputs a stage
+    assert found["traffic_bytes"] == speed.PASSES * 128 * maps * 4
+    assert found["matrix_milliseconds"] == pytest.approx(1000 * found["flops"] / found["matrix_flops_per_second"])
+    assert found["milliseconds"] > found["matrix_milliseconds"]
 
 
 def test_scores_are_timed_alone_and_together():

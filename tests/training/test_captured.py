@@ -155,13 +155,13 @@ def test_the_plain_loop_is_taken_with_a_line_that_says_why():
     lines = []
     made = training("cross-entropy")
     made.objective = Own()
-    made._begin(lines.append)
+    made.begin(lines.append)
     assert not lines  # on a CPU nobody expects it
     made.captured = True
     with pytest.raises(ValueError, match=r"cannot be captured: .*Own does not say"):
         made.run()
     made.captured, made.device = None, torch.device("cuda")
-    made._begin(lines.append)
+    made.begin(lines.append)
     assert len(lines) == 1
     assert "Own does not say" in lines[0]
     assert made._steps is None

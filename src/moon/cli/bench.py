@@ -23,7 +23,7 @@ examples:
   moon bench train                                       MOON and plain cross-entropy, ResNet-18
   moon bench train --objective all --topology rigl
   moon bench train --objective moon --topology all
-  moon bench train --captured                            on a GPU: what the device does
+  moon bench train --topology dense rigl --precision bfloat16
   moon bench score --queries 2000 --bank 2000
 """
 
@@ -38,9 +38,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--sparsity", type=float, help="(default: 0.95)")
     add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
     add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
-    add("--steps", type=whole, default=10, help="of each contender in a round (default: %(default)s)")
+    add("--steps", type=whole, help="of each contender in a round (default: 100 on a GPU, else 5)")
     add("--rounds", type=whole, default=8, help="(default: %(default)s)")
-    add("--captured", action="store_true", help="replay steps from a CUDA graph: the device's time without the host's")
+    add("--images", type=whole, default=50_000, help="of an epoch, to tell what 100 take (default: %(default)s)")
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
     add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
     add("--out", type=Path, metavar="FILE", help="write the figures as JSON too")
@@ -70,10 +70,13 @@ def _names(kind: str, given: list[str]) -> list[str]:
     return list(build.TABLES[kind]) if given == ["all"] else given
 
 
+_TEXTS = ("objective", "topology", "detector", "loop")
+
+
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("objective", "topology", "detector") else "right")
+        table.add_column(heading, no_wrap=True, justify="left" if heading in _TEXTS else "right")
     return table
 
 
@@ -81,31 +84,46 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
     topologies = _names("topology", arguments.topology)
     contenders = [(speed.BASE, topologies[0])]
     contenders += [(o, t) for t in topologies for o in _names("objective", arguments.objective)]
-    settings = {
-        "net": arguments.net,
-        "batch_size": arguments.batch_size,
-        "precision": arguments.precision,
-    }
+    arguments.steps = arguments.steps or (100 if device.type == "cuda" else 5)
+    settings = {"net": arguments.net, "batch_size": arguments.batch_size, "precision": arguments.precision}
     sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
     rows = speed.time_steps(
         row, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
-        captured=arguments.captured, track=tracked, **settings, **sparsity,
+        track=tracked, **settings, **sparsity,
     )  # fmt: skip
-    title = f"A training step of {arguments.net or row.net}, batch {arguments.batch_size}, on {hardware(device)}"
-    table = _table(title, "objective", "topology", "ms", "ratio", "middle half")
+    limits = speed.limits(row, device=device, **settings)
+    title = (
+        f"A training step of {arguments.net or row.net}, batch {arguments.batch_size}, {arguments.precision}, "
+        f"on {hardware(device)}"
+    )
+    steps = -(-arguments.images // arguments.batch_size)
+    table = _table(title, "objective", "topology", "loop", "ms", "ratio", "middle half", "100 epochs s")
     for r in rows:
-        middle = f"{r['ratio_low']:.3f}-{r['ratio_high']:.3f}"
-        table.add_row(r["objective"], r["topology"], f"{r['milliseconds']:.2f}", f"{r['ratio']:.3f}", middle)
+        for loop in ("plain", "captured"):
+            if loop in r:
+                own = r[loop]
+                own["seconds_of_100_epochs"] = own["milliseconds"] * steps / 10
+                middle = f"{own['ratio_low']:.3f}-{own['ratio_high']:.3f}"
+                table.add_row(
+                    r["objective"], r["topology"], loop, f"{own['milliseconds']:.2f}", f"{own['ratio']:.3f}", middle,
+                    f"{own['seconds_of_100_epochs']:.0f}",
+                )  # fmt: skip
+    table.add_section()
+    for name, key in (("products alone", "matrix_milliseconds"), ("and memory traffic", "milliseconds")):
+        table.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * steps / 10:.0f}")
     Console().print(table)
-    rounds, steps = counted(arguments.rounds, "round"), counted(arguments.steps, "step")
-    print(f"ratio: to the first line, median over {rounds} of {steps} in turn")
-    counts = {
-        "captured": arguments.captured,
-        "steps": arguments.steps,
-        "rounds": arguments.rounds,
-        "batch_size": arguments.batch_size,
-    }
-    return counts | {"precision": arguments.precision, "train": rows}
+    for r in rows:
+        if "plain_because" in r:
+            print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
+    print(
+        f"ratio: to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
+        f"{counted(arguments.steps, 'step')} in turn; 100 epochs are of {arguments.images:,} images.\n"
+        f"limit: {limits['flops'] / 1e9:.0f} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
+        f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here"
+    )
+    counts = {"steps": arguments.steps, "rounds": arguments.rounds, "images": arguments.images}
+    sizes = {"batch_size": arguments.batch_size, "precision": arguments.precision}
+    return counts | sizes | {"limits": limits, "train": rows}
 
 
 def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:

@@ -41,6 +41,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="SET",
         help="unknown sets to choose the detectors' options by; they are not scored (default: no search)",
     )
+    parser.add_argument(
+        "--keep-evidence",
+        action="store_true",
+        help="leave what the model says about each set in the run folder: scoring again needs no forward pass",
+    )
     add_data(parser)
     add_device(parser)
 
@@ -51,7 +56,14 @@ def act(arguments: argparse.Namespace) -> None:
     names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
     near, far = tuple(arguments.near), tuple(arguments.far)
     bench = Bench.open(arguments.data, recipe.benchmark, near, far, recipe.outliers, tuple(arguments.tune_on))
-    result, scores = score_run(arguments.run, bench, names, device=device_of(arguments.device), track=tracked)
+    result, scores = score_run(
+        arguments.run,
+        bench,
+        names,
+        device=device_of(arguments.device),
+        keep_evidence=arguments.keep_evidence,
+        track=tracked,
+    )
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import check_data, read_log
-from moon.experiments.score import read_scores, which_scored
+from moon.experiments.score import read_summary, which_scored
 from moon.experiments.worker import JOB, todo_of
 from moon.training import is_locked
 from moon.training.checkpoint import write_json
@@ -207,9 +207,9 @@ class Grid:
 
 def scored(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """The detectors that the run was scored with, or found not to fit, and what tells its images from others."""
-    if (found := read_scores(folder)) is None:
+    if (found := read_summary(folder)) is None:
         return [], {}
-    return [*found[0]["detectors"], *found[0]["left_out"]], which_scored(found[0])
+    return [*found["detectors"], *found["left_out"]], which_scored(found)
 
 
 @dataclass

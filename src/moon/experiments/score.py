@@ -3,6 +3,7 @@
 scores.json   metrics a detector and set, near and far means; what was left out, and the search of options if any
 scores.npz    the scores themselves, `<detector>/<set>`, for pictures and further statistics
 known.npz     of each known test input: label, prediction, confidence, p_unknown, first principal component
+evidence/     what the model says about each set, if it was asked to be kept
 examples.npz  a few images of each set that MSP, or else the first detector, ranked best and worst
 """
 
@@ -23,8 +24,9 @@ from moon.detect import DETECTORS, Detector, TemperatureScaling
 from moon.evidence import Evidence
 from moon.experiments import build
 from moon.experiments.bench import KNOWN, Bench, thumbnails
+from moon.experiments.readings import Readings
 from moon.experiments.recipe import Recipe
-from moon.experiments.run import check_data, known_metrics, load_model, p_unknown
+from moon.experiments.run import check_data, known_metrics, load_model, load_result, p_unknown
 from moon.experiments.search import search
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.training import locked
@@ -57,11 +59,13 @@ def score_run(
     *,
     device: torch.device | str = "cpu",
     skip_unfit: bool = False,
+    keep_evidence: bool = False,
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
     """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data.
 
-    With `skip_unfit` those that were named and do not fit are left out, too.
+    With `skip_unfit` those that were named and do not fit are left out, too. With `keep_evidence` what the model says
+    about each set stays in the folder, and the next scoring needs no forward pass.
 
     Where the bench has validation unknowns, options of detectors are chosen by them first, and the search is recorded.
     """
@@ -82,28 +86,23 @@ def score_run(
     chosen = {name: build.detector(name, bench.row) for name in (DETECTORS if detectors is None else detectors)}
     sets = {KNOWN: bench.known["test"], **bench.unknown}
 
-    seen: dict[str, Evidence] = {}  # one reading of each set serves every detector that changes no input
+    # One reading of each set serves every detector that changes no input.
+    seen = Readings(bench, model, load_result(folder)["model_sha256"], folder, keep_evidence)
 
     def evidence(detector: Detector, name: str, data: AnySet) -> Evidence:
         if detector.perturbs:
             return bench.read(model, data, detector.perturb)
-        if name not in seen:
-            seen[name] = bench.read(model, data)
-        return seen[name]
+        return seen.of(name, data)
 
     def fitted(detector: Detector) -> Detector:
         if detector.fits_on != "nothing":
             split = {"train": "train", "validation": "val"}[detector.fits_on]
-            key = f"fit/{split}"  # no set can be called so
-            if key not in seen:
-                seen[key] = bench.read(model, bench.known[split])
-            detector.fit(seen[key])
+            detector.fit(seen.of(f"fit/{split}", bench.known[split]))  # no set can be called so
         return detector
 
     for name in track(list(sets), "reading"):
-        seen[name] = bench.read(model, sets[name])
-    seen["fit/val"] = bench.read(model, bench.known["val"])
-    scaling = TemperatureScaling().fit(seen["fit/val"])
+        seen.of(name, sets[name])
+    scaling = TemperatureScaling().fit(seen.of("fit/val", bench.known["val"]))
     scores: Scores = {}
     left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
     searches: dict[str, Any] = {}

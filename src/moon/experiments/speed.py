@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -11,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from moon.data import Benchmark, DataSet
 from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.experiments import build
 from moon.experiments.bench import Bench
+from moon.sparse.cost import layer_costs, net_cost
 from moon.training import Training
 
 Track = Callable[[list, str], Iterable]
@@ -49,67 +52,107 @@ def time_steps(
     contenders: Sequence[tuple[str, str]],
     *,
     device: torch.device,
-    steps: int = 10,
+    steps: int = 100,
     rounds: int = 8,
-    captured: bool = False,
     track: Track = lambda items, _: items,
     **rest: Any,
 ) -> list[dict[str, Any]]:
-    """Milliseconds a step of each (objective, topology), in its last epoch, where every term is switched on.
+    """Milliseconds a step of each (objective, topology), in the plain loop and, on a GPU, captured.
 
-    In each round every contender takes so many steps in turn; a ratio is the median over rounds of the contender's time
-    by that of the first one in the same round, so that what the machine does besides hits both. With `captured` a step
-    is replayed from a CUDA graph: what the device has to do, whatever the host needs to ask for it.
+    A step is all of it: the batch is gathered and augmented, masks change when they are due, and the epoch is the
+    objective's last, where every term is switched on. In each round every contender takes so many steps in turn; a
+    ratio is the median over rounds of the contender's time by that of the first one in the same round and loop, so that
+    what the machine does besides hits both.
     """
-    if captured and device.type != "cuda":
-        raise ValueError(f"only a step on a CUDA device can be captured, not on {device}")
-    trainings: list[tuple[tuple[str, str], Training]] = []
+    walks: dict[tuple[str, str, str], Callable[[], object]] = {}
+    why: dict[tuple[str, str], str] = {}
     for objective, topology in contenders:
-        needs = "outliers" in build.pick(build.TABLES["objective"], objective, "objective").takes()
-        recipe = build.recipe(row, objective, topology=topology, outliers="noise" if needs else "", **rest)
-        data = noise(row, max(recipe.batch_size, 256))
-        strange = noise(row, 512, seed=1) if needs else None
-        trainings.append(((objective, topology), build.training(recipe, row, data, device, strange)))
-    times: dict[tuple[str, str], list[float]] = {name: [] for name, _ in trainings}
-    batch = {name: next(iter(training.batches.epoch(0))) for name, training in trainings}
-
-    walks: dict[tuple[str, str], Callable[[], object]] = {}
-    for name, training in trainings:
-        training.model.train()
-        walks[name] = partial(training.step, *batch[name], training.epochs - 1, 1e-3)
-        for _ in range(3):  # queues, buffers and libraries warm up
-            walks[name]()
-        if captured:
-            walks[name] = _captured(walks[name])
-
-    def walk(step: Callable[[], object]) -> None:
-        for _ in range(steps):
-            step()
-
+        for loop in ("plain", "captured") if device.type == "cuda" else ("plain",):
+            training = _training(row, objective, topology, steps, device, **rest)
+            training.captured = None if loop == "captured" else False
+            training.begin(lambda _: None)
+            if training.plain_because is not None:
+                why[objective, topology] = training.plain_because
+                continue
+            training.model.train()
+            walk = walks[objective, topology, loop] = partial(_walk, training)
+            walk()  # queues, buffers, graphs and libraries warm up
+    times: dict[tuple[str, str, str], list[float]] = {name: [] for name in walks}
     for _ in track(list(range(rounds)), "timing"):
-        for name, step in walks.items():
-            times[name].append(_seconds(partial(walk, step), device) / steps)
-    first = times[trainings[0][0]]
+        for name, walk in walks.items():
+            times[name].append(_seconds(walk, device) / steps)
     rows = []
-    for objective, topology in times:
-        own = times[objective, topology]
-        low, middle, high = np.quantile([a / b for a, b in zip(own, first, strict=True)], (0.25, 0.5, 0.75)).tolist()
-        row_of = {"objective": objective, "topology": topology, "milliseconds": 1000 * median(own)}
-        rows.append(row_of | {"ratio": middle, "ratio_low": low, "ratio_high": high})
+    for pair in contenders:
+        found: dict[str, Any] = {"objective": pair[0], "topology": pair[1]}
+        for loop in ("plain", "captured"):
+            own, first = times.get((*pair, loop)), times.get((*contenders[0], loop))
+            if own is not None and first is not None:
+                ratios = [a / b for a, b in zip(own, first, strict=True)]
+                low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
+                measured = {"milliseconds": 1000 * median(own), "ratio": middle, "ratio_low": low, "ratio_high": high}
+                found[loop] = measured
+        rows.append(found | ({"plain_because": why[pair]} if pair in why else {}))
     return rows
 
 
-def _captured(step: Callable[[], object]) -> Callable[[], object]:
-    """The step as a CUDA graph."""
-    graph = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # what is allocated at first use must not be part of the graph
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+def _training(row: Benchmark, objective: str, topology: str, steps: int, device: torch.device, **rest: Any) -> Training:
+    """One on noise, of so many batches an epoch."""
+    needs = "outliers" in build.pick(build.TABLES["objective"], objective, "objective").takes()
+    recipe = build.recipe(row, objective, topology=topology, outliers="noise" if needs else "", **rest)
+    strange = noise(row, 512, seed=1) if needs else None
+    return build.training(recipe, row, noise(row, steps * recipe.batch_size), device, strange)
+
+
+def _walk(training: Training) -> None:
+    """An epoch's steps."""
+    for x, y in training.batches.epoch(0):
+        training.take(x, y, training.epochs - 1, 1e-3)
+
+
+# Passes of a training step over the output of a convolution: it is written; BatchNorm reads it for its statistics and
+# again to write what the next layer reads; back, BatchNorm's sums and its result read it and the slope, and the result
+# is written; the convolution reads that twice and its input once, and writes the input's slope.
+PASSES = 14
+
+
+def limits(row: Benchmark, *, device: torch.device, net: str | None, batch_size: int, precision: str) -> dict[str, Any]:
+    """What a step cannot be faster than on this machine: the products of a dense network at the rate of a large matrix
+    product, and after them the traffic of its activations (`PASSES`) at the rate of a large copy, both measured now."""
+    recipe = build.recipe(row, "cross-entropy", net=net, topology="dense")
+    model = build.network(recipe, row, "cpu")
+    shape = row.channels, row.size, row.size
+    flops = batch_size * net_cost(layer_costs(model, shape, {})).dense_training()
+    dtype = getattr(torch, precision)
+    side = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    large = torch.zeros(2**28 if device.type == "cuda" else 2**24, device=device)
+    other = torch.empty_like(large)
+
+    def best(act: Callable[[], object]) -> float:
+        return min(_seconds(act, device) for _ in range(6))
+
+    rate = 2 * side**3 / best(lambda: torch.mm(a, b))
+    bandwidth = 2 * large.numel() * large.element_size() / best(lambda: other.copy_(large))
+    traffic = PASSES * batch_size * _activations(model, shape) * dtype.itemsize
+    return {
+        "flops": flops,
+        "traffic_bytes": traffic,
+        "matrix_flops_per_second": rate,
+        "bytes_per_second": bandwidth,
+        "matrix_milliseconds": 1000 * flops / rate,
+        "milliseconds": 1000 * (flops / rate + traffic / bandwidth),
+    }
+
+
+def _activations(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """Values that the convolutions of a network put out for one image."""
+    counts: list[int] = []
+    skeleton = deepcopy(model).to("meta").eval()
+    for module in skeleton.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda _, __, out: counts.append(out.numel()))
+    skeleton(torch.empty(1, *shape, device="meta"))
+    return sum(counts)
 
 
 def time_scores(

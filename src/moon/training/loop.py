@@ -98,7 +98,7 @@ class Training:
         progress bars, and only calling `loss()` waits for the device; `on_epoch` gets the record before the checkpoint
         is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why.
         """
-        self._begin(say)
+        self.begin(say)
         saved_at = time.monotonic()
         while self.next_epoch < self.epochs:
             started = time.monotonic()
@@ -133,8 +133,8 @@ class Training:
         """Whether the run's steps are captured; known once it runs."""
         return self._steps is not None
 
-    def _begin(self, say: Callable[[str], object]) -> None:
-        """Capture steps where that is possible, or say why it is not."""
+    def begin(self, say: Callable[[str], object]) -> None:
+        """Get ready to take steps: capture them where that is possible, or say why it is not."""
         wanted = self.device.type == "cuda" if self.captured is None else self.captured
         self.plain_because = obstacle(self) if wanted else None
         if self.plain_because is None:
@@ -144,8 +144,12 @@ class Training:
         else:
             say(f"steps are not captured, which is slower: {self.plain_because}")
 
+    def take(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
+        """One training step, captured where `begin` could; a captured step's loss is overwritten by the next."""
+        return self.step(x, y, epoch, lr, whole) if self._steps is None else self._steps.step(x, y, epoch, lr)
+
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
-        """One training step; the loss stays on the device, and nothing waits for it.
+        """One training step of the plain loop; the loss stays on the device, and nothing waits for it.
 
         Of several processes each takes its part of the batch, and all take the step of the whole; where the batch is
         this process's part already, `whole` is how many images all have.
@@ -200,7 +204,7 @@ class Training:
             lr = self.rate((epoch * steps + step) / (self.epochs * steps))
             # Batches that come divided say how large they are in all.
             whole = self.batches.sizes[step] if getattr(self.batches, "divided", False) else None
-            loss = self.step(x, y, epoch, lr, whole) if self._steps is None else self._steps.step(x, y, epoch, lr)
+            loss = self.take(x, y, epoch, lr, whole)
             losses[step] = loss
             if on_step is not None:
                 on_step(epoch, step, loss.item)
