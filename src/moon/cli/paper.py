@@ -41,7 +41,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="ID",
-        help="table1 ... table17, figure1 ... figure12, controls, flops, theory, all, mini",
+        help=f"table1 ... table17, figure1 ... figure12, {', '.join(paper_items.OURS)}, flops, theory, all, mini",
     )
     add("--mini", action="store_true", help="the reduced version, on the embedded images")
     add("--out", type=Path, help="folder of the runs (default: runs/paper, or runs/paper-mini)")
@@ -60,11 +60,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> None:
     words = arguments.what
     if "mini" in words:
-        words = ["all" if word == "mini" else word for word in words]
         arguments.mini = True
     if arguments.action != "list" and not words:
         raise ValueError(f"{arguments.action} needs the ID of a table or figure; moon paper list shows them")
-    extras = [word for word in words if word in EXTRAS] if "all" not in words else list(EXTRAS)
+    extras = list(EXTRAS) if {"all", "mini"} & {*words} else [word for word in words if word in EXTRAS]
     items = paper_items.choose(word for word in words if word not in EXTRAS)
     scale = _scale(arguments)
     folder = arguments.out or Path("runs/paper-mini" if arguments.mini else "runs/paper")

@@ -22,18 +22,25 @@ from moon.words import nearest
 
 EPOCHS = 100  # of the paper's runs; what it counts in epochs is a share of them
 SPARSITIES = (0.8, 0.9, 0.95, 0.99)
-KNOWN_METRICS = ("accuracy", "ece")  # of a run, whatever the unknown sets
+KNOWN_METRICS = ("accuracy", "ece", "ece_scaled")  # of a run, whatever the unknown sets
+FILL_METRICS = ("p_unknown_correct", "p_unknown_wrong", "p_unknown_unknown")  # mean p_{K+1}: whether the output fills
 # The sets under the names that the paper has for them; the others are called alike.
 PAPER_NAMES = {"cifar100-part": "cifar100", "dtd": "texture", "places": "places365"}
 
 _HEADINGS = {
-    "auroc": "AUROC %", "fpr95": "FPR-95 %", "aupr_in": "AUPR-in %", "ece": "ECE", "accuracy": "accuracy %",
+    "auroc": "AUROC %", "fpr95": "FPR-95 %", "aupr_in": "AUPR-in %", "ece": "ECE", "ece_scaled": "ECE scaled",
+    "accuracy": "accuracy %",
     "time_ratio": "time / RigL's", "moon": "MOON", "plain": "plain", "without-lm": "MOON w/o LM",
     "without-at-final": "MOON w/o AT (w_f throughout)", "without-at-initial": "MOON w/o AT (w_i throughout)",
-    "without-vt": "MOON w/o VT", "moon-logitnorm": "MOON on normalised logits", "rigl": "RigL", "set": "SET",
-    "control": "control (MOON's rates and vote)", "logitnorm": "LogitNorm", "vos": "VOS", "dac": "DAC", "cigl": "CigL",
+    "without-vt": "MOON w/o VT", "moon-logitnorm": "MOON normalised", "rigl": "RigL", "set": "SET",
+    "control": "control", "logitnorm": "LogitNorm", "vos": "VOS", "dac": "DAC", "cigl": "CigL",
+    "p_unknown_correct": "p_{K+1}, known and right", "p_unknown_wrong": "p_{K+1}, known and wrong",
+    "p_unknown_unknown": "p_{K+1}, unknown", "label-smoothing": "label smoothing", "eow-softmax": "EOW-Softmax",
+    "static": "static", "dense": "dense", "cigl-alone": "CigL without vote",
     "mixup": "Mixup", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "imagenet": "ImageNet",
 }  # fmt: skip
+
+VOTELESS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")  # rivals that do not vote
 
 # How the networks of the tables are trained: objective, its options, and what else differs from the objective's own.
 TRAININGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -46,7 +53,10 @@ TRAININGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "without-at-final": ("moon", {"schedule": "final"}, {}),
     "without-at-initial": ("moon", {"schedule": "initial"}, {}),
     "without-vt": ("moon", {}, {"vote_share": 0.0}),
-    **{name: (name, {}, {}) for name in ("logitnorm", "vos", "dac", "mixup", "cigl", "label-smoothing")},
+    **{name: (name, {}, {}) for name in (*VOTELESS, "cigl")},
+    # With MOON's learning rates and vote, as the control; and CigL, which votes, without.
+    **{f"{name}+vote": (name, {}, {"rates": "moon", "vote_share": 0.2}) for name in VOTELESS},
+    "cigl-alone": ("cigl", {}, {"rates": "plain", "vote_share": 0.0}),
 }
 
 
@@ -128,7 +138,8 @@ MINI = Scale(
 
 def called(word: str) -> str:
     """What a word of the tables is called where people read it."""
-    return _HEADINGS.get(word, word)
+    name, plus, more = word.partition("+")
+    return f"{_HEADINGS.get(name, name)} + {more}" if plus else _HEADINGS.get(word, word)
 
 
 def recipe(line: Line, scale: Scale, row: Benchmark, seed: int) -> Recipe:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from moon.experiments.paper import EXTRAS, SPARSITIES, Item, Line, entries, lines_of
+from moon.detect import DETECTORS
+from moon.experiments.paper import EXTRAS, FILL_METRICS, SPARSITIES, VOTELESS, Item, Line, entries, lines_of
 from moon.words import nearest
 
 
@@ -37,8 +38,34 @@ def _lines(
     )
 
 
+OURS = ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals", "mnist")
 _ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
 _BOTH = ("plain", "moon")
+_CONTROLLED = ("plain", "control", "moon", "moon-logitnorm")
+_MEANT = (
+    "control is the plain loss with MOON's learning rates and vote; normalised means MOON's loss on normalised logits."
+)
+_AGAINST = (("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"))
+
+
+def _summary(
+    data: str, topologies: Sequence[str], sparsities: Sequence[float], trainings: Sequence[str]
+) -> tuple[Line, ...]:
+    """What sums a network up: near and far of three detectors, and how good and honest it is on known inputs."""
+    place = [data], topologies, sparsities, trainings
+    return _lines(*place, ["msp", "ebo", "knn"]) + _lines(*place, [""], ["accuracy", "ece", "ece_scaled"])
+
+
+def _ours(
+    key: str,
+    title: str,
+    lines: tuple[Line, ...],
+    pairs: tuple[tuple[str, str], ...] = (),
+    columns: tuple[str, ...] = ("detector", "metric", "set"),
+    note: str = "",
+) -> Item:
+    """A table that the paper does not have, or not so."""
+    return Item(key, f"Ours: {title}", lines, columns, pairs, means_only=True, note=note)
 
 
 def _hexagon(number: int, sparsity: float) -> Item:
@@ -121,9 +148,32 @@ def _all_items() -> list[Item]:
         Item(
             "controls",
             "Ours: how much of MOON is its learning rate and vote, and MOON on normalised logits",
-            _lines(["cifar10"], ["rigl"], SPARSITIES, ("plain", "control", "moon", "moon-logitnorm")),
-            pairs=(("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain")),
+            _lines(["cifar10"], ["rigl"], SPARSITIES, _CONTROLLED),
+            pairs=_AGAINST,
+            note=_MEANT,
         ),
+        _ours("summary", "MOON and its control in short",
+              _summary("cifar10", ["rigl"], SPARSITIES, _CONTROLLED), _AGAINST, note=_MEANT),
+        _ours("detectors", "every detector on RigL 95%: AUROC",
+              _lines(["cifar10"], ["rigl"], [0.95], _CONTROLLED, list(DETECTORS)), columns=("training", "set"),
+              note=_MEANT),
+        _ours("fill", "does the extra output fill?",
+              _lines(["cifar10"], ["rigl"], SPARSITIES, ("moon", "moon-logitnorm"), [""], FILL_METRICS)),
+        _ours("topologies", "dense, static and SET beside RigL",
+              _summary("cifar10", ["dense"], (), _BOTH) + _summary("cifar10", ["static"], [0.95], _BOTH)
+              + _summary("cifar10", ["set", "rigl"], SPARSITIES, _BOTH), (("moon", "plain"),)),
+        _ours("ablations", "MOON's parts and parameters, RigL 95%",
+              _summary("cifar10", ["rigl"], [0.95], (
+                  "moon", *_ABLATIONS, *(f"w_f={w}" for w in (0.1, 0.5, 2, 4)), *(f"T_e={t}" for t in (1, 2, 3)),
+                  *(f"votes={v}" for v in (2, 5, 10)))),
+              note="MOON is w_f = 1, T_e = 5, 20 votes."),
+        _ours("rivals", "training-time rivals with and without a vote, RigL 95%",
+              _summary("cifar10", ["rigl"], [0.95], (
+                  *_CONTROLLED, *(f"{name}{vote}" for name in VOTELESS for vote in ("", "+vote")),
+                  "cigl-alone", "cigl")),
+              tuple(("moon", name) for name in ("control", "logitnorm+vote", "cigl")), note=_MEANT),
+        _ours("mnist", "MNIST, dense and RigL 95%",
+              _summary("mnist", ["dense", "rigl"], [0.95], _BOTH), (("moon", "plain"),)),
     ]  # fmt: skip
 
 
@@ -134,15 +184,17 @@ def items() -> dict[str, Item]:
 
 
 def choose(words: Iterable[str]) -> list[Item]:
-    """The items of these keys; `all` is every one."""
+    """The items of these keys; `all` is every one, `mini` the paper's own and the control."""
     chosen: dict[str, Item] = {}
     for word in words:
         if word == "all":
             chosen |= items()
+        elif word == "mini":
+            chosen |= {key: item for key, item in items().items() if key not in OURS or key == "controls"}
         elif word in items():
             chosen[word] = items()[word]
         else:
-            known = f"table1 to table17, figure1 to figure12, controls, {', '.join(EXTRAS)}, all, mini"
+            known = f"table1 to table17, figure1 to figure12, {', '.join(OURS)}, {', '.join(EXTRAS)}, all, mini"
             raise ValueError(
                 f"the paper has no '{word}'{nearest(word, [*items(), *EXTRAS, 'all', 'mini'])}; known: {known}"
             )

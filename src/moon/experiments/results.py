@@ -10,7 +10,7 @@ from typing import Any
 
 from moon.data import Benchmark
 from moon.experiments.grid import is_done
-from moon.experiments.paper import KNOWN_METRICS, Line, Scale, called, recipe
+from moon.experiments.paper import FILL_METRICS, KNOWN_METRICS, Line, Scale, called, recipe
 from moon.experiments.run import load_result
 from moon.experiments.score import read_summary, which_scored
 
@@ -74,8 +74,13 @@ class Runs:
             return None
         if line.metric == "time_ratio":
             return self._time_ratio(line, seed)
+        if line.metric == "ece_scaled":
+            return found["known_scaled"]["ece"]
         if line.metric in KNOWN_METRICS:
             return found["known"][line.metric] * (1 if line.metric == "ece" else 100)
+        if line.metric in FILL_METRICS:
+            values = [by_set[line.metric] for by_set in found["p_unknown"].values()]
+            return None if None in values or not values else mean(values)  # None: no prediction was wrong
         if line.detector in found["search"]:  # its options were chosen for this run; the paper's were not
             return None
         cells = found["detectors"].get(line.detector, {}).get("sets", {})

@@ -17,12 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from moon.data import BENCHMARKS, Benchmark, benchmark
-from moon.experiments.paper import EPOCHS, PAPER_NAMES, Item, Line, Scale, called, published
+from moon.experiments.paper import EPOCHS, FILL_METRICS, PAPER_NAMES, Item, Line, Scale, called, published
 from moon.experiments.results import Runs
 from moon.experiments.tables import which_images
 from moon.metrics import holm, interval, paired_test, verdict
 
-LOWER_IS_BETTER = ("fpr95", "ece", "time_ratio")
+LOWER_IS_BETTER = ("fpr95", "ece", "ece_scaled", "time_ratio")
+_FOUR_DIGITS = ("ece", "ece_scaled", *FILL_METRICS)
 _MARKS = {"better": "▲", "worse": "▼", "no evidence": ""}
 
 
@@ -37,7 +38,7 @@ class Number:
 
     @property
     def digits(self) -> int:
-        return {"ece": 4, "time_ratio": 3}.get(self.line.metric, 2)
+        return 4 if self.line.metric in _FOUR_DIGITS else 3 if self.line.metric == "time_ratio" else 2
 
     def text(self) -> str:
         """'88.17 ± 0.20', or '-' where nothing was run."""

@@ -23,6 +23,17 @@ def active() -> Flat | None:
     return _active
 
 
+@contextmanager
+def plain() -> Iterator[None]:
+    """What happens inside does not run on the buffers: for gradients of anything but the weights."""
+    global _active
+    before, _active = _active, None
+    try:
+        yield
+    finally:
+        _active = before
+
+
 class Flat:
     """The weights of an SGD optimizer, laid into one buffer; the parameters, their `.grad` and their momentum are
     views of it, so that everybody else finds them as ever.

@@ -57,6 +57,12 @@ class Objective(nn.Module, ABC):
         """The loss of one batch, a scalar."""
         return reduce(add, self.terms(model, x, y, epoch=epoch).values())
 
+    def prepare(self, model: nn.Module, x: Tensor, epoch: int) -> None:
+        """Make what the first step of a phase makes, if it is not there; called before such a step is captured."""
+        for child in self.children():
+            if isinstance(child, Objective):
+                child.prepare(model, x, epoch)
+
     def phase(self, epoch: int) -> Hashable:
         """What the host decides by the epoch: a step captured in one phase is not replayed in another."""
         return tuple(child.phase(epoch) for child in self.children() if isinstance(child, Objective))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Objective, Terms, View, check_open, widened
+from moon.fast import plain
+from moon.objectives.base import Objective, Terms, View, check_open, has_come, widened
 
 _CONVOLUTION = nn.modules.conv._ConvNd
 
@@ -25,7 +26,6 @@ class EowSoftmax(Objective):
     """
 
     extra_logits = 1
-    capturable = False  # its samples begin in the middle of the run, with hooks and a buffer made then
     replay: Tensor
 
     def __init__(
@@ -56,13 +56,22 @@ class EowSoftmax(Objective):
         check_open(model, self)
         stage = _stage(model, self.layer)  # refused in the first step, not when the samples begin
         terms = {"cross_entropy": cross_entropy(widened(model(x)), y)}
-        started = epoch >= self.start
+        started = has_come(epoch, self.start)
         if started is not False:  # a tensor on the device is not asked
             with _tail(model, stage, x) as (logits_of, like):
-                samples = self.sample(logits_of, like, len(x))
+                with plain():  # the slopes of samples, not of weights
+                    samples = self.sample(logits_of, like, len(x))
                 unknown = widened(logits_of(samples)).log_softmax(1)[:, -1]
                 terms["samples"] = -self.weight * started * unknown.mean()
         return terms
+
+    def phase(self, epoch: int) -> bool:
+        return epoch >= self.start
+
+    def prepare(self, model: nn.Module, x: Tensor, epoch: int) -> None:
+        if epoch >= self.start and self.replay.numel() == 0:
+            with _tail(model, _stage(model, self.layer), x) as (_, like):
+                self.replay = _fresh(like, self.chains, like.shape[1:])
 
     @torch.no_grad()
     def sample(self, logits_of: Callable[[Tensor], Tensor], like: Tensor, count: int) -> Tensor:

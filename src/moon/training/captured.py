@@ -84,6 +84,7 @@ class CapturedSteps:
             key = x.shape, self.training.objective.phase(epoch)
             captured = self._captured.get(key)
             if captured is None:
+                self.training.objective.prepare(self.training.model, x, epoch)
                 captured = self._captured[key] = self._capture(x, y)
             captured.x.copy_(x)
             captured.y.copy_(y)
