@@ -285,3 +285,17 @@ def test_a_result_has_its_flops(data_root, tmp_path):
     assert rigl["training"] == pytest.approx(256 * (0.7 * amortised + 0.3 * 3 * f))
     assert sum(rigl["layers"].values()) == pytest.approx(f)
     assert found["gmp"]["training"] is None  # its density changes
+
+
+def test_a_run_says_whether_its_bits_follow_from_the_recipe(bench, tmp_path):
+    import torch
+
+    recipe = build.recipe(bench.row, "cross-entropy", epochs=1, net="lenet-norm")
+    try:
+        for exact in (False, True):
+            result = run(recipe, tmp_path / str(exact), bench, say=lambda _: None, exact=exact)
+            assert result["exact"] is exact
+            assert torch.backends.cudnn.deterministic is exact
+            assert torch.backends.cudnn.benchmark is not exact
+    finally:
+        torch.backends.cudnn.deterministic = torch.backends.cudnn.benchmark = False

@@ -19,6 +19,14 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_inexact(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--inexact",
+        action="store_true",
+        help="on a GPU: the fastest kernels, whose sums have no fixed order; the last bits differ from run to run",
+    )
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
 

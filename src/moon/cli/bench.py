@@ -11,11 +11,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from moon.cli.arguments import add_device, device_of, whole
+from moon.cli.arguments import add_device, add_inexact, device_of, whole
 from moon.cli.screen import counted, tracked
 from moon.data import BENCHMARKS, Benchmark
 from moon.experiments import build, speed
-from moon.experiments.run import hardware, software
+from moon.experiments.run import hardware, set_exact, software
 from moon.training.checkpoint import write_json
 
 EXAMPLES = """
@@ -44,6 +44,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
     add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
     add("--out", type=Path, metavar="FILE", help="write the figures as JSON too")
+    add_inexact(parser)
     add_device(parser)
 
 
@@ -53,6 +54,7 @@ def act(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)  # refused before anything is measured
     device = device_of(arguments.device)
+    set_exact(not arguments.inexact)
     row = build.pick(BENCHMARKS, arguments.benchmark, "benchmark")
     result = _train(arguments, row, device) if arguments.what == "train" else _score(arguments, row, device)
     if arguments.out is not None:
@@ -61,6 +63,7 @@ def act(arguments: argparse.Namespace) -> None:
             "hardware": hardware(device),
             "software": software(),
             "net": arguments.net or row.net,
+            "exact": not arguments.inexact,
         }
         write_json(arguments.out, about | result)
         print(f"written: {arguments.out}")

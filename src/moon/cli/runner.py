@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from moon.cli.arguments import device_of, seconds, whole
+from moon.cli.arguments import add_inexact, device_of, seconds, whole
 from moon.cli.screen import counted, tracked
 from moon.experiments.bench import Bench
 from moon.experiments.grid import Facts, Grid, Job, Processes, State, Workers
@@ -37,6 +37,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     add("--device", help="cpu, cuda or cuda:1, ... (default: all GPUs, else cpu)")
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help="on Ray: local (default), auto, or an address")
     add("--gpus", type=float, default=0.0, help="of each run on Ray; a fraction shares one (default: %(default)s)")
+    add_inexact(parser)
     add("--retries", type=int, default=3, help="of a run that the machine failed (default: %(default)s)")
     add("--retry-failed", action="store_true", help="try again what failed by its own settings or data")
     add(
@@ -90,7 +91,12 @@ def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
         from moon.experiments.on_ray import RayWorkers
 
         return RayWorkers(
-            arguments.ray, arguments.data, arguments.threads or 1, arguments.gpus, arguments.checkpoint_seconds
+            arguments.ray,
+            arguments.data,
+            arguments.threads or 1,
+            arguments.gpus,
+            arguments.checkpoint_seconds,
+            not arguments.inexact,
         )
     device = device_of(arguments.device)
     if device.type == "cuda":
@@ -106,7 +112,8 @@ def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
         environment = stack.enter_context(shared_gpus())
         how = "through MPS" if environment else "in turn, as there is no MPS"
         print(f"{places} runs share {counted(len(devices), 'GPU')} {how}")
-    return Processes(places, arguments.data, devices, threads, arguments.checkpoint_seconds, environment)
+    exact = not arguments.inexact
+    return Processes(places, arguments.data, devices, threads, arguments.checkpoint_seconds, exact, environment)
 
 
 def _run(grid: Grid, workers: Workers) -> None:

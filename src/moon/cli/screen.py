@@ -43,10 +43,11 @@ def train_on_screen(
     checkpoint_seconds: float = 30.0,
     ranks: Ranks | None = None,
     plain: bool = False,
+    exact: bool = True,
 ) -> dict[str, Any]:
     """`run` with a progress bar; of several processes only the first one shows it."""
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
-    settings["captured"] = False if plain else None
+    settings |= {"captured": False if plain else None, "exact": exact}
     if ranks is not None and not ranks.is_first:
         return run(recipe, folder, bench, **settings)
     with _progress(recipe) as callbacks:

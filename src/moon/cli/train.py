@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moon.cli.arguments import add_data, add_device, device_of, local_device, seconds, whole
+from moon.cli.arguments import add_data, add_device, add_inexact, device_of, local_device, seconds, whole
 from moon.cli.screen import counted, train_on_screen
 from moon.data import BENCHMARKS, benchmark
 from moon.experiments import build
@@ -55,6 +55,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
     )
     add("--plain", action="store_true", help="on a GPU: the plain loop, where steps would be replayed from CUDA graphs")
+    add_inexact(parser)
     add_data(parser)
     add_device(parser)
 
@@ -86,7 +87,9 @@ def act(arguments: argparse.Namespace) -> None:
     ranks = Ranks.join(device)
     folder = arguments.out or Path("runs", recipe.name)
     bench = Bench.open(arguments.data, arguments.benchmark, outliers=arguments.outliers)
-    result = train_on_screen(recipe, folder, bench, device, arguments.checkpoint_seconds, ranks, arguments.plain)
+    result = train_on_screen(
+        recipe, folder, bench, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact
+    )
     if not ranks.is_first:
         return
     known = result["known"]

@@ -242,6 +242,7 @@ class Processes:
     devices: list[str]
     threads: int
     checkpoint_seconds: float = 30.0
+    exact: bool = True
     environment: dict[str, str] = field(default_factory=dict)  # of the processes, besides the present one
     _idle: list[_Process] = field(default_factory=list)
     _started: int = 0
@@ -255,7 +256,7 @@ class Processes:
         device = self.devices[self._started % len(self.devices)]
         self._started += 1
         command = [sys.executable, "-m", "moon.experiments.worker", "--data", str(self.data), "--device", device]
-        command += ["--checkpoint-seconds", str(self.checkpoint_seconds)]
+        command += ["--checkpoint-seconds", str(self.checkpoint_seconds), *["--inexact"] * (not self.exact)]
         # A session of its own: Ctrl-C reaches the driver, which stops its workers in an orderly way.
         with (folder / "worker.log").open("ab") as log:
             popen = subprocess.Popen(

@@ -17,7 +17,13 @@ class RayWorkers:
     places = 10**6  # the cluster knows how many it has room for
 
     def __init__(
-        self, address: str, data: Path, cpus: float = 1.0, gpus: float = 0.0, checkpoint_seconds: float = 30.0
+        self,
+        address: str,
+        data: Path,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        checkpoint_seconds: float = 30.0,
+        exact: bool = True,
     ) -> None:
         try:
             import ray
@@ -33,7 +39,7 @@ class RayWorkers:
             except (ConnectionError, RuntimeError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise ValueError(f"no Ray cluster at '{address}' ({first}); start one with: ray start --head") from None
-        self._settings = str(data.resolve()), max(1, int(cpus)), checkpoint_seconds
+        self._settings = str(data.resolve()), max(1, int(cpus)), checkpoint_seconds, exact
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_task)
 
     def start(self, folder: Path) -> Any:
@@ -57,7 +63,7 @@ class RayWorkers:
         self._ray.wait(handles, num_returns=len(handles), timeout=20)
 
 
-def _task(folder: str, data: str, threads: int, checkpoint_seconds: float) -> None:
+def _task(folder: str, data: str, threads: int, checkpoint_seconds: float, exact: bool) -> None:
     """What a Ray worker does."""
     import ray
     import torch
@@ -65,4 +71,4 @@ def _task(folder: str, data: str, threads: int, checkpoint_seconds: float) -> No
     from moon.experiments.worker import work
 
     torch.set_num_threads(threads)
-    work(Path(folder), Path(data), "cuda" if ray.get_gpu_ids() else "cpu", checkpoint_seconds)
+    work(Path(folder), Path(data), "cuda" if ray.get_gpu_ids() else "cpu", checkpoint_seconds, exact)

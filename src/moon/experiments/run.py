@@ -137,12 +137,14 @@ def run(
     on_start: Callable[[Training], object] | None = None,
     ranks: Ranks | None = None,
     captured: bool | None = None,
+    exact: bool = True,
 ) -> dict[str, Any]:
     """Train the recipe in its folder, or go on from its last checkpoint, and return the result.
 
-    A finished run is only read. `captured` says whether steps must be, or None: where they can. `on_start` sees the
-    training before its first step. Of several processes (`ranks`) the first one writes; the others train with it and
-    return what they read of the result.
+    A finished run is only read. `captured` says whether steps must be, or None: where they can. Of an `exact` run every
+    bit follows from the recipe, on a GPU too; otherwise it takes the fastest kernels, whose sums have no fixed order.
+    `on_start` sees the training before its first step. Of several processes (`ranks`) the first one writes; the others
+    train with it and return what they read of the result.
     """
     ranks = ranks or Ranks()
     if not ranks.is_first:
@@ -153,7 +155,7 @@ def run(
             ranks.wait()
             _claim(folder, recipe, bench)
             return load_result(folder)
-        torch.backends.cudnn.deterministic = True  # a resumed run is bit-identical on a GPU too
+        set_exact(exact)
         # Refuses before it is written.
         training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers, ranks)
         training.captured = captured
@@ -191,6 +193,7 @@ def run(
             "turnover": training.topology.turnover(),
             "flops": flops(model, recipe, bench, training),
             "loop": "captured" if training.is_captured else "plain",
+            "exact": exact,
             "voters": 0 if training.vote is None else training.vote.voters,
             "seconds": round(sum(line["seconds"] for line in read_log(folder)) + training.election_seconds, 2),
             "images": {split: len(data.labels) for split, data in bench.known.items()},
@@ -219,9 +222,15 @@ def flops(model: nn.Module, recipe: Recipe, bench: Bench, training: Training) ->
     }
 
 
+def set_exact(exact: bool) -> None:
+    """Whether every sum on a GPU is taken in a fixed order, or by the kernel that is found to be the fastest."""
+    torch.backends.cudnn.deterministic = exact
+    torch.backends.cudnn.benchmark = not exact
+
+
 def _follow(recipe: Recipe, folder: Path, bench: Bench, ranks: Ranks, device: torch.device | str) -> dict[str, Any]:
     """The part of a process that does not write: train from the same checkpoint as the first one."""
-    torch.backends.cudnn.deterministic = True
+    set_exact(True)
     training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers, ranks)
     ranks.wait()
     if not (folder / "result.json").exists():

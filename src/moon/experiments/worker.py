@@ -35,6 +35,7 @@ def work(
     data: Path,
     device: str = "cpu",
     checkpoint_seconds: float = 30.0,
+    exact: bool = True,
     open_bench: Open = lambda data, name, outliers: Bench.open(data, name, outliers=outliers),
 ) -> None:
     """Train the run, score it with the detectors that `todo.json` names, and say what went wrong."""
@@ -42,7 +43,7 @@ def work(
         with locked(folder, JOB):  # from the training to the scores
             recipe = Recipe.load(folder / "recipe.json")
             bench = open_bench(data, recipe.benchmark, recipe.outliers)
-            run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds)
+            run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds, exact=exact)
             while asked := todo_of(folder):
                 if bench.unknown:  # without any there is nothing to score; once there is, the next driver asks again
                     score_run(folder, bench, asked, device=device, skip_unfit=True)
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
+    parser.add_argument("--inexact", action="store_true")
     arguments = parser.parse_args()
     answers = os.dup(1)
 
@@ -82,7 +84,8 @@ def main() -> None:
         with (folder / "worker.log").open("ab") as log:  # from here on what is said goes there
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        work(folder, arguments.data, arguments.device, arguments.checkpoint_seconds, open_bench)
+        how = arguments.device, arguments.checkpoint_seconds, not arguments.inexact
+        work(folder, arguments.data, *how, open_bench)
         sys.stdout.flush()
         try:
             os.write(answers, b"\n")
