@@ -12,6 +12,7 @@ import pytest
 
 from moon import cli
 from moon.cli import data, train
+from moon.data import load
 from moon.training import locked
 
 
@@ -289,6 +290,26 @@ def test_bench_prints_and_writes(moon, tmp_path):
     assert json.loads((tmp_path / "bench.json").read_text())["score"]["ratio"] > 1
     fails(moon("bench", "train", "--objective", "mooon"), 2, "did you mean 'moon'")
     fails(moon("bench", "train", "--benchmark", "cifar"), 2, "unknown benchmark 'cifar', did you mean")
+
+
+def test_images_are_held_out_of_the_training_set(moon, data_root):
+    code, out, _ = moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")
+    assert code == 0
+    assert "mnist-held/train.npz" in out
+    whole, rest, held = (
+        load(data_root, "mnist", "train"),
+        *(load(data_root, "mnist-held", s) for s in ("train", "test")),
+    )
+    images = [{image.tobytes() for image in part.images} for part in (whole, rest, held)]
+    assert images[0] == images[1] | images[2]
+    assert not images[1] & images[2]
+    assert len(held.labels) == pytest.approx(0.2 * len(whole.labels), rel=0.1)
+    assert set(held.labels) == set(whole.labels)
+    assert "is there already" in moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")[1]
+    fails(moon("data", "hold-out", "mnist", "--name", "mnist-held"), 2, "exists with other images")
+    fails(moon("data", "hold-out", "mnist"), 2, "needs the set to take from and --name")
+    fails(moon("data", "hold-out", "mnist", "--name", "x", "--share", "1"), 2, "--share must be above 0 and below 1")
+    fails(moon("data", "hold-out", "mnist", "--name", "cifar10"), 2, "choose another --name")
 
 
 def test_outliers_and_tuning_from_the_command_line(moon, tmp_path):

@@ -1,4 +1,5 @@
-"""List the benchmarks and what is found of them, import a data set from a public format, download or verify one."""
+"""List the benchmarks and what is found of them; import a data set from a public format, hold images out, download or
+verify one."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
-from moon.data import BENCHMARKS, DataError, declarations, declared, has, load, save
-from moon.data.arrays import path_of, verify
+from moon.data import BENCHMARKS, DataError, DataSet, declarations, declared, has, load, save
+from moon.data.arrays import path_of, split_off, verify
 from moon.data.embedded import NAMES as EMBEDDED
 from moon.data.fetch import SOURCES, fetch
 from moon.data.readers import read_any
@@ -28,6 +29,7 @@ examples:
   moon data import test_32x32.mat --name svhn --split test
   moon data import dtd/images --name dtd --split test --size 32         class folders
   moon data download cifar10                                            from its own home, checked, resumable
+  moon data hold-out cifar10 --name cifar10-held                        to choose by what is no test image
   moon data verify                                                      every set under the root
   moon data import test_tin.txt --root images/ --name tin --split test  an image list
 """
@@ -35,13 +37,22 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "action", nargs="?", default="list", choices=("list", "import", "download", "verify"), help="(default: list)"
+        "action",
+        nargs="?",
+        default="list",
+        choices=("list", "import", "hold-out", "download", "verify"),
+        help="(default: list)",
     )
-    parser.add_argument("source", nargs="?", type=Path, help="what to import, or the set to download or verify")
+    parser.add_argument(
+        "source", nargs="?", type=Path, help="what to import, or the set to take from, download or verify"
+    )
     parser.add_argument("--name", help="name of the set to make")
     parser.add_argument("--split", default="test", help="train, val or test (default: %(default)s)")
     parser.add_argument(
         "--size", type=whole, default=32, help="of images from folders and lists (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="of the training images that is held out (default: %(default)s)"
     )
     parser.add_argument("--replace", action="store_true", help="what was imported under this name before")
     parser.add_argument("--root", type=Path, help="what the paths of an image list start from (default: its folder)")
@@ -55,6 +66,8 @@ def act(arguments: argparse.Namespace) -> None:
         _download(arguments)
     elif arguments.action == "verify":
         _verify(arguments)
+    elif arguments.action == "hold-out":
+        _hold_out(arguments)
     else:
         _import(arguments)
 
@@ -64,21 +77,44 @@ def _import(arguments: argparse.Namespace) -> None:
         raise ValueError("import needs a source and --name; see the examples in moon data --help")
     if arguments.split not in SPLITS:
         raise ValueError(f"--split is train, val or test, not '{arguments.split}'{nearest(arguments.split, SPLITS)}")
-    if arguments.name in BENCHMARKS and BENCHMARKS[arguments.name].lists:
-        raise ValueError(f"'{arguments.name}' is read from OpenOOD's lists; choose another --name")
-    target = path_of(arguments.data, arguments.name, arguments.split)
-    if arguments.name in EMBEDDED:
-        raise ValueError(f"'{arguments.name}' is the name of an embedded set; choose another --name")
+    _check_name(arguments.name)
     dataset = read_any(
         arguments.source, arguments.split, arguments.root, arguments.size, lambda items: tracked(items, "decoding")
     )
+    _put(dataset, arguments, arguments.split)
+
+
+def _check_name(name: str) -> None:
+    if name in BENCHMARKS and BENCHMARKS[name].lists:
+        raise ValueError(f"'{name}' is read from OpenOOD's lists; choose another --name")
+    if name in EMBEDDED:
+        raise ValueError(f"'{name}' is the name of an embedded set; choose another --name")
+
+
+def _put(dataset: DataSet, arguments: argparse.Namespace, split: str) -> None:
+    """Save a split under the root, never over another."""
+    target = path_of(arguments.data, arguments.name, split)
     if target.exists() and not arguments.replace:
-        if load(arguments.data, arguments.name, arguments.split).digest() == dataset.digest():
+        if load(arguments.data, arguments.name, split).digest() == dataset.digest():
             print(f"{target}: is there already, the same")
             return
         raise ValueError(f"{target}: exists with other images; give another --name, or --replace it")
-    path = save(dataset, arguments.data, arguments.name, arguments.split)
+    path = save(dataset, arguments.data, arguments.name, split)
     print(f"{path}: {len(dataset.labels):,} images of {'x'.join(map(str, dataset.images.shape[1:]))}")
+
+
+def _hold_out(arguments: argparse.Namespace) -> None:
+    """A set whose test images are a part of another's training images, which its own training images are without."""
+    if arguments.source is None or arguments.name is None:
+        raise ValueError("hold-out needs the set to take from and --name; see the examples in moon data --help")
+    if not 0 < arguments.share < 1:
+        raise ValueError(f"--share must be above 0 and below 1, not {arguments.share}")
+    _check_name(arguments.name)
+    if arguments.name == str(arguments.source) or arguments.name in BENCHMARKS:
+        raise ValueError(f"'{arguments.name}' is a set of its own; choose another --name")
+    held, rest = split_off(load(arguments.data, str(arguments.source), "train"), arguments.share)
+    _put(rest, arguments, "train")
+    _put(held, arguments, "test")
 
 
 def _download(arguments: argparse.Namespace) -> None:
