@@ -38,7 +38,8 @@ class Flat:
     """The weights of an SGD optimizer, laid into one buffer; the parameters, their `.grad` and their momentum are
     views of it, so that everybody else finds them as ever.
 
-    `masks` are those of the weights that have one; they, too, become views, which the caller puts in place of his own.
+    `masks` are those of the weights that have one; of trained weights they, too, become views, which the caller puts in
+    place of his own.
     `low` is a narrower type that convolutions read the weights in, kept up to date by the update itself.
     """
 
@@ -59,7 +60,7 @@ class Flat:
         )
         self.exists = torch.ones(size, device=like.device, dtype=torch.bool)
         self.low = None if low is None else torch.zeros(size, device=like.device, dtype=low)
-        self.masks = {parameter: self._view(self.exists, parameter).copy_(mask) for parameter, mask in masks.items()}
+        self.masks = {p: self._view(self.exists, p).copy_(mask) for p, mask in masks.items() if p in starts}
         self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # of programs that have ended
         self._written: set[nn.Parameter] = set()
         self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]

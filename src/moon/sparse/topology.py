@@ -68,9 +68,10 @@ class Topology(ABC):
         self.optimizer.step()
 
     def keep_masks_in(self, memory: Mapping[nn.Parameter, Tensor]) -> None:
-        """Have the masks, as they are, in these tensors from now on."""
+        """Have the masks of these weights, as they are, in these tensors from now on."""
         for name, mask in self.masks.items():
-            self.masks[name] = memory[self.weights[name]].copy_(mask)
+            if (place := memory.get(self.weights[name])) is not None:
+                self.masks[name] = place.copy_(mask)
 
     @property
     def is_frozen(self) -> bool:

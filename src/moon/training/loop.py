@@ -19,6 +19,7 @@ from moon.training.ranks import Ranks
 from moon.training.vote import WeightVote
 
 Record = dict[str, float | int | None]
+OnStep = Callable[[int, int, Callable[[], float]], object]
 
 
 class EpochBatches(Protocol):
@@ -88,7 +89,7 @@ class Training:
         checkpoints: Checkpoints | None = None,
         checkpoint_seconds: float = 0.0,
         watch: Callable[[nn.Module], Record] | None = None,
-        on_step: Callable[[int, int, Callable[[], float]], object] | None = None,
+        on_step: OnStep | None = None,
         on_epoch: Callable[[Record], object] | None = None,
         say: Callable[[str], object] = print,
     ) -> nn.Module:
@@ -99,6 +100,28 @@ class Training:
         is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why.
         """
         self.begin(say)
+        try:
+            self._all_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
+        finally:
+            if self._steps is not None:
+                self._steps.release()
+        if self.vote is None:
+            return self.model
+        torch.manual_seed(derive("training", self.seed, self.epochs))
+        divided = getattr(self.batches, "divided", False)
+        started, batches = time.monotonic(), self.batches.epoch(self.epochs)
+        elected = self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
+        self.election_seconds = time.monotonic() - started
+        return elected
+
+    def _all_epochs(
+        self,
+        checkpoints: Checkpoints | None,
+        checkpoint_seconds: float,
+        watch: Callable[[nn.Module], Record] | None,
+        on_step: OnStep | None,
+        on_epoch: Callable[[Record], object] | None,
+    ) -> None:
         saved_at = time.monotonic()
         while self.next_epoch < self.epochs:
             started = time.monotonic()
@@ -117,16 +140,6 @@ class Training:
             if checkpoints is not None and due:
                 checkpoints.save(self.next_epoch, self.state_dict())
                 saved_at = time.monotonic()
-        if self._steps is not None:
-            self._steps.release()
-        if self.vote is None:
-            return self.model
-        torch.manual_seed(derive("training", self.seed, self.epochs))
-        divided = getattr(self.batches, "divided", False)
-        started, batches = time.monotonic(), self.batches.epoch(self.epochs)
-        elected = self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
-        self.election_seconds = time.monotonic() - started
-        return elected
 
     @property
     def is_captured(self) -> bool:
@@ -193,7 +206,7 @@ class Training:
         """Of the trained model: the topology's, or those that a vote over different masks elected."""
         return self.topology.masks | ({} if self.vote is None else self.vote.masks)
 
-    def _epoch(self, epoch: int, on_step: Callable[[int, int, Callable[[], float]], object] | None) -> Record:
+    def _epoch(self, epoch: int, on_step: OnStep | None) -> Record:
         # Chance restarts each epoch from the seed, so there is no random state to save.
         torch.manual_seed(derive("training", self.seed, epoch))
         self.model.train()
