@@ -8,7 +8,7 @@ from moon.objectives import AutoWeight, CrossEntropy, LogitNorm, Moon, MoonLogit
 from moon.sparse import SET, Dense, DropSchedule, NOfM, RigL, SparseTopology, Static, erk, uniform
 from moon.training import WeightVote
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SET", "AutoWeight", "CrossEntropy", "Dense", "Detector", "DropSchedule", "Energy", "Evidence", "Klm", "Knn",

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from moon import cli
+from moon import __version__, cli
 from moon.cli import data, train
 from moon.data import load
 from moon.training import locked
@@ -225,7 +225,7 @@ def test_module_and_command_are_the_same(tmp_path):
         subprocess.run([*start, "--version"], capture_output=True, text=True, cwd=tmp_path, check=True).stdout
         for start in ([command], [sys.executable, "-m", "moon"])
     ]
-    assert outputs[0] == outputs[1] == "moon 0.1.0\n"
+    assert outputs[0] == outputs[1] == f"moon {__version__}\n"
 
 
 def test_demo_end_to_end(moon, tmp_path):

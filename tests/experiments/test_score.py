@@ -138,11 +138,16 @@ def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(bench, folde
 
 
 def test_evidence_of_another_model_or_other_images_is_not_used(bench, folder):
+    from safetensors import safe_open
     from safetensors.numpy import load_file, save_file
 
     expected, _ = score_run(folder, bench, ["msp"], keep_evidence=True)
     path = folder / "evidence" / "dtd.safetensors"
     part = load_file(path)
-    for about in ({"model": "another"}, {"images": "others"}, {}):
-        save_file(part | {"logits": 0 * part["logits"]}, path, {"num_known": "10", "format": "1"} | about)
+    with safe_open(path, "np") as file:
+        right = file.metadata()
+    for about in ({"model": "another"}, {"images": "others"}, {"format": "0"}):
+        save_file(part | {"logits": 0 * part["logits"]}, path, right | about)
         assert score_run(folder, bench, ["msp"])[0] == expected
+    save_file(part | {"logits": 0 * part["logits"]}, path, right)
+    assert score_run(folder, bench, ["msp"])[0] != expected  # of this model and these images it is

@@ -1,7 +1,6 @@
-"""The Triton kernels, interpreted on a CPU, against torch in float64."""
+"""The Triton kernels, on a GPU or else interpreted (tests/conftest.py), against torch in float64."""
 
 import copy
-import os
 from importlib.util import find_spec
 
 import pytest
@@ -11,9 +10,9 @@ from torch import nn
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
-
 from moon.fast import Flat, kernels, norm, norm_only, norm_relu
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +26,20 @@ def close(found, expected, tolerance=2e-6):
 
 
 def images(*shape, shift=0.0):
-    return (3 * torch.randn(shape) + shift).to(memory_format=torch.channels_last).requires_grad_()
+    values = 3 * torch.randn(shape, device=DEVICE) + shift
+    return values.to(memory_format=torch.channels_last).requires_grad_()
 
 
 @pytest.mark.parametrize("shape", [(6, 64, 4, 4), (5, 128, 7, 3), (33, 64, 8, 8)])
 @pytest.mark.parametrize("kind", ["relu", "plain", "residual"])
 def test_batch_norm_is_torchs_forward_and_back(shape, kind):
     torch.manual_seed(0)
-    layer = nn.BatchNorm2d(shape[1])
+    layer = nn.BatchNorm2d(shape[1]).to(DEVICE)
     nn.init.uniform_(layer.weight, 0.5, 2)
     nn.init.normal_(layer.bias)
     exact = copy.deepcopy(layer).double()
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), {}, None)
-    x, residual, slope = images(*shape, shift=5.0), images(*shape), torch.randn(shape)
+    x, residual, slope = images(*shape, shift=5.0), images(*shape), torch.randn(shape, device=DEVICE)
     x64, residual64 = (t.detach().double().requires_grad_() for t in (x, residual))
     for _ in range(2):  # counters and gradients start anew
         x.grad = residual.grad = x64.grad = residual64.grad = None
@@ -68,33 +68,72 @@ def test_batch_norm_is_torchs_forward_and_back(shape, kind):
 
 def test_a_norm_used_twice_adds_its_gradients():
     torch.manual_seed(0)
-    layer = nn.BatchNorm2d(64)
+    layer = nn.BatchNorm2d(64).to(DEVICE)
     exact = copy.deepcopy(layer).double()
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4)
-    with flat.step(layer):
-        (norm_relu(layer, norm_relu(layer, x)) * torch.arange(4)).sum().backward()
-    (exact(exact(x.detach().double()).relu()).relu() * torch.arange(4)).sum().backward()
+    factor = torch.arange(4, device=DEVICE)
+    with flat.step(layer), flat.collecting():
+        (norm_relu(layer, norm_relu(layer, x)) * factor).sum().backward()
+    (exact(exact(x.detach().double()).relu()).relu() * factor).sum().backward()
     assert close(layer.weight.grad, exact.weight.grad, 1e-5)
     assert close(layer.bias.grad, exact.bias.grad, 1e-5)
 
 
+def test_only_the_losss_own_backward_pass_leaves_gradients_behind():
+    layer = nn.BatchNorm2d(64).to(DEVICE)
+    exact = copy.deepcopy(layer).double()
+    flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
+    x = images(4, 64, 4, 4)
+    factor = torch.arange(4, device=DEVICE)
+    with flat.step(layer):
+        loss = (norm_relu(layer, x) * factor).sum()
+        of_x, of_weight = torch.autograd.grad(loss, [x, layer.weight])
+    x64 = x.detach().double().requires_grad_()
+    expected = torch.autograd.grad((exact(x64).relu() * factor).sum(), [x64, exact.weight])
+    assert close(of_x, expected[0], 1e-5)
+    assert close(of_weight, expected[1], 1e-5)
+    assert not layer.weight.grad.any()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter is numpy
+def test_a_nan_is_not_cut_off():
+    layer = nn.BatchNorm2d(64).to(DEVICE)
+    flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
+    x = images(4, 64, 4, 4).detach()
+    x[0, 3, 0, 0] = torch.inf
+    with flat.step(layer):
+        y = norm_relu(layer, x)
+    assert y[:, 3].isnan().all()
+    assert y[:, 4].isfinite().all()
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_the_update_is_the_one_in_torch(nesterov):
+def test_the_update_is_the_one_of_torch(nesterov):
     torch.manual_seed(0)
     layer = nn.Linear(30, 20)
+    rest = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.01}
     mask = torch.rand(20, 30) < 0.3
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
-    flat = Flat(optimizer, {layer.weight: mask}, torch.bfloat16)
-    flat.slope.normal_()
-    flat.velocity.normal_()
-    buffers = {name: getattr(flat, name).clone() for name in ("weight", "velocity", "low")}
-    size = flat.weight.numel()
-    kernels.launch(
-        kernels.sgd, (2,), buffers["weight"], flat.slope, buffers["velocity"], flat.exists, buffers["low"], size,
-        0.05, 0.9, 0.01, NESTEROV=nesterov, LOW=True, BLOCK=512,
-    )  # fmt: skip
-    flat.update(0.05)
-    for name, tolerance in (("weight", 1e-6), ("velocity", 1e-6), ("low", 2**-7)):  # interpreted, it rounds down
-        assert torch.allclose(buffers[name].float(), getattr(flat, name).float(), rtol=tolerance, atol=1e-7), name
-    assert not layer.weight[~mask].any()
+    with torch.no_grad():
+        layer.weight.masked_fill_(~mask, 0.0)
+    plain = copy.deepcopy(layer)
+    optimizer = torch.optim.SGD(plain.parameters(), **rest)
+    flat = Flat(torch.optim.SGD(layer.to(DEVICE).parameters(), **rest), {layer.weight: mask.to(DEVICE)}, torch.bfloat16)
+    for rate in (0.05, 0.03):
+        for mine, other in zip(layer.parameters(), plain.parameters(), strict=True):
+            other.grad = torch.randn_like(other)
+            mine.grad.copy_(other.grad)
+        kernels.launch(
+            kernels.sgd, (2,), flat.weight, flat.slope, flat.velocity, flat.exists, flat.low, flat.weight.numel(),
+            rate, 0.9, 0.01, NESTEROV=nesterov, LOW=True, BLOCK=512,
+        )  # fmt: skip
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        with torch.no_grad():
+            plain.weight.masked_fill_(~mask, 0.0)
+            optimizer.state[plain.weight]["momentum_buffer"].masked_fill_(~mask, 0.0)
+    for mine, other in zip(layer.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine.cpu(), other, rtol=1e-6, atol=1e-7)
+        narrow = flat.narrow(mine).float().cpu()
+        assert torch.allclose(narrow, other, rtol=2**-7, atol=0)  # interpreted, it rounds down
+    assert not layer.weight[~mask.to(DEVICE)].any()

@@ -9,7 +9,7 @@ from torch import nn
 from moon.data import BENCHMARKS
 from moon.experiments import build
 from moon.experiments.speed import noise
-from moon.objectives import OBJECTIVES, CrossEntropy
+from moon.objectives import OBJECTIVES, CrossEntropy, OutlierExposure
 from moon.sparse import TOPOLOGIES, RigL
 from moon.training import Training
 from moon.training.captured import obstacle
@@ -36,9 +36,10 @@ def training(objective="moon", topology="rigl", captured=None, net="lenet-norm",
     return made
 
 
-def losses(made):
+def losses(made, steps=None):
     found = []
     made.run(on_step=lambda epoch, step, loss: found.append(loss()), say=lambda line: pytest.fail(line))
+    assert steps is None or len(found) == steps
     return found
 
 
@@ -116,8 +117,52 @@ class OwnStep(RigL):
         super().step()
 
 
+class OwnInvariant(RigL):
+    def _enforce(self):
+        super()._enforce()
+
+
 class OwnNet(nn.Sequential):
     pass
+
+
+class OwnSupply:
+    def __call__(self, count):
+        raise AssertionError("is not asked")
+
+
+def hooked():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model[1].register_forward_hook(lambda *_: None)
+    return model
+
+
+def gappy():
+    layer = nn.Linear(64, 4)
+    layer.weight = nn.Parameter(torch.randn(4, 128)[:, :64])
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+class Adversarial(CrossEntropy):
+    """One that asks for a gradient of its own on the way."""
+
+    capturable = True
+
+    def terms(self, model, x, y, *, epoch):
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(super().terms(model, x, y, epoch=epoch)["cross_entropy"], x)
+        return super().terms(model, x.detach() + 0.1 * slope.sign(), y, epoch=epoch)
+
+
+class Late(CrossEntropy):
+    """Somebody's own, whose second term begins late; it says nothing of phases."""
+
+    capturable = True
+
+    def terms(self, model, x, y, *, epoch):
+        started = self.has_come(epoch, 2)
+        terms = super().terms(model, x, y, epoch=epoch)
+        return terms | {"late": started * model(x).square().mean()}
 
 
 def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.SGD):
@@ -142,6 +187,11 @@ def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.
         ({"objective": OwnChecked()}, None),
         ({"topology": OwnGrowth}, None),
         ({"topology": OwnStep}, "OwnStep has a step"),
+        ({"topology": OwnInvariant}, "OwnInvariant has a step"),
+        ({"objective": OutlierExposure(OwnSupply())}, "OwnSupply does not say"),
+        ({"objective": OutlierExposure(lambda count: None)}, "<lambda> does not say"),
+        ({"model": hooked()}, "Linear has hooks"),
+        ({"model": gappy()}, "gaps in memory"),
         ({"model": OwnNet(nn.Linear(4, 4))}, "OwnNet does not say"),
         ({"optimizer": torch.optim.AdamW}, "only SGD"),
     ],
@@ -149,6 +199,66 @@ def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.
 def test_what_is_not_ours_is_not_captured_unless_it_says_so(parts, why):
     found = obstacle(with_parts(**parts))
     assert (found is None) if why is None else (why in found)
+
+
+@pytest.mark.parametrize("kind", [Adversarial, Late])
+def test_an_objective_of_somebodys_own_that_says_so_takes_the_same_steps(kind):
+    plain, fast = (training("cross-entropy", captured=captured) for captured in (False, True))
+    plain.objective, fast.objective = kind(), kind()
+    check_same(plain, fast, 1e-9)
+
+
+def test_a_state_that_is_loaded_between_steps_is_taken_up():
+    batch = next(iter(training().batches.epoch(0)))
+    batches = [(batch[0], batch[1], 3, 0.05)] * 3
+    found = []
+    for captured in (False, True):
+        made = training(captured=captured)
+        made.model.train()
+        made.begin(print)
+        kept = copy.deepcopy(made.state_dict())
+        for step in batches:
+            made.take(*step)
+        made.load_state_dict(kept)
+        found.append([made.take(*step).item() for step in batches])
+    assert found[1] == pytest.approx(found[0], rel=1e-9)
+
+
+def test_others_may_have_the_gradients_between_epochs():
+    plain, fast = (training(captured=captured) for captured in (False, True))
+    for made in (plain, fast):
+        made.run(on_epoch=lambda _, made=made: made.model.zero_grad())
+    for a, b in zip(plain.model.parameters(), fast.model.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-7)
+
+
+def test_frozen_weights_stay_as_they_are():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10)).double()
+    model[1].weight.requires_grad_(False)
+    frozen = model[1].weight.clone()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    topology = RigL(model, optimizer, 0.5, build.DropSchedule(9, 2), dense=("1.weight",))
+    batches = training("cross-entropy").batches
+    made = Training(model, optimizer, CrossEntropy(), topology, lambda _: 0.1, batches, epochs=3, captured=True)
+    made.run()
+    assert torch.equal(model[1].weight, frozen)
+    assert (model[3].weight == 0).double().mean() == 0.5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
+def test_on_a_gpu_captured_steps_begin_as_plain_ones(name):
+    takes = OBJECTIVES[name].takes()
+    options = {key: value for key, value in SMALL.items() if key in takes}
+    recipe = build.recipe(
+        ROW, name, net="resnet18", options=options, epochs=3, batch_size=16, delta_t_steps=3, vote_share=0, lr=0.001
+    )
+    found = []
+    for captured in (False, True):
+        made = build.training(recipe, ROW, noise(ROW, 56), "cuda")
+        made.captured = captured
+        found.append(losses(made, 3 * 4))
+    assert found[1][:4] == pytest.approx(found[0][:4], rel=1e-3)
 
 
 def test_the_plain_loop_is_taken_with_a_line_that_says_why():

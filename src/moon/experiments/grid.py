@@ -245,7 +245,7 @@ class Processes:
     exact: bool = True
     environment: dict[str, str] = field(default_factory=dict)  # of the processes, besides the present one
     _idle: list[_Process] = field(default_factory=list)
-    _started: int = 0
+    _all: list[_Process] = field(default_factory=list)
 
     def start(self, folder: Path) -> _Process:
         while self._idle:
@@ -253,8 +253,9 @@ class Processes:
             with suppress(BrokenPipeError):  # it has ended meanwhile
                 process.tell(folder)
                 return process
-        device = self.devices[self._started % len(self.devices)]
-        self._started += 1
+        self._all = [process for process in self._all if process.popen.poll() is None]
+        busy = [process.device for process in self._all]
+        device = min(self.devices, key=busy.count)  # the first of those with the fewest
         command = [sys.executable, "-m", "moon.experiments.worker", "--data", str(self.data), "--device", device]
         command += ["--checkpoint-seconds", str(self.checkpoint_seconds), *["--inexact"] * (not self.exact)]
         # A session of its own: Ctrl-C reaches the driver, which stops its workers in an orderly way.
@@ -268,6 +269,7 @@ class Processes:
                 env=os.environ | self.environment | {"OMP_NUM_THREADS": str(self.threads)},
             )
         process = _Process(popen, device)
+        self._all.append(process)
         process.tell(folder)
         return process
 

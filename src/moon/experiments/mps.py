@@ -15,20 +15,32 @@ _TRY = "import torch; torch.zeros(1, device='cuda').item()"
 
 @contextmanager
 def shared_gpus() -> Iterator[dict[str, str]]:
-    """A service of its own, as the environment of the processes that shall use it; empty where there can be none.
+    """A service, as the environment of the processes that shall use it: the one that is there, or one of our own while
+    this lasts; empty where there can be none.
 
     Without it the GPU runs the kernels of one process after those of another, never beside them.
     """
+    if there := {key: value for key, value in os.environ.items() if key.startswith("CUDA_MPS_PIPE")}:
+        yield there
+        return
     control = shutil.which("nvidia-cuda-mps-control")
-    if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:  # nobody has one, or there is one already
+    if control is None:
         yield {}
         return
     with TemporaryDirectory(prefix="moon-mps-") as folder:
         own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = os.environ | own
-        subprocess.run([control, "-d"], env=environment, capture_output=True)
+
+        def succeeds(*command: str, told: bytes = b"") -> bool:
+            try:
+                return (
+                    subprocess.run(command, input=told, env=environment, capture_output=True, timeout=60).returncode
+                    == 0
+                )
+            except subprocess.TimeoutExpired:
+                return False
+
         try:
-            works = subprocess.run([sys.executable, "-c", _TRY], env=environment, capture_output=True).returncode == 0
-            yield own if works else {}
+            yield own if succeeds(control, "-d") and succeeds(sys.executable, "-c", _TRY) else {}
         finally:
-            subprocess.run([control], input=b"quit\n", env=environment, capture_output=True)
+            succeeds(control, told=b"quit\n")

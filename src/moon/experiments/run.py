@@ -148,7 +148,7 @@ def run(
     """
     ranks = ranks or Ranks()
     if not ranks.is_first:
-        return _follow(recipe, folder, bench, ranks, device)
+        return _follow(recipe, folder, bench, ranks, device, exact)
     with locked(folder):
         if (folder / "result.json").exists():
             _check_model(folder, load_result(folder))
@@ -164,6 +164,7 @@ def run(
         if (found := checkpoints.latest(say)) is not None:
             training.load_state_dict(found[1])
             say(f"going on from epoch {training.next_epoch} of {recipe.epochs}")
+        _exact_so_far(folder, exact)
         ranks.wait()  # the others read the same checkpoint
         if on_start is not None:
             on_start(training)
@@ -193,7 +194,7 @@ def run(
             "turnover": training.topology.turnover(),
             "flops": flops(model, recipe, bench, training),
             "loop": "captured" if training.is_captured else "plain",
-            "exact": exact,
+            "exact": _exact_so_far(folder, exact),
             "voters": 0 if training.vote is None else training.vote.voters,
             "seconds": round(sum(line["seconds"] for line in read_log(folder)) + training.election_seconds, 2),
             "images": {split: len(data.labels) for split, data in bench.known.items()},
@@ -228,9 +229,18 @@ def set_exact(exact: bool) -> None:
     torch.backends.cudnn.benchmark = not exact
 
 
-def _follow(recipe: Recipe, folder: Path, bench: Bench, ranks: Ranks, device: torch.device | str) -> dict[str, Any]:
+def _exact_so_far(folder: Path, exact: bool) -> bool:
+    """Whether all parts of a run were exact, this one included; one that is not leaves a mark in the folder."""
+    if not exact:
+        (folder / "inexact").touch()
+    return not (folder / "inexact").exists()
+
+
+def _follow(
+    recipe: Recipe, folder: Path, bench: Bench, ranks: Ranks, device: torch.device | str, exact: bool
+) -> dict[str, Any]:
     """The part of a process that does not write: train from the same checkpoint as the first one."""
-    set_exact(True)
+    set_exact(exact)
     training = build.training(recipe, bench.row, bench.known["train"], device, bench.outliers, ranks)
     ranks.wait()
     if not (folder / "result.json").exists():

@@ -131,7 +131,10 @@ def limits(row: Benchmark, *, device: torch.device, net: str | None, batch_size:
     def best(act: Callable[[], object]) -> float:
         return min(_seconds(act, device) for _ in range(6))
 
+    as_usual = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32  # what convolutions may do
     rate = 2 * side**3 / best(lambda: torch.mm(a, b))
+    torch.backends.cuda.matmul.allow_tf32 = as_usual
     bandwidth = 2 * large.numel() * large.element_size() / best(lambda: other.copy_(large))
     traffic = PASSES * batch_size * _activations(model, shape) * dtype.itemsize
     return {

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 from torch.optim import SGD, Optimizer
 
@@ -64,13 +65,16 @@ class Flat:
         self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # of programs that have ended
         self._written: set[nn.Parameter] = set()
         self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]
+        self._hooks += [p.register_hook(self._before_sum) for p in self.parameters]
+        self.collects = False
         self._held: list[Tensor] = []
         self._beside = torch.cuda.Stream(like.device) if like.is_cuda else None
         self._low_of: dict[nn.Parameter, Tensor] = {}
+        self._slope_of: dict[nn.Parameter, Tensor] = {}
         with torch.no_grad():
             for parameter in self.parameters:
                 parameter.data = self._view(self.weight, parameter).copy_(parameter)
-                parameter.grad = self._view(self.slope, parameter)
+                self._slope_of[parameter] = parameter.grad = self._view(self.slope, parameter)
                 state = optimizer.state[parameter]
                 velocity = self._view(self.velocity, parameter)
                 if (old := state.get("momentum_buffer")) is not None:
@@ -91,11 +95,36 @@ class Flat:
             return "SGD with dampening, maximize or a learning rate in a tensor is not fused"
         if len({(p.device, p.dtype) for p in parameters}) != 1:
             return "the weights are not of one type on one device"
+        if any(1 + sum((n - 1) * s for n, s in zip(p.shape, p.stride(), strict=True)) != p.numel() for p in parameters):
+            return "a weight has gaps in memory"
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            return "the optimizer has hooks"
         return None
 
     def _view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
         """The parameter's part of the buffer, laid out as the parameter is."""
         return buffer.as_strided(parameter.shape, parameter.stride(), self._starts[parameter])
+
+    def resume(self) -> None:
+        """Go on after others had the weights and gradients in their hands."""
+        for parameter, slope in self._slope_of.items():
+            parameter.grad = slope
+        self.refresh()
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """The backward pass inside is the loss's: what it finds of weights goes into the buffer."""
+        self.join()  # gradients are zero now
+        self.collects = True
+        try:
+            yield
+        finally:
+            self.collects = False
+
+    def _before_sum(self, slope: Tensor | None) -> None:
+        """A weight that has gradients in the usual way, too, waits for what goes on beside."""
+        if slope is not None:
+            self.join()
 
     def refresh(self) -> None:
         """Take up weights that somebody else changed."""
@@ -176,8 +205,11 @@ class Flat:
             parameter.grad.add_(slope)
 
     @torch.no_grad()
-    def update(self, rate: float, idle: Sequence[nn.Parameter] = ()) -> None:
-        """SGD's step for all weights at once but the idle ones; outside the masks weight and momentum become zero."""
+    def update(self, rate: float, idle: Sequence[nn.Parameter] = (), size: int | None = None) -> None:
+        """SGD's step for all weights at once but the idle ones; outside the masks weight and momentum become zero.
+
+        `size=0` on a GPU only compiles what does it.
+        """
         if idle:
             mine = [tensor for p in idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
             before = [tensor.clone() for tensor in mine]
@@ -190,9 +222,9 @@ class Flat:
         if self.weight.is_cuda:
             from moon.fast import kernels
 
-            size = self.weight.numel()
+            size = self.weight.numel() if size is None else size
             kernels.launch(
-                kernels.sgd, (-(-size // 2048),),
+                kernels.sgd, (max(1, -(-size // 2048)),),
                 self.weight, self.slope, self.velocity, self.exists,
                 self.weight if self.low is None else self.low, size, rate, momentum, decay,
                 NESTEROV=nesterov, LOW=self.low is not None, BLOCK=2048, num_warps=8,
@@ -239,12 +271,17 @@ class _Convolution(torch.autograd.Function):
         return torch.ops.aten.convolution(x, low, *ctx.rest)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Any:
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, low = ctx.saved_tensors
         slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
         back = partial(torch.ops.aten.convolution_backward, slope, x, low, *ctx.rest)
-        with flat.beside(slope, x):
-            flat.put(ctx.weight, back([False, True, False])[1][:, :inputs])
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None
-        return back([True, False, False])[0][:, : ctx.inputs], None, None, None, None
+        of_x = of_weight = None
+        if flat.collects:
+            with flat.beside(slope, x):
+                flat.put(ctx.weight, back([False, True, False])[1][:, :inputs])
+        else:
+            of_weight = back([False, True, False])[1][:, :inputs].to(ctx.weight.dtype)
+        if ctx.needs_input_grad[0]:
+            of_x = back([True, False, False])[0][:, : ctx.inputs]
+        return of_x, of_weight, None, None, None

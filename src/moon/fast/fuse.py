@@ -26,9 +26,12 @@ def fused(function: F) -> F:
         flat = active()
         if flat is None or not flat.weight.is_cuda:
             return function(*values, **named)
-        from torch._dynamo.exc import BackendCompilerFailed  # not before: it takes seconds
+        from torch._dynamo import config
+        from torch._dynamo.exc import BackendCompilerFailed  # not before: they take seconds
 
         if not compiled:
+            # A kernel for each shape and setting, however many: what a run computes must not depend on those before it.
+            config.recompile_limit = config.accumulated_recompile_limit = 10_000
             compiled.append(torch.compile(function, dynamic=False))
         try:
             return compiled[0](*values, **named)

@@ -100,7 +100,7 @@ def normalise(
     if RESIDUAL:
         value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.where(value > 0, value, 0.0)
+        value = tl.where(value < 0, 0.0, value)  # NaN stays
     tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
 
 

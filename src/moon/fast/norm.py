@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
 from moon.fast.flat import Flat, active
@@ -30,7 +31,7 @@ def norm_only(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 def _normed(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, cut: bool) -> Tensor:
     flat = active()
     if flat is not None and _fits(norm, x, residual, flat):
-        out = _Norm.apply(x, residual, norm.weight, norm, flat, cut)
+        out = _Norm.apply(x, residual, norm.weight, norm.bias, norm, flat, cut)
         assert isinstance(out, Tensor)
         return out
     out = norm(x) if residual is None else norm(x) + residual
@@ -58,7 +59,14 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, norm: nn.BatchNorm2d, flat: Flat, cut: bool
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        norm: nn.BatchNorm2d,
+        flat: Flat,
+        cut: bool,
     ) -> Tensor:
         from moon.fast import kernels
 
@@ -84,7 +92,8 @@ class _Norm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Any:
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         from moon.fast import kernels
 
         x, mean, inverse, *ys = ctx.saved_tensors
@@ -95,11 +104,12 @@ class _Norm(torch.autograd.Function):
         parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
         sums = torch.empty(2, columns, device=x.device)
         passed = torch.empty_like(x) if residual else slope
-        first = flat.is_first(norm.weight) & flat.is_first(norm.bias)
+        first = not flat.collects or flat.is_first(norm.weight) & flat.is_first(norm.bias)
+        own = (norm.weight.grad, norm.bias.grad) if flat.collects else torch.empty(2, columns, device=x.device).unbind()
         kernels.launch(
             kernels.slopes, grid,
             slope, x, ys[0] if residual else x, passed, *parts, flat.counter, mean, inverse,
-            norm.weight, norm.bias, norm.weight.grad, norm.bias.grad, sums, rows, columns, part,
+            norm.weight, norm.bias, *own, sums, rows, columns, part,
             RELU=ctx.cut, RESIDUAL=residual, ADD=not first,
             PARTS=_power_of_two(grid[0]), **_SUM,
         )  # fmt: skip
@@ -109,7 +119,8 @@ class _Norm(torch.autograd.Function):
             passed, x, slope_of_x, mean, inverse, norm.weight, norm.bias, sums, rows, columns,
             RELU=ctx.cut and not residual, **_MAP,
         )  # fmt: skip
-        return slope_of_x, passed if residual else None, None, None, None, None
+        of_weight, of_bias = (None, None) if flat.collects else own
+        return slope_of_x, passed if residual else None, of_weight, of_bias, None, None, None
 
 
 def _divided(rows: int, columns: int) -> tuple[tuple[int, int], int]:

@@ -26,17 +26,15 @@ def widened(logits: Tensor) -> Tensor:
     return logits.float() if logits.element_size() < 4 else logits
 
 
-def has_come(epoch: int | Tensor, first: float) -> bool | Tensor:
-    """Whether this epoch, or a later one, is here. Of a tensor's epoch the host knows it only if it says so (`host`):
-    that is an epoch of the phase in which a step is captured. Otherwise the answer is a tensor."""
-    return getattr(epoch, "host", epoch) >= first
-
-
 class Objective(nn.Module, ABC):
     """A loss that owns its forward pass: the sum of its terms.
 
     State that must survive a restart lives in buffers; one that is made with the first batch starts as `torch.empty(0)`
     and takes the shape of what is loaded. Chance comes from torch's own stream, which the loop seeds each epoch.
+
+    A step may be captured in a CUDA graph. What `terms` does on the host then happens once for each `phase`, `epoch` is
+    a tensor, and buffers must be changed in place. An objective of your own that keeps to this says so: `capturable =
+    True`, in the class itself.
     """
 
     extra_logits: ClassVar[int] = 0  # outputs it needs beyond the K known classes
@@ -59,13 +57,22 @@ class Objective(nn.Module, ABC):
 
     def prepare(self, model: nn.Module, x: Tensor, epoch: int) -> None:
         """Make what the first step of a phase makes, if it is not there; called before such a step is captured."""
-        for child in self.children():
-            if isinstance(child, Objective):
-                child.prepare(model, x, epoch)
+        for part in self._parts():
+            part.prepare(model, x, epoch)
 
     def phase(self, epoch: int) -> Hashable:
         """What the host decides by the epoch: a step captured in one phase is not replayed in another."""
-        return tuple(child.phase(epoch) for child in self.children() if isinstance(child, Objective))
+        return tuple(part.phase(epoch) for part in self._parts())
+
+    def has_come(self, epoch: int | Tensor, first: float) -> bool | Tensor:
+        """Whether the epoch `first` is here, or past. Of a tensor's epoch the host knows it where `phase` tells the
+        epochs apart (`host` is one of the phase in which a step is captured); otherwise the answer is a tensor."""
+        is_decided = type(self).phase is not Objective.phase
+        return (getattr(epoch, "host", epoch) if is_decided else epoch) >= first
+
+    def _parts(self) -> list[Objective]:
+        """The objectives that it is made of."""
+        return [part for part in self.modules() if part is not self and isinstance(part, Objective)]
 
     @classmethod
     def takes(cls) -> dict[str, Parameter]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.fast import plain
-from moon.objectives.base import Objective, Terms, View, check_open, has_come, widened
+from moon.objectives.base import Objective, Terms, View, check_open, widened
 
 _CONVOLUTION = nn.modules.conv._ConvNd
 
@@ -56,7 +56,7 @@ class EowSoftmax(Objective):
         check_open(model, self)
         stage = _stage(model, self.layer)  # refused in the first step, not when the samples begin
         terms = {"cross_entropy": cross_entropy(widened(model(x)), y)}
-        started = has_come(epoch, self.start)
+        started = self.has_come(epoch, self.start)
         if started is not False:  # a tensor on the device is not asked
             with _tail(model, stage, x) as (logits_of, like):
                 with plain():  # the slopes of samples, not of weights

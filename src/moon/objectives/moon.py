@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.fast import fused
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, check_open, has_come, widened
+from moon.objectives.base import Objective, Terms, check_open, widened
 
 
 @fused
@@ -55,7 +55,7 @@ class Moon(Objective):
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
         check_open(model, self)
         logits = model(x)
-        if isinstance(self.weight, AutoWeight) and has_come(epoch, self.weight.quiet_epochs) is not True:
+        if isinstance(self.weight, AutoWeight) and self.has_come(epoch, self.weight.quiet_epochs) is not True:
             self.weight.observe(*_seen(logits.detach(), y), epoch)
         return {"unknown_aware": moon_loss(logits, y, self._w(epoch))}
 

@@ -10,7 +10,7 @@ from torch.distributions import Gamma
 from torch.nn.functional import cross_entropy, linear
 
 from moon.evidence import classifier_name, look
-from moon.objectives.base import Objective, Terms, View, has_come, widened
+from moon.objectives.base import Objective, Terms, View, widened
 
 
 class Vos(Objective):
@@ -56,7 +56,7 @@ class Vos(Objective):
         logits = widened(batch.known_logits)
         self.enqueue(batch.features.detach(), y)
         terms = {"cross_entropy": cross_entropy(widened(batch.logits), y)}
-        started = has_come(epoch, self.start)
+        started = self.has_come(epoch, self.start)
         if started is not False:  # a tensor on the device is not asked
             virtual = self.virtual_outliers()
             head = model.get_submodule(classifier_name(model))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,28 +19,51 @@ if TYPE_CHECKING:
     from moon.training.loop import Training
 
 _OURS = ("moon", "torch")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class CaptureFailed(Exception):
+    """A step could not be captured after all; nothing was changed."""
 
 
 def obstacle(training: Training) -> str | None:
     """Why the steps of this training cannot be captured, or None.
 
     What a step does on the host happens once, when it is captured. Code that nobody has looked at with that in mind may
-    do something there, so classes from elsewhere are captured only if they themselves say `capturable = True`.
+    do something there, so what is from elsewhere is captured only if it says `capturable = True` itself.
     """
-    topology = type(training.topology)
     if training.ranks.count > 1:
         return "several processes train as one"
     if training.device.type == "cuda" and find_spec("triton") is None:
         return "triton is not installed"
-    if topology.step is not Topology.step or topology.update not in (Topology.update, SparseTopology.update):
-        return f"{topology.__name__} has a step or update of its own"
+    if not _updates_as_usual(type(training.topology)):
+        return f"{type(training.topology).__name__} has a step or update of its own"
     for part in (*training.objective.modules(), *training.model.modules()):
-        kind = type(part)
         if isinstance(part, Objective) and not part.capturable:
-            return f"{kind.__name__} is not capturable"
-        if kind.__module__.partition(".")[0] not in _OURS and not vars(kind).get("capturable", False):
-            return f"{kind.__module__}.{kind.__name__} does not say that it is (capturable = True)"
+            return f"{type(part).__name__} is not capturable"
+        if any(getattr(part, hooks) for hooks in _HOOKS):
+            return f"{type(part).__name__} has hooks"
+        # What it calls on the host, such as a supply of outliers, counts as well.
+        called = [value for value in vars(part).values() if callable(value) and not isinstance(value, nn.Module)]
+        for one in (part, *called):
+            if (name := _stranger(one)) is not None:
+                return f"{name} does not say that it is (capturable = True)"
     return Flat.obstacle(training.optimizer)
+
+
+def _updates_as_usual(topology: type[Topology]) -> bool:
+    """Whether all that it has of its own is in `change`, which is not captured."""
+    if issubclass(topology, SparseTopology) and topology._enforce is not SparseTopology._enforce:
+        return False
+    return topology.step is Topology.step and topology.update in (Topology.update, SparseTopology.update)
+
+
+def _stranger(thing: Any) -> str | None:
+    """The name of what is neither torch's nor ours and does not say that it may be captured."""
+    owner = getattr(thing, "__self__", thing)  # of a method: whose it is
+    kind = owner if hasattr(owner, "__qualname__") else type(owner)
+    is_known = kind.__module__.partition(".")[0] in _OURS
+    return None if is_known or vars(kind).get("capturable", False) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass
@@ -56,8 +79,7 @@ class _Captured:
 
 class CapturedSteps:
     """The steps of a training. Forward and backward pass are captured, once for each shape of batch and each phase of
-    the objective; the update of all
-    weights is one kernel, and what the topology changes happens in between, on the host.
+    the objective; the update of all weights is one kernel; what the topology changes happens in between, on the host.
 
     Learning rate and epoch do not change what was captured: the rate is the update's argument, the epoch a tensor.
     On a CPU nothing is captured, but all else is the same.
@@ -66,6 +88,7 @@ class CapturedSteps:
     def __init__(self, training: Training) -> None:
         self.training = training
         topology = training.topology
+        self._on_device = torch.cuda.device(training.device) if training.device.type == "cuda" else nullcontext()
         masks = {topology.weights[name]: mask for name, mask in topology.masks.items()}
         low = None if training.precision == torch.float32 else training.precision
         self.flat = Flat(training.optimizer, masks, low)
@@ -76,9 +99,11 @@ class CapturedSteps:
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
         """One training step; the loss, which the next step overwrites, stays on the device."""
+        with self._on_device:
+            return self._step(x, y, epoch, lr)
+
+    def _step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
         self.epoch.fill_(epoch)
-        for group in self.training.optimizer.param_groups:
-            group["lr"] = lr
         self.epoch.host = epoch  # type: ignore[attr-defined]
         if x.is_cuda:
             key = x.shape, self.training.objective.phase(epoch)
@@ -94,6 +119,8 @@ class CapturedSteps:
             loss = self._both_ways(x, y)
             idle = self.flat.idle
         topology = self.training.topology
+        for group in self.training.optimizer.param_groups:
+            group["lr"] = lr
         if topology.change():
             self.flat.refresh()
         else:
@@ -110,24 +137,28 @@ class CapturedSteps:
         """Forward and backward pass."""
         with self.flat.step(self.training.model):
             loss = self.training.loss(x, y, self.epoch)
-            self.flat.join()  # gradients are zero now
-            loss.backward()
+            with self.flat.collecting():
+                loss.backward()
         return loss.detach()
 
     def _capture(self, x: Tensor, y: Tensor) -> _Captured:
         x, y = x.clone(), y.clone()
-        parts: Iterable[nn.Module] = (self.training.model, self.training.objective)
-        buffers = [buffer for part in parts for buffer in part.buffers()]
+        parts = self.training.model, self.training.objective
         graph = torch.cuda.CUDAGraph()
-        with _unchanged(buffers, x.device):
-            side = torch.cuda.Stream(x.device)
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # what is made or chosen at first use must not be part of the graph
-                for _ in range(3):
-                    self._both_ways(x, y)
-            torch.cuda.current_stream().wait_stream(side)
-            with torch.cuda.graph(graph, pool=self._pool):
-                loss = self._both_ways(x, y)
+        try:
+            with _unchanged([buffer for part in parts for buffer in part.buffers()], x.device):
+                self.flat.update(0.0, size=0)  # the kernel is compiled, or cannot be
+                side = torch.cuda.Stream(x.device)
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):  # what is made or chosen at first use must not be part of the graph
+                    for _ in range(3):
+                        self._both_ways(x, y)
+                torch.cuda.current_stream().wait_stream(side)
+                # Other threads, such as one that pins memory, may go on meanwhile.
+                with torch.cuda.graph(graph, self._pool, torch.cuda.Stream(x.device), "thread_local"):
+                    loss = self._both_ways(x, y)
+        except RuntimeError as error:
+            raise CaptureFailed(str(error).strip().splitlines()[0]) from error
         self._pool = graph.pool()
         return _Captured(graph.replay, x, y, loss, self.flat.idle)
 
@@ -137,7 +168,9 @@ def _unchanged(buffers: list[Tensor], device: torch.device) -> Iterator[None]:
     """Steps taken inside leave no trace: neither in these buffers nor in the device's chance."""
     before = [buffer.clone() for buffer in buffers]
     chance = torch.cuda.get_rng_state(device)
-    yield
-    for buffer, old in zip(buffers, before, strict=True):
-        buffer.copy_(old)
-    torch.cuda.set_rng_state(chance, device)
+    try:
+        yield
+    finally:
+        for buffer, old in zip(buffers, before, strict=True):
+            buffer.copy_(old)
+        torch.cuda.set_rng_state(chance, device)

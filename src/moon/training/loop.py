@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from moon.chance import derive
 from moon.objectives import Objective
 from moon.sparse import Topology
-from moon.training.captured import CapturedSteps, obstacle
+from moon.training.captured import CapturedSteps, CaptureFailed, obstacle
 from moon.training.checkpoint import Checkpoints
 from moon.training.ranks import Ranks
 from moon.training.vote import WeightVote
@@ -71,7 +71,9 @@ class Training:
         self.vote = None if vote_from is None else WeightVote(model)
         self.captured = captured
         self.plain_because: str | None = None
+        self.is_captured = False  # known once it runs
         self._steps: CapturedSteps | None = None
+        self._say: Callable[[str], object] = print
         self.next_epoch = 0
         self.election_seconds = 0.0
         self.device = next(model.parameters()).device
@@ -103,8 +105,7 @@ class Training:
         try:
             self._all_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
         finally:
-            if self._steps is not None:
-                self._steps.release()
+            self._let_go()
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
@@ -141,25 +142,39 @@ class Training:
                 checkpoints.save(self.next_epoch, self.state_dict())
                 saved_at = time.monotonic()
 
-    @property
-    def is_captured(self) -> bool:
-        """Whether the run's steps are captured; known once it runs."""
-        return self._steps is not None
-
     def begin(self, say: Callable[[str], object]) -> None:
         """Get ready to take steps: capture them where that is possible, or say why it is not."""
+        self._let_go()
+        self._say = say
         wanted = self.device.type == "cuda" if self.captured is None else self.captured
-        self.plain_because = obstacle(self) if wanted else None
-        if self.plain_because is None:
-            self._steps = CapturedSteps(self) if wanted else None
-        elif self.captured:
-            raise ValueError(f"steps cannot be captured: {self.plain_because}")
-        else:
-            say(f"steps are not captured, which is slower: {self.plain_because}")
+        why = obstacle(self) if wanted else None
+        self.plain_because, self.is_captured = None, wanted and why is None
+        if self.is_captured:
+            self._steps = CapturedSteps(self)
+        elif why is not None:
+            self._stay_plain(why)
+
+    def _stay_plain(self, why: str) -> None:
+        if self.captured:
+            raise ValueError(f"steps cannot be captured: {why}")
+        self.plain_because, self.is_captured = why, False
+        self._say(f"steps are not captured, which is slower: {why}")
+
+    def _let_go(self) -> None:
+        """Have the weights back from captured steps."""
+        if self._steps is not None:
+            self._steps.release()
+            self._steps = None
 
     def take(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
         """One training step, captured where `begin` could; a captured step's loss is overwritten by the next."""
-        return self.step(x, y, epoch, lr, whole) if self._steps is None else self._steps.step(x, y, epoch, lr)
+        if self._steps is not None:
+            try:
+                return self._steps.step(x, y, epoch, lr)
+            except CaptureFailed as error:
+                self._let_go()
+                self._stay_plain(str(error))
+        return self.step(x, y, epoch, lr, whole)
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
         """One training step of the plain loop; the loss stays on the device, and nothing waits for it.
@@ -210,6 +225,8 @@ class Training:
         # Chance restarts each epoch from the seed, so there is no random state to save.
         torch.manual_seed(derive("training", self.seed, epoch))
         self.model.train()
+        if self._steps is not None:
+            self._steps.flat.resume()  # others have had the model since the last epoch
         steps = len(self.batches)
         losses = torch.zeros(steps, device=self.device)  # looked at when the epoch has ended: nothing waits before
         lr = 0.0
@@ -250,6 +267,8 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        was_begun = self._steps is not None
+        self._let_go()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for parameter, values in self.optimizer.state.items():
@@ -261,6 +280,8 @@ class Training:
         if self.vote is not None:
             self.vote.load_state_dict(state["vote"])
         self.next_epoch = state["next_epoch"]
+        if was_begun:
+            self.begin(self._say)
 
 
 def _averages(module: nn.Module) -> list[Tensor]:
