@@ -41,4 +41,6 @@ def test_scores_are_timed_alone_and_together():
     assert result["alone"]["knn"] >= result["reading"]["queries"] + result["reading"]["train"]
     assert result["alone"]["msp"] < result["alone"]["knn"]
     assert result["together"] == pytest.approx(sum(result["reading"].values()) + sum(result["own"].values()))
+    assert result["from_evidence"] == pytest.approx(result["together"] - sum(result["reading"].values()))
+    assert 0 < result["limit"] < 60
     assert result["ratio"] == result["together"] / max(result["alone"].values())

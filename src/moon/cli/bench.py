@@ -145,6 +145,8 @@ def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
     Console().print(table)
     print(
         f"all {len(result['alone'])} from one reading: {result['together']:.2f} s, {result['ratio']:.2f} of the "
-        f"slowest alone ({result['slowest']})"
+        f"slowest alone ({result['slowest']})\n"
+        f"of it reading {sum(result['reading'].values()):.2f} s (limit: its products take {result['limit']:.2f} s), "
+        f"from kept evidence {result['from_evidence']:.2f} s"
     )
     return {"score": result}

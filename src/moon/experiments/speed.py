@@ -123,6 +123,20 @@ def limits(row: Benchmark, *, device: torch.device, net: str | None, batch_size:
     shape = row.channels, row.size, row.size
     flops = batch_size * net_cost(layer_costs(model, shape, {})).dense_training()
     dtype = getattr(torch, precision)
+    rate, bandwidth = _rates(device, dtype)
+    traffic = PASSES * batch_size * _activations(model, shape) * dtype.itemsize
+    return {
+        "flops": flops,
+        "traffic_bytes": traffic,
+        "matrix_flops_per_second": rate,
+        "bytes_per_second": bandwidth,
+        "matrix_milliseconds": 1000 * flops / rate,
+        "milliseconds": 1000 * (flops / rate + traffic / bandwidth),
+    }
+
+
+def _rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """FLOPs a second of a large matrix product, and bytes a second of a large copy."""
     side = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     large = torch.zeros(2**28 if device.type == "cuda" else 2**24, device=device)
@@ -135,16 +149,7 @@ def limits(row: Benchmark, *, device: torch.device, net: str | None, batch_size:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32  # what convolutions may do
     rate = 2 * side**3 / best(lambda: torch.mm(a, b))
     torch.backends.cuda.matmul.allow_tf32 = as_usual
-    bandwidth = 2 * large.numel() * large.element_size() / best(lambda: other.copy_(large))
-    traffic = PASSES * batch_size * _activations(model, shape) * dtype.itemsize
-    return {
-        "flops": flops,
-        "traffic_bytes": traffic,
-        "matrix_flops_per_second": rate,
-        "bytes_per_second": bandwidth,
-        "matrix_milliseconds": 1000 * flops / rate,
-        "milliseconds": 1000 * (flops / rate + traffic / bandwidth),
-    }
+    return rate, 2 * large.numel() * large.element_size() / best(lambda: other.copy_(large))
 
 
 def _activations(model: nn.Module, shape: tuple[int, ...]) -> int:
@@ -215,7 +220,10 @@ def time_scores(
         alone[name] = own[name] + reading["queries"] + sum(reading[key] for key in needs)
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
+    images = sum(len(part.labels) for part in data.values())
+    flops = images * net_cost(layer_costs(model, (row.channels, row.size, row.size), {})).dense
     return {
+        "limit": flops / _rates(device, torch.float32)[0],  # seconds of the reading's products
         "queries": queries,
         "bank": bank,
         "left_out": left_out,
@@ -223,6 +231,7 @@ def time_scores(
         "own": own,
         "alone": alone,
         "together": together,
+        "from_evidence": sum(own.values()),
         "slowest": slowest,
         "ratio": together / alone[slowest],
     }
