@@ -44,3 +44,10 @@ def test_scores_are_timed_alone_and_together():
     assert result["from_evidence"] == pytest.approx(result["together"] - sum(result["reading"].values()))
     assert 0 < result["limit"] < 60
     assert result["ratio"] == result["together"] / max(result["alone"].values())
+
+
+def test_nothing_is_read_where_evidence_is_made_up(monkeypatch):
+    monkeypatch.setattr(speed.Bench, "read", lambda *_: pytest.fail("was read"))
+    result = speed.time_scores(ROW, ["msp", "knn", "mds"], device=CPU, bank=300, queries=100, from_evidence=True)
+    assert set(result["own"]) == {"msp", "knn", "mds"}
+    assert result["read"] is False

@@ -16,7 +16,7 @@ from torch import nn
 
 from moon.data import Benchmark, DataSet
 from moon.detect import Detector
-from moon.evidence import Evidence
+from moon.evidence import Evidence, classifier_name
 from moon.experiments import build
 from moon.experiments.bench import Bench
 from moon.sparse.cost import layer_costs, net_cost
@@ -171,12 +171,14 @@ def time_scores(
     net: str | None = None,
     bank: int = 5000,
     queries: int = 5000,
+    from_evidence: bool = False,
     track: Track = lambda items, _: items,
 ) -> dict[str, Any]:
     """Seconds to score so many queries with each detector alone, and with all that share the reading of the images.
 
     Alone is what one user would wait for: reading the queries, reading what the detector is fitted on, fitting and
-    scoring. Together each set is read once.
+    scoring. Together each set is read once. With `from_evidence` nothing is read, as where evidence was kept: features
+    are made up.
     """
     model = build.network(build.recipe(row, "moon", net=net), row, device).eval()
     data = {
@@ -185,12 +187,22 @@ def time_scores(
         "validation": noise(row, max(bank // 10, 20), 2),
     }
     bench = Bench(row, {}, {}, ())
-    bench.read(model, data["validation"])  # libraries warm up
+    head = model.get_submodule(classifier_name(model))
+    assert isinstance(head, nn.Linear)
+
+    def made_up(labels: np.ndarray) -> Evidence:
+        y = torch.as_tensor(labels, device=device)
+        chance = torch.Generator(device).manual_seed(len(y))
+        features = torch.rand(len(y), head.in_features, generator=chance, device=device)
+        return Evidence(head(features).detach().double(), features, row.num_known, y, (head.weight, head.bias))
+
+    look = (lambda part: made_up(part.labels)) if from_evidence else (lambda part: bench.read(model, part))
+    look(data["validation"])  # libraries warm up
     evidence: dict[str, Evidence] = {}
     reading: dict[str, float] = {}
 
     def read(key: str) -> None:
-        seen = bench.read(model, data[key])
+        seen = look(data[key])
         # An untrained model is right about nothing; OpenMax wants it to be.
         own = torch.zeros_like(seen.logits).scatter_(1, torch.as_tensor(data[key].labels, device=device)[:, None], 1.0)
         evidence[key] = replace(seen, logits=seen.logits + 10 * own)
@@ -223,6 +235,7 @@ def time_scores(
     images = sum(len(part.labels) for part in data.values())
     flops = images * net_cost(layer_costs(model, (row.channels, row.size, row.size), {})).dense
     return {
+        "read": not from_evidence,
         "limit": flops / _rates(device, torch.float32)[0],  # seconds of the reading's products
         "queries": queries,
         "bank": bank,
