@@ -280,7 +280,8 @@ def training(
     ranks: Ranks | None = None,
 ) -> Training:
     """Everything of a run, ready to start; of several processes each takes its part of every batch."""
-    if torch.device(device).type == "cuda":
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # kernels and graphs go where the data are
     batches = training_batches(recipe, benchmark, train, device, ranks)
     model = network(recipe, benchmark, device)
