@@ -13,7 +13,7 @@ ARROWS = {
     "metrics": set(),
     "fast": set(),
     "data": LIGHT,
-    "sparse": LIGHT,
+    "sparse": LIGHT | {"fast"},
     "nets": {"evidence", "fast"},
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},

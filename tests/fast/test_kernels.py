@@ -10,7 +10,7 @@ from torch import nn
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from moon.fast import Flat, kernels, norm, norm_only, norm_relu
+from moon.fast import Flat, again, kernels, norm, norm_only, norm_relu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -80,6 +80,27 @@ def test_a_norm_used_twice_adds_its_gradients():
     assert close(layer.bias.grad, exact.bias.grad, 1e-5)
 
 
+def test_two_uses_of_an_output_add_their_slopes():
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(64).to(DEVICE)
+    exact = copy.deepcopy(layer).double()
+    flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
+    x = images(4, 64, 4, 4)
+    x64 = x.detach().double().requires_grad_()
+    factor = torch.arange(4, device=DEVICE)
+    with flat.step(layer), flat.collecting():
+        y = norm_relu(layer, x)
+        assert again(y) is not y
+        assert again(y).data_ptr() == y.data_ptr()
+        ((y * factor).sum() + again(y).square().sum()).backward()
+    y64 = exact(x64).relu()
+    ((y64 * factor).sum() + y64.square().sum()).backward()
+    assert close(x.grad, x64.grad, 1e-5)
+    assert close(layer.weight.grad, exact.weight.grad, 1e-5)
+    assert close(layer.bias.grad, exact.bias.grad, 1e-5)
+    assert again(x) is x
+
+
 def test_only_the_losss_own_backward_pass_leaves_gradients_behind():
     layer = nn.BatchNorm2d(64).to(DEVICE)
     exact = copy.deepcopy(layer).double()
@@ -109,11 +130,12 @@ def test_a_nan_is_not_cut_off():
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_the_update_is_the_one_of_torch(nesterov):
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_update_is_the_one_of_torch(nesterov, elsewhere):
     torch.manual_seed(0)
-    layer = nn.Linear(30, 20)
+    layer = nn.Linear(70, 50)
     rest = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.01}
-    mask = torch.rand(20, 30) < 0.3
+    mask = torch.rand(50, 70) < 0.3
     with torch.no_grad():
         layer.weight.masked_fill_(~mask, 0.0)
     plain = copy.deepcopy(layer)
@@ -121,11 +143,18 @@ def test_the_update_is_the_one_of_torch(nesterov):
     flat = Flat(torch.optim.SGD(layer.to(DEVICE).parameters(), **rest), {layer.weight: mask.to(DEVICE)}, torch.bfloat16)
     for rate in (0.05, 0.03):
         for mine, other in zip(layer.parameters(), plain.parameters(), strict=True):
-            other.grad = torch.randn_like(other)
-            mine.grad.copy_(other.grad)
+            other.grad = torch.randn_like(other).bfloat16().float()
+            if elsewhere:
+                mine.grad.fill_(torch.nan)  # nobody looks there
+                flat._written.clear()
+                flat.put(mine, other.grad.to(DEVICE).bfloat16())
+            else:
+                mine.grad.copy_(other.grad)
+        left = flat.left()
+        assert (left.places != 0).tolist() == [elsewhere] * 3
         kernels.launch(
-            kernels.sgd, (2,), flat.weight, flat.slope, flat.velocity, flat.exists, flat.low, flat.weight.numel(),
-            rate, 0.9, 0.01, NESTEROV=nesterov, LOW=True, BLOCK=512,
+            kernels.sgd, (3,), flat.weight, flat.slope, left.places, flat.velocity, flat.exists, flat.low,
+            flat.weight.numel(), rate, 0.9, 0.01, NESTEROV=nesterov, LOW=True, BLOCK=2048,
         )  # fmt: skip
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()

@@ -1,7 +1,8 @@
 """The same step in fewer passes over memory: flat buffers, fused BatchNorm, work beside the critical path."""
 
-from moon.fast.flat import Flat, active, plain
+from moon.fast.flat import Flat, Left, active, plain
 from moon.fast.fuse import fused
-from moon.fast.norm import norm_only, norm_relu
+from moon.fast.norm import again, norm_only, norm_relu
+from moon.fast.select import top
 
-__all__ = ["Flat", "active", "fused", "norm_only", "norm_relu", "plain"]
+__all__ = ["Flat", "Left", "active", "again", "fused", "norm_only", "norm_relu", "plain", "top"]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 from torch.optim import SGD, Optimizer
 
 _LAST = torch.channels_last
-_ALIGNED = 64  # elements: each weight begins on a boundary that wide loads like
+_BLOCK = 2048  # elements that a program of the update takes: each parameter begins with a block of its own
 
 _active: Flat | None = None
 
@@ -35,6 +36,14 @@ def plain() -> Iterator[None]:
         _active = before
 
 
+@dataclass
+class Left:
+    """Gradients that stay where a convolution has left them: copying them would be a pass over memory for nothing."""
+
+    slopes: dict[nn.Parameter, Tensor]
+    places: Tensor  # of each block's gradient in memory; 0: it is in the buffer
+
+
 class Flat:
     """The weights of an SGD optimizer, laid into one buffer; the parameters, their `.grad` and their momentum are
     views of it, so that everybody else finds them as ever.
@@ -53,19 +62,23 @@ class Flat:
         starts, size = {}, 0
         for parameter in self.parameters:
             starts[parameter] = size
-            size += -(-parameter.numel() // _ALIGNED) * _ALIGNED
+            size += -(-parameter.numel() // _BLOCK) * _BLOCK
         self._starts = starts
         like = self.parameters[0]
         self.weight, self.slope, self.velocity = (
             torch.zeros(size, device=like.device, dtype=like.dtype) for _ in range(3)
         )
-        self.exists = torch.ones(size, device=like.device, dtype=torch.bool)
+        self.exists = torch.zeros(size, device=like.device, dtype=torch.bool)
         self.low = None if low is None else torch.zeros(size, device=like.device, dtype=low)
+        for parameter in self.parameters:
+            self._view(self.exists, parameter).fill_(True)
         self.masks = {p: self._view(self.exists, p).copy_(mask) for p, mask in masks.items() if p in starts}
         self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # of programs that have ended
-        self._written: set[nn.Parameter] = set()
+        self._written: set[nn.Parameter] = set()  # have a gradient in this step
+        self._direct: set[nn.Parameter] = set()  # have had one past autograd
+        self._left: dict[nn.Parameter, Tensor] = {}
         self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]
-        self._hooks += [p.register_hook(self._before_sum) for p in self.parameters]
+        self._hooks += [p.register_hook(partial(self._before_sum, p)) for p in self.parameters]
         self.collects = False
         self._held: list[Tensor] = []
         self._beside = torch.cuda.Stream(like.device) if like.is_cuda else None
@@ -109,6 +122,8 @@ class Flat:
         """Go on after others had the weights and gradients in their hands."""
         for parameter, slope in self._slope_of.items():
             parameter.grad = slope
+        for buffer in (self.weight, self.velocity):
+            buffer.masked_fill_(~self.exists, 0.0)  # the update does not look where nothing exists
         self.refresh()
 
     @contextmanager
@@ -121,10 +136,14 @@ class Flat:
         finally:
             self.collects = False
 
-    def _before_sum(self, slope: Tensor | None) -> None:
-        """A weight that has gradients in the usual way, too, waits for what goes on beside."""
-        if slope is not None:
-            self.join()
+    def _before_sum(self, parameter: nn.Parameter, slope: Tensor | None) -> None:
+        """A parameter that has gradients from autograd, too: what is there must be whole, or zero, to be added to."""
+        if slope is None:
+            return
+        self.join()
+        self._copy(parameter, self._left.pop(parameter, None))
+        if parameter in self._direct and parameter not in self._written:
+            self._slope_of[parameter].zero_()
 
     def refresh(self) -> None:
         """Take up weights that somebody else changed."""
@@ -143,22 +162,27 @@ class Flat:
 
     @contextmanager
     def step(self, model: nn.Module) -> Iterator[None]:
-        """What happens inside runs on these buffers: gradients start at zero, convolutions read the narrow weights and
-        leave their weights' gradients where they belong, on a stream of their own."""
+        """What happens inside runs on these buffers: convolutions and linear layers read the narrow weights, and their
+        weights' gradients are computed on a stream of their own."""
         global _active
         self._written.clear()
+        self._left = {}
         with self.beside():
-            self.slope.zero_()
-        convolutions = [m for m in model.modules() if type(m) is nn.Conv2d and "forward" not in vars(m)]
+            for parameter in self.parameters:
+                if parameter not in self._direct:  # others are written, not added to
+                    self._slope_of[parameter].zero_()
+        layers = [m for m in model.modules() if type(m) in _FORWARD and "forward" not in vars(m)]
         _active = self
         try:
-            for module in convolutions:
-                module.forward = partial(_convolve, module)  # type: ignore[method-assign]
+            for module in layers:
+                module.forward = partial(_FORWARD[type(module)], module)
             yield
         finally:
             _active = None
-            for module in convolutions:
+            for module in layers:
                 del module.forward
+            for parameter in self.idle:
+                self._slope_of[parameter].zero_()
             self.join()
             self._held.clear()
 
@@ -189,6 +213,7 @@ class Flat:
         """Whether this is the parameter's first gradient in the step; those that follow are added."""
         first = parameter not in self._written
         self._written.add(parameter)
+        self._direct.add(parameter)
         return first
 
     @property
@@ -198,22 +223,48 @@ class Flat:
 
     def put(self, parameter: nn.Parameter, slope: Tensor) -> None:
         """The parameter's gradient, or a part of it."""
-        assert parameter.grad is not None
+        place = self._slope_of[parameter]
         if self.is_first(parameter):
-            parameter.grad.copy_(slope)
+            like = self.weight if self.low is None else self.low
+            if slope.dtype == like.dtype and _layout(slope) == _layout(parameter):
+                self._left[parameter] = slope
+            else:
+                place.copy_(slope)
         else:
-            parameter.grad.add_(slope)
+            self._copy(parameter, self._left.pop(parameter, None))
+            place.add_(slope)
+
+    def left(self) -> Left:
+        """The gradients that the last step left elsewhere; they are the caller's now."""
+        mine, self._left = self._left, {}
+        places = torch.zeros(self.weight.numel() // _BLOCK, dtype=torch.int64)
+        for parameter, slope in mine.items():
+            first, count = self._starts[parameter] // _BLOCK, -(-parameter.numel() // _BLOCK)
+            places[first : first + count] = slope.data_ptr() + slope.element_size() * _BLOCK * torch.arange(count)
+        return Left(mine, places.to(self.weight.device))
+
+    def gather(self, left: Left) -> None:
+        """Have all gradients in the buffer, where others look for them."""
+        for parameter, slope in left.slopes.items():
+            self._copy(parameter, slope)
+
+    def _copy(self, parameter: nn.Parameter, slope: Tensor | None) -> None:
+        if slope is not None:
+            self._slope_of[parameter].copy_(slope)
 
     @torch.no_grad()
-    def update(self, rate: float, idle: Sequence[nn.Parameter] = (), size: int | None = None) -> None:
-        """SGD's step for all weights at once but the idle ones; outside the masks weight and momentum become zero.
+    def update(
+        self, rate: float, left: Left | None = None, idle: Sequence[nn.Parameter] = (), size: int | None = None
+    ) -> None:
+        """SGD's step for all weights at once but the idle ones; outside the masks weight and momentum stay zero.
 
         `size=0` on a GPU only compiles what does it.
         """
+        left = left or self.left()
         if idle:
             mine = [tensor for p in idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
             before = [tensor.clone() for tensor in mine]
-            self.update(rate)
+            self.update(rate, left)
             for tensor, old in zip(mine, before, strict=True):
                 tensor.copy_(old)
             self.refresh()
@@ -224,12 +275,13 @@ class Flat:
 
             size = self.weight.numel() if size is None else size
             kernels.launch(
-                kernels.sgd, (max(1, -(-size // 2048)),),
-                self.weight, self.slope, self.velocity, self.exists,
+                kernels.sgd, (max(1, size // _BLOCK),),
+                self.weight, self.slope, left.places, self.velocity, self.exists,
                 self.weight if self.low is None else self.low, size, rate, momentum, decay,
-                NESTEROV=nesterov, LOW=self.low is not None, BLOCK=2048, num_warps=8,
+                NESTEROV=nesterov, LOW=self.low is not None, BLOCK=_BLOCK, num_warps=8,
             )  # fmt: skip
             return
+        self.gather(left)
         slope = self.slope.add(self.weight, alpha=decay)
         self.velocity.mul_(momentum).add_(slope)
         slope = slope.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
@@ -237,13 +289,22 @@ class Flat:
         self.velocity.masked_fill_(~self.exists, 0.0)
         self.refresh()
 
+    def takes(self, *parameters: Tensor | None) -> bool:
+        """Whether a layer with these parameters runs on the buffers as it stands."""
+        narrow = self.low is None or torch.is_autocast_enabled(self.weight.device.type)
+        return narrow and all(p is None or self.holds(p) for p in parameters)
+
+
+def _layout(tensor: Tensor) -> list[tuple[int, int]]:
+    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
 
 def _convolve(module: nn.Conv2d, x: Tensor) -> Tensor:
     """The forward pass of a convolution on flat buffers."""
     flat = active()
     if (
         flat is None
-        or not flat.holds(module.weight)
+        or not flat.takes(module.weight, module.bias)
         or isinstance(module.padding, str)
         or module.padding_mode != "zeros"
     ):
@@ -254,9 +315,23 @@ def _convolve(module: nn.Conv2d, x: Tensor) -> Tensor:
     return out if module.bias is None else out + module.bias.to(out.dtype).view(1, -1, 1, 1)
 
 
+def _multiply(module: nn.Linear, x: Tensor) -> Tensor:
+    """The forward pass of a linear layer on flat buffers."""
+    flat = active()
+    if flat is None or not flat.takes(module.weight, module.bias) or x.ndim != 2:
+        return type(module).forward(module, x)
+    out = _Product.apply(x, module.weight, module.bias, flat)
+    assert isinstance(out, Tensor)
+    return out
+
+
+_FORWARD: dict[type[nn.Module], Callable[..., Tensor]] = {nn.Conv2d: _convolve, nn.Linear: _multiply}
+
+
 class _Convolution(torch.autograd.Function):
-    """A convolution whose weight's gradient goes into the flat buffer, computed beside the rest of the backward pass:
-    nothing but the update waits for it. Channels are filled up with zeros to what matrix units take."""
+    """A convolution whose weight's gradient is computed beside the rest of the backward pass: nothing but the update
+    waits for it. Channels are filled up with zeros to what matrix units take; what a 1x1 kernel jumps over is left out
+    before, because cuDNN is slow at jumping."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, flat: Flat, geometry: tuple, groups: int) -> Tensor:
@@ -265,23 +340,58 @@ class _Convolution(torch.autograd.Function):
         missing = -x.shape[1] % 8 if groups == 1 else 0
         if missing:
             x, low = (pad(tensor, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=_LAST) for tensor in (x, low))
-        ctx.save_for_backward(x, low)
         ctx.inputs = x.shape[1] - missing
         ctx.weight, ctx.flat, ctx.rest = weight, flat, (None, *geometry, False, [0, 0], groups)
-        return torch.ops.aten.convolution(x, low, *ctx.rest)
+        ctx.near, near = ctx.rest, x
+        (down, right), padding, dilation = geometry
+        if low.shape[2:] == (1, 1) and padding == [0, 0] and max(down, right) > 1:
+            near = x[:, :, ::down, ::right].contiguous(memory_format=_LAST)
+            ctx.near = (None, [1, 1], padding, dilation, False, [0, 0], groups)
+        ctx.save_for_backward(x, near, low)
+        return torch.ops.aten.convolution(near, low, *ctx.near)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, near, low = ctx.saved_tensors
+        slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
+        back = torch.ops.aten.convolution_backward
+        of_x = of_weight = None
+        with flat.beside(slope, near) if flat.collects else nullcontext():
+            found = back(slope, near, low, *ctx.near, [False, True, False])[1][:, :inputs]
+            if flat.collects:
+                flat.put(ctx.weight, found)
+            else:
+                of_weight = found.to(ctx.weight.dtype)
+        if ctx.needs_input_grad[0]:
+            of_x = back(slope, x, low, *ctx.rest, [True, False, False])[0][:, : ctx.inputs]
+        return of_x, of_weight, None, None, None
+
+
+class _Product(torch.autograd.Function):
+    """A linear layer, whose own gradients are computed beside the rest as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, flat: Flat) -> Tensor:
+        low = flat.narrow(weight)
+        x = x.to(low.dtype)
+        ctx.save_for_backward(x, low)
+        ctx.weight, ctx.bias, ctx.flat = weight, bias, flat
+        return linear(x, low, None if bias is None else flat.narrow(bias))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, low = ctx.saved_tensors
-        slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
-        back = partial(torch.ops.aten.convolution_backward, slope, x, low, *ctx.rest)
-        of_x = of_weight = None
+        slope, flat, bias = slopes[0].to(low.dtype), ctx.flat, ctx.bias
+        with flat.beside(slope, x) if flat.collects else nullcontext():
+            of_weight = slope.t() @ x
+            of_bias = None if bias is None else slope.sum(0, dtype=bias.dtype)
+            if flat.collects:
+                flat.put(ctx.weight, of_weight)
+                if of_bias is not None:
+                    flat.put(bias, of_bias)
+        of_x = slope @ low if ctx.needs_input_grad[0] else None
         if flat.collects:
-            with flat.beside(slope, x):
-                flat.put(ctx.weight, back([False, True, False])[1][:, :inputs])
-        else:
-            of_weight = back([False, True, False])[1][:, :inputs].to(ctx.weight.dtype)
-        if ctx.needs_input_grad[0]:
-            of_x = back([True, False, False])[0][:, : ctx.inputs]
-        return of_x, of_weight, None, None, None
+            return of_x, None, None, None
+        return of_x, of_weight.to(ctx.weight.dtype), of_bias, None

@@ -1,4 +1,4 @@
-"""Triton kernels: BatchNorm with ReLU in two passes each way, and the whole update of SGD in one.
+"""Triton kernels: BatchNorm with ReLU in two passes each way, the whole update of SGD in one, the best of many scores.
 
 Images lie channels-last, so a map is a matrix of `rows` (images * height * width) by `columns` (channels). Sums over
 rows are taken in parts of `part` rows each; the last program of a column block to end adds the parts, always in the
@@ -106,15 +106,15 @@ def normalise(
 
 @triton.jit
 def slopes(
-    slope, x, y, passed, part_sum, part_product, counter, mean, inverse, weight, bias, weight_slope, bias_slope, sums,
-    rows, columns, part,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ADD: tl.constexpr,
+    slope, other, x, y, passed, part_sum, part_product, counter, mean, inverse, weight, bias, weight_slope, bias_slope,
+    sums, rows, columns, part,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, ADD: tl.constexpr,
     PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The slopes of bias and weight: sums over rows of d and of d * (x - mean) * inverse, d the slope behind ReLU.
 
-    With a residual d is written to `passed`, because it is the residual's slope, too; without, ReLU's side is found
-    from x again.
+    With a residual d is written to `passed`, because it is the residual's slope, too, and so is the sum of TWO slopes;
+    without a residual ReLU's side is found from x again.
     """
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0) * part
@@ -127,13 +127,16 @@ def slopes(
         place = row[:, None].to(tl.int64) * columns + at[None, :]
         valid = (row < end)[:, None]
         d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
+        if TWO:
+            d += tl.load(other + place, mask=valid, other=0.0).to(tl.float32)
         away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - centre
-        if RESIDUAL:
-            if RELU:
+        if RELU:
+            if RESIDUAL:
                 d = tl.where(tl.load(y + place, mask=valid, other=0.0) > 0, d, 0.0)
+            else:
+                d = tl.where(away * gain + offset > 0, d, 0.0)
+        if RESIDUAL or TWO:
             tl.store(passed + place, d.to(passed.dtype.element_ty), mask=valid)
-        elif RELU:
-            d = tl.where(away * gain + offset > 0, d, 0.0)
         plain += d
         product += d * away
     parts = tl.num_programs(0)
@@ -175,22 +178,91 @@ def back(
 
 @triton.jit
 def sgd(
-    weight, slope, velocity, exists, low, size, rate, momentum, decay,
+    weight, slope, places, velocity, exists, low, size, rate, momentum, decay,
     NESTEROV: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """v <- momentum * v + (g + decay * w), w <- w - rate * v (or of Nesterov's g), both zero where nothing exists."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    valid = at < size
-    alive = tl.load(exists + at, mask=valid, other=0) != 0
-    w = tl.load(weight + at, mask=valid, other=0.0)
-    g = tl.load(slope + at, mask=valid, other=0.0) + decay * w
-    v = momentum * tl.load(velocity + at, mask=valid, other=0.0) + g
+    """v <- momentum * v + (g + decay * w), w <- w - rate * v (or of Nesterov's g), both zero where nothing exists.
+
+    Four neighbours of which none exists are neither read nor written: they are zero. A block's gradient may lie
+    elsewhere, at a place in memory, in the type of `low`.
+    """
+    block = tl.program_id(0).to(tl.int64)
+    four = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+    inside = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    at = block * BLOCK + inside
+    marks = tl.load(exists.to(tl.pointer_type(tl.int32)) + four, mask=four * 4 < size, other=0)  # a byte each
+    some = (marks != 0)[:, None]
+    alive = ((marks[:, None] >> (tl.arange(0, 4) * 8)[None, :]) & 1) != 0
+    w = tl.load(weight + at, mask=some, other=0.0)
+    place = tl.multiple_of(tl.load(places + block), 16)
+    if place == 0:
+        g = tl.load(slope + at, mask=some, other=0.0)
+    else:
+        g = tl.load(place.to(tl.pointer_type(low.dtype.element_ty)) + inside, mask=some, other=0.0).to(tl.float32)
+    g += decay * w
+    v = momentum * tl.load(velocity + at, mask=some, other=0.0) + g
     if NESTEROV:
         g += momentum * v
     else:
         g = v
     w = tl.where(alive, w - rate * g, 0.0)  # selecting, not multiplying, stops a NaN
-    tl.store(velocity + at, tl.where(alive, v, 0.0), mask=valid)
-    tl.store(weight + at, w, mask=valid)
+    tl.store(velocity + at, tl.where(alive, v, 0.0), mask=some)
+    tl.store(weight + at, w, mask=some)
     if LOW:
-        tl.store(low + at, w.to(low.dtype.element_ty), mask=valid)
+        tl.store(low + at, w.to(low.dtype.element_ty), mask=some)
+
+
+@triton.jit
+def _rank(score, at, size):
+    """Scores as whole numbers of 32 bits in the same order."""
+    value = tl.load(score + at, mask=at < size, other=0.0) + 0.0  # -0.0 is 0.0
+    bits = value.to(tl.int32, bitcast=True)
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return bits.to(tl.int64) + 0x80000000
+
+
+@triton.jit
+def digit(score, histogram, found, counter, size, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """Eight more bits of the k-th highest rank: found[0] is its upper bits so far, found[1] is k among those that share
+    them. The last program to end counts down from the highest."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    rank = _rank(score, at, size)
+    upper, k = tl.load(found), tl.load(found + 1)
+    shares = (at < size) & ((rank >> (SHIFT + 8)) == upper)
+    own = tl.histogram(tl.where(shares, (rank >> SHIFT) & 255, 256).to(tl.int32), 512)  # 256: not one of them
+    bins = tl.arange(0, 512)
+    tl.atomic_add(histogram + bins, own, mask=bins < 256)
+    if _is_last(counter, tl.num_programs(0)):
+        tl.store(counter, 0)
+        value = tl.arange(0, 256)
+        count = tl.load(histogram + value, cache_modifier=".cg").to(tl.int64)
+        tl.store(histogram + value, tl.zeros([256], tl.int32))
+        at_least = tl.cumsum(count, 0, reverse=True)
+        is_it = (at_least >= k) & (at_least - count < k)
+        tl.store(found, upper * 256 + tl.sum(tl.where(is_it, value, 0).to(tl.int64), 0))
+        tl.store(found + 1, k - tl.sum(tl.where(is_it, at_least - count, 0), 0))
+
+
+@triton.jit
+def ties(score, found, before, counter, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """How many scores equal to the k-th highest lie before each block."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    equal = (at < size) & (_rank(score, at, size) == tl.load(found))
+    tl.store(before + tl.program_id(0), tl.sum(equal.to(tl.int32), 0))
+    parts = tl.num_programs(0)
+    if _is_last(counter, parts):
+        tl.store(counter, 0)
+        part = tl.arange(0, PARTS)
+        count = tl.load(before + part, mask=part < parts, other=0, cache_modifier=".cg")
+        tl.store(before + part, tl.cumsum(count, 0) - count, mask=part < parts)
+
+
+@triton.jit
+def mark(score, found, before, mask, size, BLOCK: tl.constexpr):
+    """True for all above the k-th highest, and for as many of its equals as there is room for, the first ones."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    rank, kth = _rank(score, at, size), tl.load(found)
+    equal = ((at < size) & (rank == kth)).to(tl.int32)
+    place = tl.load(before + tl.program_id(0)) + tl.cumsum(equal, 0)  # from 1
+    best = (rank > kth) | ((equal != 0) & (place.to(tl.int64) <= tl.load(found + 1)))
+    tl.store(mask + at, best, mask=at < size)

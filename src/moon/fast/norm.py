@@ -23,6 +23,12 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -
     return _normed(norm, x, residual, cut=True)
 
 
+def again(x: Tensor) -> Tensor:
+    """x for its second use. What `norm_relu` returns has a twin, so that the slopes of both uses arrive apart and the
+    sum is not a pass over memory of its own."""
+    return getattr(x, "_again", x)
+
+
 def norm_only(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """norm(x)."""
     return _normed(norm, x, None, cut=False)
@@ -31,8 +37,8 @@ def norm_only(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 def _normed(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, cut: bool) -> Tensor:
     flat = active()
     if flat is not None and _fits(norm, x, residual, flat):
-        out = _Norm.apply(x, residual, norm.weight, norm.bias, norm, flat, cut)
-        assert isinstance(out, Tensor)
+        out, twin = _Norm.apply(x, residual, norm.weight, norm.bias, norm, flat, cut)  # type: ignore[misc]
+        out._again = twin
         return out
     out = norm(x) if residual is None else norm(x) + residual
     return relu(out) if cut else out
@@ -67,7 +73,7 @@ class _Norm(torch.autograd.Function):
         norm: nn.BatchNorm2d,
         flat: Flat,
         cut: bool,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         from moon.fast import kernels
 
         rows, columns = x.numel() // x.shape[1], x.shape[1]
@@ -89,35 +95,41 @@ class _Norm(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(x, mean, inverse, *([y] if with_residual else []))
         ctx.norm, ctx.flat, ctx.cut, ctx.with_residual = norm, flat, cut, with_residual
-        return y
+        ctx.set_materialize_grads(False)
+        twin = torch.empty(0, dtype=y.dtype, device=y.device)  # no view of y, so autograd sees two tensors
+        return y, twin.set_(y.untyped_storage(), 0, y.shape, y.stride())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *slopes: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         from moon.fast import kernels
 
         x, mean, inverse, *ys = ctx.saved_tensors
         norm, flat, residual = ctx.norm, ctx.flat, ctx.with_residual
-        slope = slopes[0].to(x.dtype).contiguous(memory_format=torch.channels_last)
+        came = [s.to(x.dtype).contiguous(memory_format=torch.channels_last) for s in slopes if s is not None]
+        if not came:
+            return (None,) * 7
+        slope, two = came[0], len(came) == 2
         rows, columns = x.numel() // x.shape[1], x.shape[1]
         grid, part = _divided(rows, columns)
         parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
         sums = torch.empty(2, columns, device=x.device)
-        passed = torch.empty_like(x) if residual else slope
+        is_written = residual or two
+        passed = torch.empty_like(x) if is_written else slope
         first = not flat.collects or flat.is_first(norm.weight) & flat.is_first(norm.bias)
         own = (norm.weight.grad, norm.bias.grad) if flat.collects else torch.empty(2, columns, device=x.device).unbind()
         kernels.launch(
             kernels.slopes, grid,
-            slope, x, ys[0] if residual else x, passed, *parts, flat.counter, mean, inverse,
+            slope, came[-1], x, ys[0] if residual else x, passed, *parts, flat.counter, mean, inverse,
             norm.weight, norm.bias, *own, sums, rows, columns, part,
-            RELU=ctx.cut, RESIDUAL=residual, ADD=not first,
+            RELU=ctx.cut, RESIDUAL=residual, TWO=two, ADD=not first,
             PARTS=_power_of_two(grid[0]), **_SUM,
         )  # fmt: skip
         slope_of_x = torch.empty_like(x)
         kernels.launch(
             kernels.back, (-(-rows // 64), columns // 64),
             passed, x, slope_of_x, mean, inverse, norm.weight, norm.bias, sums, rows, columns,
-            RELU=ctx.cut and not residual, **_MAP,
+            RELU=ctx.cut and not is_written, **_MAP,
         )  # fmt: skip
         of_weight, of_bias = (None, None) if flat.collects else own
         return slope_of_x, passed if residual else None, of_weight, of_bias, None, None, None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from moon.fast import norm_only, norm_relu
+from moon.fast import again, norm_only, norm_relu
 
 
 class Projection(nn.Sequential):
@@ -42,7 +42,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = norm_relu(self.bn1, self.conv1(x))
-        return norm_relu(self.bn2, self.conv2(out), x if self.downsample is None else self.downsample(x))
+        return norm_relu(self.bn2, self.conv2(out), again(x) if self.downsample is None else self.downsample(again(x)))
 
 
 class Bottleneck(nn.Module):
@@ -64,7 +64,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = norm_relu(self.bn1, self.conv1(x))
         out = norm_relu(self.bn2, self.conv2(out))
-        return norm_relu(self.bn3, self.conv3(out), x if self.downsample is None else self.downsample(x))
+        return norm_relu(self.bn3, self.conv3(out), again(x) if self.downsample is None else self.downsample(again(x)))
 
 
 def _stage(

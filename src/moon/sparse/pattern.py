@@ -8,14 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from moon.fast import top
 from moon.sparse.allocation import Allocation, Shapes
-
-
-def top(score: Tensor, count: int) -> Tensor:
-    """The mask of the `count` highest scores."""
-    mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
-    mask.index_fill_(0, score.flatten().topk(count, sorted=False).indices, True)  # does not wait for the device
-    return mask.view(score.shape)
 
 
 class Pattern(Protocol):

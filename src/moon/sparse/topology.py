@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moon.chance import derive, generator, scattered
+from moon.fast import top
 from moon.sparse.allocation import Allocation, Shapes, erk
-from moon.sparse.pattern import ANYWHERE, Pattern, top
+from moon.sparse.pattern import ANYWHERE, Pattern
 from moon.sparse.schedule import DropSchedule
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
@@ -55,6 +56,11 @@ class Topology(ABC):
         if not self.change():
             self.update()
         self.steps += 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `change` may do something in this step; a captured step gets the gradients ready for it then."""
+        return type(self).change is not Topology.change
 
     def change(self) -> bool:
         """What the topology does in this step besides the update; whether it has taken the update's place.
@@ -197,6 +203,11 @@ class SparseTopology(Topology):
     def count(self, name: str) -> int:
         """How many connections this layer has from the present step on."""
         return self.planned[name]
+
+    @property
+    def is_due(self) -> bool:
+        has_its_own = type(self).change is not SparseTopology.change
+        return has_its_own or self.schedule.is_due(self.steps)
 
     def change(self) -> bool:
         """The replacement of connections when it is due."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from moon.fast import Flat
+from moon.fast import Flat, Left
 from moon.objectives import Objective
 from moon.sparse import SparseTopology, Topology
 
@@ -74,6 +74,7 @@ class _Captured:
     x: Tensor
     y: Tensor
     loss: Tensor
+    left: Left
     idle: list[nn.Parameter]  # without a gradient in it
 
 
@@ -114,17 +115,19 @@ class CapturedSteps:
             captured.x.copy_(x)
             captured.y.copy_(y)
             captured.replay()
-            loss, idle = captured.loss, captured.idle
+            loss, left, idle = captured.loss, captured.left, captured.idle
         else:
             loss = self._both_ways(x, y)
-            idle = self.flat.idle
+            left, idle = self.flat.left(), self.flat.idle
         topology = self.training.topology
         for group in self.training.optimizer.param_groups:
             group["lr"] = lr
-        if topology.change():
+        if topology.is_due:
+            self.flat.gather(left)
+        if topology.is_due and topology.change():
             self.flat.refresh()
         else:
-            self.flat.update(lr, idle)
+            self.flat.update(lr, left, idle)
         topology.steps += 1
         return loss
 
@@ -160,7 +163,7 @@ class CapturedSteps:
         except RuntimeError as error:
             raise CaptureFailed(str(error).strip().splitlines()[0]) from error
         self._pool = graph.pool()
-        return _Captured(graph.replay, x, y, loss, self.flat.idle)
+        return _Captured(graph.replay, x, y, loss, self.flat.left(), self.flat.idle)
 
 
 @contextmanager
