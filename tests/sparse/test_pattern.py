@@ -23,13 +23,13 @@ def a_group(mask, m=4):
 
 def test_the_best_are_found_anywhere_and_what_is_kept_is_not_counted():
     kept, score = torch.tensor([[T, F], [F, F]]), torch.tensor([[9.0, -1.0], [3.0, 2.0]])
-    assert ANYWHERE.fill(kept, score, 2).tolist() == [[T, F], [T, T]]
-    assert ANYWHERE.fill(kept, score, 0).tolist() == [[T, F], [F, F]]
+    assert ANYWHERE.fill([kept], [score], [2])[0].tolist() == [[T, F], [T, T]]
+    assert ANYWHERE.fill([kept], [score], [0])[0].tolist() == [[T, F], [F, F]]
 
 
 def test_equal_scores_give_exact_counts():
     kept = torch.arange(100) < 5
-    mask = ANYWHERE.fill(kept, torch.zeros(100), 20)
+    mask = ANYWHERE.fill([kept], [torch.zeros(100)], [20])[0]
     assert mask.sum() == 25
     assert mask[:5].all()
 
@@ -37,14 +37,14 @@ def test_equal_scores_give_exact_counts():
 def test_the_best_of_each_group_join_what_is_kept():
     kept = torch.tensor([[T, F, F, F, F, F, F, F]])
     score = torch.tensor([[0.0, 1.0, 5.0, 3.0, 10.0, 20.0, 40.0, 30.0]])
-    assert NOfM(2, 4).fill(kept, score, 3).tolist() == [[T, F, T, F, F, F, T, T]]
-    assert NOfM(1, 4).fill(kept, score, 1).tolist() == [[T, F, F, F, F, F, T, F]]
-    assert NOfM(1, 2).fill(kept, score, 3).tolist() == [[T, F, T, F, F, T, T, F]]
+    assert NOfM(2, 4).fill([kept], [score], [3])[0].tolist() == [[T, F, T, F, F, F, T, T]]
+    assert NOfM(1, 4).fill([kept], [score], [1])[0].tolist() == [[T, F, F, F, F, F, T, F]]
+    assert NOfM(1, 2).fill([kept], [score], [3])[0].tolist() == [[T, F, T, F, F, T, T, F]]
 
 
 def test_neighbours_in_a_convolution_are_input_channels_at_one_position_of_the_kernel():
     score = torch.tensor([[4.0, 1.0], [3.0, 2.0], [2.0, 3.0], [1.0, 4.0]]).view(1, 4, 1, 2)
-    mask = NOfM(2, 4).fill(torch.zeros(1, 4, 1, 2, dtype=torch.bool), score, 4)
+    mask = NOfM(2, 4).fill([torch.zeros(1, 4, 1, 2, dtype=torch.bool)], [score], [4])[0]
     assert mask.view(4, 2).tolist() == [[T, F], [T, F], [F, T], [F, T]]
 
 

@@ -37,42 +37,37 @@ def _parts(of, parts, columns, at, PARTS: tl.constexpr):
 
 @triton.jit
 def moments(
-    x, part_centre, part_square, counter, mean, inverse, running_mean, running_var, tracked,
+    x, part_sum, part_square, counter, mean, inverse, running_mean, running_var, tracked,
     rows, columns, part, epsilon, momentum,
     PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1 / deviation of each column, and the running statistics after it.
 
-    Sums of squares are those of differences from the part's own mean, merged after Chan et al. (1979).
+    Sums are those of differences from the column's first value, which is as near to the mean as any: nothing large
+    is subtracted from anything large, and no division is in the loop.
     """
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0) * part
     end = tl.minimum(first + part, rows)
-    # Each place of a tile has a mean and a sum of squares of its own: nothing is added across rows in the loop.
-    count = tl.zeros([ROWS, 1], tl.float32)
-    centre, square = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    origin = tl.load(x + at).to(tl.float32)
+    # Each place of a tile has sums of its own: nothing is added across rows in the loop.
+    plain, square = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(first, end, ROWS):
         row = start + tl.arange(0, ROWS)[:, None]
         valid = row < end
         value = tl.load(x + row.to(tl.int64) * columns + at[None, :], mask=valid, other=0.0).to(tl.float32)
-        count += tl.where(valid, 1.0, 0.0)
-        apart = tl.where(valid, value - centre, 0.0)
-        centre += apart * (1 / tl.maximum(count, 1.0))
-        square += apart * tl.where(valid, value - centre, 0.0)
-    own_centre = tl.sum(centre * count, 0) / (end - first).to(tl.float32)
-    apart = centre - own_centre[None, :]
+        apart = tl.where(valid, value - origin[None, :], 0.0)
+        plain += apart
+        square += apart * apart
     parts = tl.num_programs(0)
-    tl.store(part_centre + tl.program_id(0) * columns + at, own_centre)
-    tl.store(part_square + tl.program_id(0) * columns + at, tl.sum(square + count * apart * apart, 0))
+    tl.store(part_sum + tl.program_id(0) * columns + at, tl.sum(plain, 0))
+    tl.store(part_square + tl.program_id(0) * columns + at, tl.sum(square, 0))
     if _is_last(counter + tl.program_id(1), parts):
         tl.store(counter + tl.program_id(1), 0)
-        index = tl.arange(0, PARTS)
-        share = tl.minimum(tl.maximum(rows - index * part, 0), part).to(tl.float32)[:, None]
-        centres = _parts(part_centre, parts, columns, at, PARTS)
-        squares = _parts(part_square, parts, columns, at, PARTS)
-        whole_centre = tl.sum(centres * share, 0) / rows
-        shift = centres - whole_centre[None, :]
-        whole_square = tl.sum(squares + share * shift * shift, 0)
+        shift = tl.sum(_parts(part_sum, parts, columns, at, PARTS), 0) / rows
+        whole_centre = origin + shift
+        whole_square = tl.sum(_parts(part_square, parts, columns, at, PARTS), 0) - rows * shift * shift
+        whole_square = tl.where(whole_square < 0, 0.0, whole_square)  # by rounding, of a constant; NaN stays
         variance = whole_square / rows
         tl.store(mean + at, whole_centre)
         tl.store(inverse + at, 1 / tl.sqrt(variance + epsilon))
@@ -213,27 +208,32 @@ def sgd(
 
 
 @triton.jit
-def _rank(score, at, size):
-    """Scores as whole numbers of 32 bits in the same order."""
-    value = tl.load(score + at, mask=at < size, other=0.0) + 0.0  # -0.0 is 0.0
+def _ranks(score, blocks, BLOCK: tl.constexpr):
+    """The block's scores as whole numbers of 32 bits in the same order, -1 behind the list's end; where they are, and
+    which list it is, its first block and how many it has."""
+    row = blocks + tl.program_id(0) * 5
+    at, end = tl.load(row) + tl.arange(0, BLOCK), tl.load(row + 1)
+    value = tl.load(score + at, mask=at < end, other=0.0) + 0.0  # -0.0 is 0.0
     bits = value.to(tl.int32, bitcast=True)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return bits.to(tl.int64) + 0x80000000
+    ranks = tl.where(at < end, bits.to(tl.int64) + 0x80000000, -1)
+    return ranks, at, end, tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
 
 
 @triton.jit
-def digit(score, histogram, found, counter, size, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
-    """Eight more bits of the k-th highest rank: found[0] is its upper bits so far, found[1] is k among those that share
-    them. The last program to end counts down from the highest."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    rank = _rank(score, at, size)
+def digit(score, blocks, histograms, found, counters, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """Eight more bits of each list's k-th highest rank: found[0] is its upper bits so far, found[1] is k among those
+    that share them. The last program of a list to end counts down from the highest."""
+    ranks, _, _, which, _, programs = _ranks(score, blocks, BLOCK)
+    found += which * 3
+    histogram = histograms + which * 256
     upper, k = tl.load(found), tl.load(found + 1)
-    shares = (at < size) & ((rank >> (SHIFT + 8)) == upper)
-    own = tl.histogram(tl.where(shares, (rank >> SHIFT) & 255, 256).to(tl.int32), 512)  # 256: not one of them
+    shares = (ranks >> (SHIFT + 8)) == upper
+    own = tl.histogram(tl.where(shares, (ranks >> SHIFT) & 255, 256).to(tl.int32), 512)  # 256: not one of them
     bins = tl.arange(0, 512)
-    tl.atomic_add(histogram + bins, own, mask=bins < 256)
-    if _is_last(counter, tl.num_programs(0)):
-        tl.store(counter, 0)
+    tl.atomic_add(histogram + bins, own, mask=(bins < 256) & (own > 0))
+    if _is_last(counters + which, programs.to(tl.int32)):
+        tl.store(counters + which, 0)
         value = tl.arange(0, 256)
         count = tl.load(histogram + value, cache_modifier=".cg").to(tl.int64)
         tl.store(histogram + value, tl.zeros([256], tl.int32))
@@ -244,25 +244,24 @@ def digit(score, histogram, found, counter, size, SHIFT: tl.constexpr, BLOCK: tl
 
 
 @triton.jit
-def ties(score, found, before, counter, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """How many scores equal to the k-th highest lie before each block."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    equal = (at < size) & (_rank(score, at, size) == tl.load(found))
-    tl.store(before + tl.program_id(0), tl.sum(equal.to(tl.int32), 0))
-    parts = tl.num_programs(0)
-    if _is_last(counter, parts):
-        tl.store(counter, 0)
+def ties(score, blocks, found, before, counters, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """How many scores equal to its list's k-th highest lie before each block."""
+    ranks, _, _, which, first, programs = _ranks(score, blocks, BLOCK)
+    tl.store(before + tl.program_id(0), tl.sum((ranks == tl.load(found + which * 3)).to(tl.int32), 0))
+    if _is_last(counters + which, programs.to(tl.int32)):
+        tl.store(counters + which, 0)
         part = tl.arange(0, PARTS)
-        count = tl.load(before + part, mask=part < parts, other=0, cache_modifier=".cg")
-        tl.store(before + part, tl.cumsum(count, 0) - count, mask=part < parts)
+        count = tl.load(before + first + part, mask=part < programs, other=0, cache_modifier=".cg")
+        tl.store(before + first + part, tl.cumsum(count, 0) - count, mask=part < programs)
 
 
 @triton.jit
-def mark(score, found, before, mask, size, BLOCK: tl.constexpr):
+def mark(score, blocks, found, before, mask, BLOCK: tl.constexpr):
     """True for all above the k-th highest, and for as many of its equals as there is room for, the first ones."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    rank, kth = _rank(score, at, size), tl.load(found)
-    equal = ((at < size) & (rank == kth)).to(tl.int32)
-    place = tl.load(before + tl.program_id(0)) + tl.cumsum(equal, 0)  # from 1
-    best = (rank > kth) | ((equal != 0) & (place.to(tl.int64) <= tl.load(found + 1)))
-    tl.store(mask + at, best, mask=at < size)
+    ranks, at, end, which, _, _ = _ranks(score, blocks, BLOCK)
+    found += which * 3
+    kth, room, k = tl.load(found), tl.load(found + 1), tl.load(found + 2)
+    equal = (ranks == kth).to(tl.int32)
+    place = (tl.load(before + tl.program_id(0)) + tl.cumsum(equal, 0)).to(tl.int64)  # from 1
+    best = (ranks > kth) | ((equal != 0) & (place <= room))
+    tl.store(mask + at, best & (k > 0), mask=at < end)

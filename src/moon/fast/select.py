@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -10,34 +12,59 @@ from torch import Tensor
 _BLOCK = 4096
 
 
-def top(score: Tensor, count: int) -> Tensor:
-    """The mask of the `count` highest scores. Nothing waits for the device.
+def top(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """Of each list of scores the mask of so many highest. Nothing waits for the device.
 
-    On a GPU the k-th highest is found eight bits at a time, and of its equals the first ones in memory are taken.
+    On a GPU the k-th highest of all lists are found at once, eight bits at a time, and of its equals the first ones in
+    memory are taken.
     """
-    if score.dtype != torch.float32 or not 0 < count < score.numel() or not _has_kernels(score):
-        mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
-        return mask.index_fill_(0, score.flatten().topk(count, sorted=False).indices, True).view(score.shape)
+    if not all(_has_kernels(score) and score.dtype == torch.float32 for score in scores):
+        return [_sorted(score, count) for score, count in zip(scores, counts, strict=True)]
+    if not scores:
+        return []
     from moon.fast import kernels
 
-    mask = torch.empty_like(score, dtype=torch.bool)  # dense, laid out as the score is or else in the usual way
-    score = torch.empty_like(score).copy_(score) if score.stride() != mask.stride() else score
-    size, device = score.numel(), score.device
-    programs = -(-size // _BLOCK)
-    histogram, counter = torch.zeros(257, dtype=torch.int32, device=device).split([256, 1])
-    before = torch.empty(programs, dtype=torch.int32, device=device)
-    found = torch.zeros(2, dtype=torch.int64, device=device)
-    found[1] = count
+    device = scores[0].device
+    flat = torch.cat([score.as_strided((score.numel(),), (1,)) for score in map(_dense, scores)])
+    masks = torch.empty(flat.shape, dtype=torch.bool, device=device)
+    sizes = [score.numel() for score in scores]
+    blocks, parts = _blocks(tuple(sizes), _BLOCK, device)
+    histograms, counters = torch.zeros(257 * len(sizes), dtype=torch.int32, device=device).tensor_split([-len(sizes)])
+    # The upper bits known so far, how many of those that have them are wanted, how many in all.
+    found = torch.tensor([[0, count, count] for count in counts]).to(device, non_blocking=True)
+    before = torch.empty(len(blocks), dtype=torch.int32, device=device)
+    grid, rest = (len(blocks),), {"BLOCK": _BLOCK, "num_warps": 8}
     for shift in (24, 16, 8, 0):
-        kernels.launch(
-            kernels.digit, (programs,), score, histogram, found, counter, size, SHIFT=shift, BLOCK=_BLOCK, num_warps=8
-        )
-    parts = 1 << (programs - 1).bit_length()
-    kernels.launch(
-        kernels.ties, (programs,), score, found, before, counter, size, PARTS=parts, BLOCK=_BLOCK, num_warps=8
-    )
-    kernels.launch(kernels.mark, (programs,), score, found, before, mask, size, BLOCK=_BLOCK, num_warps=8)
-    return mask
+        kernels.launch(kernels.digit, grid, flat, blocks, histograms, found, counters, SHIFT=shift, **rest)
+    kernels.launch(kernels.ties, grid, flat, blocks, found, before, counters, PARTS=parts, **rest)
+    kernels.launch(kernels.mark, grid, flat, blocks, found, before, masks, **rest)
+    return [
+        part.as_strided(score.shape, _dense(score).stride(), part.storage_offset())
+        for part, score in zip(masks.split(sizes), scores, strict=True)
+    ]
+
+
+def _sorted(score: Tensor, count: int) -> Tensor:
+    mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
+    return mask.index_fill_(0, score.flatten().topk(count, sorted=False).indices, True).view(score.shape)
+
+
+def _dense(score: Tensor) -> Tensor:
+    """The score without gaps in memory."""
+    like = torch.empty_like(score, device="meta")  # laid out as the score is, where that has no gaps
+    return score if score.stride() == like.stride() else score.contiguous()
+
+
+@lru_cache(maxsize=64)
+def _blocks(sizes: tuple[int, ...], block: int, device: torch.device) -> tuple[Tensor, int]:
+    """Begin, list's end, list, the list's first block and number of blocks, for each block of all lists in a row; and
+    the largest number of blocks as a power of two."""
+    rows, begin = [], 0
+    for which, size in enumerate(sizes):
+        first, count = len(rows), -(-size // block)
+        rows += [[begin + block * index, begin + size, which, first, count] for index in range(count)]
+        begin += size
+    return torch.tensor(rows).to(device), 1 << (max(row[4] for row in rows) - 1).bit_length()
 
 
 def _has_kernels(score: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +20,8 @@ class Pattern(Protocol):
         """The density of each layer."""
         ...
 
-    def fill(self, kept: Tensor, score: Tensor, free: int) -> Tensor:
-        """The mask of the connections kept and of the `free` best others."""
+    def fill(self, kept: Sequence[Tensor], score: Sequence[Tensor], free: Sequence[int]) -> list[Tensor]:
+        """Of each layer the mask of the connections kept and of the `free` best others."""
         ...
 
 
@@ -32,8 +33,9 @@ class Anywhere:
     def densities(self, shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
         return allocation(shapes, sparsity)
 
-    def fill(self, kept: Tensor, score: Tensor, free: int) -> Tensor:
-        return kept | top(torch.where(kept, -torch.inf, score), free)
+    def fill(self, kept: Sequence[Tensor], score: Sequence[Tensor], free: Sequence[int]) -> list[Tensor]:
+        others = top([torch.where(mask, -torch.inf, value) for mask, value in zip(kept, score, strict=True)], free)
+        return [one | other for one, other in zip(kept, others, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,10 @@ class NOfM:
             )
         return densities
 
-    def fill(self, kept: Tensor, score: Tensor, free: int) -> Tensor:
+    def fill(self, kept: Sequence[Tensor], score: Sequence[Tensor], free: Sequence[int]) -> list[Tensor]:
+        return [self._filled(*layer) for layer in zip(kept, score, free, strict=True)]
+
+    def _filled(self, kept: Tensor, score: Tensor, free: int) -> Tensor:
         if free == kept.numel():
             return torch.ones_like(kept)
         # (..., groups, m), the inputs last

@@ -161,7 +161,8 @@ class SparseTopology(Topology):
         for index, (name, weight) in enumerate(weights.items()):
             chance = torch.rand(weight.shape, generator=generator("mask", seed, index))
             # Exactly so many connections, uniformly at random, laid out in memory as the weight is.
-            mask = pattern.fill(torch.zeros(weight.shape, dtype=torch.bool), chance, self.counts[name])
+            none = torch.zeros(weight.shape, dtype=torch.bool)
+            (mask,) = pattern.fill([none], [chance], [self.counts[name]])
             self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
         # What a step must set to zero; dense layers have nothing to set.
         self._pruned = {n: ~mask for n, mask in self.masks.items() if self.planned[n] < mask.numel()}
@@ -227,19 +228,22 @@ class SparseTopology(Topology):
     @torch.no_grad()
     def _rewire(self, share: float) -> None:
         """In each sparse layer drop the weakest `share` of the connections and grow as many where it pays."""
+        names, drops, strengths, growths = [], [], [], []
         for index, name in enumerate(self.weights):
-            if name not in self._pruned:
-                continue
-            weight, mask, count = self.weights[name], self.masks[name], self.count(name)
+            count = self.count(name)
             drop = int(share * count)
-            if drop == 0 and count == self.counts[name]:
+            if name not in self._pruned or (drop == 0 and count == self.counts[name]):
                 continue
-            grad = self._gradient(name)
+            weight, grad = self.weights[name], self._gradient(name)
             self.key = derive("grow", self.seed, index, self.steps)  # the same on resuming, on every rank
-            strength = torch.where(mask, self.keep_score(weight, grad), -1.0)
-            kept = top(strength, count - drop)
-            growth = self.grow_score(weight, grad) if drop else torch.zeros_like(weight)
-            self._change(name, self.pattern.fill(kept, growth, drop))
+            names.append(name)
+            drops.append(drop)
+            strengths.append(torch.where(self.masks[name], self.keep_score(weight, grad), -1.0))
+            growths.append(self.grow_score(weight, grad) if drop else torch.zeros_like(weight))
+        # All layers at once: a GPU is asked seldom for much.
+        kept = top(strengths, [self.count(name) - drop for name, drop in zip(names, drops, strict=True)])
+        for name, mask in zip(names, self.pattern.fill(kept, growths, drops), strict=True):
+            self._change(name, mask)
 
     def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
         """Masks of the best over all these layers at once: as many in all as planned, one at least in each.
@@ -247,12 +251,14 @@ class SparseTopology(Topology):
         Under a pattern each layer keeps its own best.
         """
         if self.pattern is not ANYWHERE:
-            empty = {name: torch.zeros_like(score, dtype=torch.bool) for name, score in scores.items()}
-            return {name: self.pattern.fill(empty[name], score, self.planned[name]) for name, score in scores.items()}
+            empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
+            masks = self.pattern.fill(empty, list(scores.values()), [self.planned[name] for name in scores])
+            return dict(zip(scores, masks, strict=True))
         flat = [score.flatten() for score in scores.values()]  # of channels-last weights a copy, in the usual order
         for score in flat:
             score[score.argmax()] = torch.inf
-        parts = top(torch.cat(flat), sum(self.planned[name] for name in scores)).split([len(score) for score in flat])
+        (best,) = top([torch.cat(flat)], [sum(self.planned[name] for name in scores)])
+        parts = best.split([len(score) for score in flat])
         return {name: part.view(scores[name].shape) for name, part in zip(scores, parts, strict=True)}
 
     def _gradient(self, name: str) -> Tensor:
@@ -266,7 +272,7 @@ class SparseTopology(Topology):
         mask = self.masks[name]
         self._grown += (new & ~mask).sum()
         mask.copy_(new)
-        self._pruned[name].copy_(~new)
+        torch.logical_not(mask, out=self._pruned[name])
         self.counts[name] = self.count(name)
 
     def _random(self, weight: Tensor) -> Tensor:
