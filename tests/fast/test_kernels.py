@@ -10,7 +10,7 @@ from torch import nn
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from moon.fast import Flat, again, kernels, norm, norm_only, norm_relu
+from moon.fast import Flat, again, norm, norm_only, norm_relu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -143,6 +143,20 @@ def test_a_nan_is_not_cut_off():
     assert y[:, 4].isfinite().all()
 
 
+def test_the_update_leaves_idle_parameters_alone():
+    layer = nn.Linear(70, 50).to(DEVICE)
+    before = layer.weight.detach().clone()
+    flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1), {}, None)
+    with flat.step(layer) as left:
+        flat.put(layer.bias, torch.ones(50, device=DEVICE))
+    assert left.idle == [layer.weight]
+    flat.place(left)
+    flat.rate.fill_(0.1)
+    flat._launch(left, 0, 3)
+    assert torch.equal(layer.weight, before)
+    assert flat.optimizer.state[layer.bias]["momentum_buffer"].all()
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_update_is_the_one_of_torch(nesterov, elsewhere):
@@ -156,20 +170,21 @@ def test_the_update_is_the_one_of_torch(nesterov, elsewhere):
     optimizer = torch.optim.SGD(plain.parameters(), **rest)
     flat = Flat(torch.optim.SGD(layer.to(DEVICE).parameters(), **rest), {layer.weight: mask.to(DEVICE)}, torch.bfloat16)
     for rate in (0.05, 0.03):
-        for mine, other in zip(layer.parameters(), plain.parameters(), strict=True):
-            other.grad = torch.randn_like(other).bfloat16().float()
-            if elsewhere:
-                mine.grad.fill_(torch.nan)  # nobody looks there
-                flat._written.clear()
-                flat.put(mine, other.grad.to(DEVICE).bfloat16())
-            else:
-                mine.grad.copy_(other.grad)
-        left = flat.left()
-        assert (left.places != 0).tolist() == [elsewhere] * 3
-        kernels.launch(
-            kernels.sgd, (3,), flat.weight, flat.slope, left.places, flat.velocity, flat.exists, flat.low,
-            flat.weight.numel(), rate, 0.9, 0.01, NESTEROV=nesterov, LOW=True, BLOCK=2048,
-        )  # fmt: skip
+        with flat.step(layer) as left:
+            for mine, other in zip(layer.parameters(), plain.parameters(), strict=True):
+                other.grad = torch.randn_like(other).bfloat16().float()
+                if elsewhere:
+                    mine.grad.fill_(torch.nan)  # nobody looks there
+                    flat.put(mine, other.grad.to(DEVICE).bfloat16())
+                else:
+                    mine.grad.copy_(other.grad)
+                    flat.is_first(mine)
+        flat.place(left)
+        assert (left.places > 0).tolist() == [elsewhere] * 3
+        for speed in (torch.nan, rate):
+            flat.rate.fill_(speed)
+            flat._launch(left, 0, 2)
+            flat._launch(left, 2, 3)
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +38,14 @@ def plain() -> Iterator[None]:
 
 @dataclass
 class Left:
-    """Gradients that stay where a convolution has left them: copying them would be a pass over memory for nothing."""
+    """What a step has left behind for the update.
 
-    slopes: dict[nn.Parameter, Tensor]
-    places: Tensor  # of each block's gradient in memory; 0: it is in the buffer
+    The gradient of a convolution stays where it is: copying it would be a pass over memory for nothing.
+    """
+
+    slopes: dict[nn.Parameter, Tensor]  # that are not in the buffer
+    idle: list[nn.Parameter]  # had no gradient, so an optimizer leaves them as they are
+    places: Tensor  # of each block's gradient in memory; 0: in the buffer, -1: idle
 
 
 class Flat:
@@ -76,7 +80,10 @@ class Flat:
         self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # of programs that have ended
         self._written: set[nn.Parameter] = set()  # have a gradient in this step
         self._direct: set[nn.Parameter] = set()  # have had one past autograd
-        self._left: dict[nn.Parameter, Tensor] = {}
+        self._left = Left({}, [], torch.empty(0))
+        self._last: list[nn.Parameter] = []  # whose gradients are computed beside, the last ones
+        self._before_last: torch.Event | None = None
+        self.rate = torch.zeros((), device=like.device, dtype=like.dtype)  # NaN: no update
         self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]
         self._hooks += [p.register_hook(partial(self._before_sum, p)) for p in self.parameters]
         self.collects = False
@@ -141,7 +148,7 @@ class Flat:
         if slope is None:
             return
         self.join()
-        self._copy(parameter, self._left.pop(parameter, None))
+        self._copy(parameter, self._left.slopes.pop(parameter, None))
         if parameter in self._direct and parameter not in self._written:
             self._slope_of[parameter].zero_()
 
@@ -161,12 +168,13 @@ class Flat:
             state["momentum_buffer"] = state["momentum_buffer"].clone(memory_format=torch.preserve_format)
 
     @contextmanager
-    def step(self, model: nn.Module) -> Iterator[None]:
+    def step(self, model: nn.Module) -> Iterator[Left]:
         """What happens inside runs on these buffers: convolutions and linear layers read the narrow weights, and their
-        weights' gradients are computed on a stream of their own."""
+        weights' gradients are computed on a stream of their own. What is given is complete in the end."""
         global _active
         self._written.clear()
-        self._left = {}
+        places = torch.empty(self.weight.numel() // _BLOCK, dtype=torch.int64, device=self.weight.device)
+        self._left = left = Left({}, [], places)
         with self.beside():
             for parameter in self.parameters:
                 if parameter not in self._direct:  # others are written, not added to
@@ -176,12 +184,13 @@ class Flat:
         try:
             for module in layers:
                 module.forward = partial(_FORWARD[type(module)], module)
-            yield
+            yield left
         finally:
             _active = None
             for module in layers:
                 del module.forward
-            for parameter in self.idle:
+            left.idle = [parameter for parameter in self.parameters if parameter not in self._written]
+            for parameter in left.idle:
                 self._slope_of[parameter].zero_()
             self.join()
             self._held.clear()
@@ -194,6 +203,7 @@ class Flat:
             return
         self._held.extend(uses)
         self._beside.wait_stream(torch.cuda.current_stream())
+        self._last, self._before_last = [], self._beside.record_event()
         with torch.cuda.stream(self._beside):
             yield
 
@@ -216,32 +226,33 @@ class Flat:
         self._direct.add(parameter)
         return first
 
-    @property
-    def idle(self) -> list[nn.Parameter]:
-        """The parameters that had no gradient in the last step, which an optimizer leaves as they are."""
-        return [parameter for parameter in self.parameters if parameter not in self._written]
-
     def put(self, parameter: nn.Parameter, slope: Tensor) -> None:
         """The parameter's gradient, or a part of it."""
-        place = self._slope_of[parameter]
+        place, elsewhere = self._slope_of[parameter], self._left.slopes
+        self._last.append(parameter)
         if self.is_first(parameter):
             like = self.weight if self.low is None else self.low
             if slope.dtype == like.dtype and _layout(slope) == _layout(parameter):
-                self._left[parameter] = slope
+                elsewhere[parameter] = slope
             else:
                 place.copy_(slope)
         else:
-            self._copy(parameter, self._left.pop(parameter, None))
+            self._copy(parameter, elsewhere.pop(parameter, None))
             place.add_(slope)
 
-    def left(self) -> Left:
-        """The gradients that the last step left elsewhere; they are the caller's now."""
-        mine, self._left = self._left, {}
-        places = torch.zeros(self.weight.numel() // _BLOCK, dtype=torch.int64)
-        for parameter, slope in mine.items():
-            first, count = self._starts[parameter] // _BLOCK, -(-parameter.numel() // _BLOCK)
-            places[first : first + count] = slope.data_ptr() + slope.element_size() * _BLOCK * torch.arange(count)
-        return Left(mine, places.to(self.weight.device))
+    def place(self, left: Left) -> None:
+        """Write down where the update finds the gradients."""
+        places = torch.zeros(left.places.shape, dtype=torch.int64)
+        for parameter, slope in left.slopes.items():
+            mine = self._blocks(parameter)
+            places[mine] = slope.data_ptr() + slope.element_size() * _BLOCK * torch.arange(mine.stop - mine.start)
+        for parameter in left.idle:
+            places[self._blocks(parameter)] = -1
+        left.places.copy_(places)
+
+    def _blocks(self, parameter: nn.Parameter) -> slice:
+        first = self._starts[parameter] // _BLOCK
+        return slice(first, first - (-parameter.numel() // _BLOCK))
 
     def gather(self, left: Left) -> None:
         """Have all gradients in the buffer, where others look for them."""
@@ -253,41 +264,46 @@ class Flat:
             self._slope_of[parameter].copy_(slope)
 
     @torch.no_grad()
-    def update(
-        self, rate: float, left: Left | None = None, idle: Sequence[nn.Parameter] = (), size: int | None = None
-    ) -> None:
-        """SGD's step for all weights at once but the idle ones; outside the masks weight and momentum stay zero.
-
-        `size=0` on a GPU only compiles what does it.
-        """
-        left = left or self.left()
-        if idle:
-            mine = [tensor for p in idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
-            before = [tensor.clone() for tensor in mine]
-            self.update(rate, left)
-            for tensor, old in zip(mine, before, strict=True):
-                tensor.copy_(old)
-            self.refresh()
-            return
-        momentum, decay, nesterov = (self.group[key] for key in ("momentum", "weight_decay", "nesterov"))
+    def update(self, left: Left) -> None:
+        """SGD's step at this `rate`, of all weights at once; outside the masks weight and momentum stay zero."""
         if self.weight.is_cuda:
-            from moon.fast import kernels
-
-            size = self.weight.numel() if size is None else size
-            kernels.launch(
-                kernels.sgd, (max(1, size // _BLOCK),),
-                self.weight, self.slope, left.places, self.velocity, self.exists,
-                self.weight if self.low is None else self.low, size, rate, momentum, decay,
-                NESTEROV=nesterov, LOW=self.low is not None, BLOCK=_BLOCK, num_warps=8,
-            )  # fmt: skip
+            self._launch(left, 0, len(left.places))
             return
+        idle = [tensor for p in left.idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
+        before = [tensor.clone() for tensor in idle]
         self.gather(left)
+        momentum, decay, nesterov = (self.group[key] for key in ("momentum", "weight_decay", "nesterov"))
         slope = self.slope.add(self.weight, alpha=decay)
         self.velocity.mul_(momentum).add_(slope)
         slope = slope.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
-        self.weight.sub_(slope, alpha=rate).masked_fill_(~self.exists, 0.0)
+        self.weight.sub_(slope * self.rate).masked_fill_(~self.exists, 0.0)
         self.velocity.masked_fill_(~self.exists, 0.0)
+        for tensor, old in zip(idle, before, strict=True):
+            tensor.copy_(old)
         self.refresh()
+
+    def update_beside(self, left: Left) -> None:
+        """The update, on a GPU in a step: while the last gradients are still computed, the others are used."""
+        last = [self._blocks(parameter) for parameter in self._last]
+        first, end = min((b.start for b in last), default=0), max((b.stop for b in last), default=0)
+        if self._before_last is not None:
+            torch.cuda.current_stream().wait_event(self._before_last)
+        self._launch(left, end, len(left.places))
+        self._launch(left, 0, first)
+        self.join()
+        self._launch(left, first, end)
+
+    def _launch(self, left: Left, first: int, end: int) -> None:
+        from moon.fast import kernels
+
+        momentum, decay, nesterov = (self.group[key] for key in ("momentum", "weight_decay", "nesterov"))
+        if first < end:
+            kernels.launch(
+                kernels.sgd, (end - first,),
+                self.weight, self.slope, left.places, self.velocity, self.exists,
+                self.weight if self.low is None else self.low, self.rate, first, momentum, decay,
+                NESTEROV=nesterov, LOW=self.low is not None, BLOCK=_BLOCK, num_warps=8,
+            )  # fmt: skip
 
     def takes(self, *parameters: Tensor | None) -> bool:
         """Whether a layer with these parameters runs on the buffers as it stands."""

@@ -173,38 +173,42 @@ def back(
 
 @triton.jit
 def sgd(
-    weight, slope, places, velocity, exists, low, size, rate, momentum, decay,
+    weight, slope, places, velocity, exists, low, rate, first, momentum, decay,
     NESTEROV: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """v <- momentum * v + (g + decay * w), w <- w - rate * v (or of Nesterov's g), both zero where nothing exists.
 
     Four neighbours of which none exists are neither read nor written: they are zero. A block's gradient may lie
-    elsewhere, at a place in memory, in the type of `low`.
+    elsewhere, at a place in memory, in the type of `low`. With a rate of NaN nothing happens.
     """
-    block = tl.program_id(0).to(tl.int64)
-    four = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
-    inside = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
-    at = block * BLOCK + inside
-    marks = tl.load(exists.to(tl.pointer_type(tl.int32)) + four, mask=four * 4 < size, other=0)  # a byte each
-    some = (marks != 0)[:, None]
-    alive = ((marks[:, None] >> (tl.arange(0, 4) * 8)[None, :]) & 1) != 0
-    w = tl.load(weight + at, mask=some, other=0.0)
-    place = tl.multiple_of(tl.load(places + block), 16)
-    if place == 0:
-        g = tl.load(slope + at, mask=some, other=0.0)
-    else:
-        g = tl.load(place.to(tl.pointer_type(low.dtype.element_ty)) + inside, mask=some, other=0.0).to(tl.float32)
-    g += decay * w
-    v = momentum * tl.load(velocity + at, mask=some, other=0.0) + g
-    if NESTEROV:
-        g += momentum * v
-    else:
-        g = v
-    w = tl.where(alive, w - rate * g, 0.0)  # selecting, not multiplying, stops a NaN
-    tl.store(velocity + at, tl.where(alive, v, 0.0), mask=some)
-    tl.store(weight + at, w, mask=some)
-    if LOW:
-        tl.store(low + at, w.to(low.dtype.element_ty), mask=some)
+    speed = tl.load(rate)
+    if speed == speed:
+        block = (tl.program_id(0) + first).to(tl.int64)
+        place = tl.multiple_of(tl.load(places + block), 16)
+        inside = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+        at = block * BLOCK + inside
+        four = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+        marks = tl.load(exists.to(tl.pointer_type(tl.int32)) + four)  # a byte each
+        marks = tl.where(place < 0, 0, marks)
+        some = (marks != 0)[:, None]
+        alive = ((marks[:, None] >> (tl.arange(0, 4) * 8)[None, :]) & 1) != 0
+        w = tl.load(weight + at, mask=some, other=0.0)
+        v = tl.load(velocity + at, mask=some, other=0.0)
+        if place > 0:
+            g = tl.load(place.to(tl.pointer_type(low.dtype.element_ty)) + inside, mask=some, other=0.0).to(tl.float32)
+        else:
+            g = tl.load(slope + at, mask=some, other=0.0)
+        g += decay * w
+        v = momentum * v + g
+        if NESTEROV:
+            g += momentum * v
+        else:
+            g = v
+        w = tl.where(alive, w - speed * g, 0.0)  # selecting, not multiplying, stops a NaN
+        tl.store(velocity + at, tl.where(alive, v, 0.0), mask=some)
+        tl.store(weight + at, w, mask=some)
+        if LOW:
+            tl.store(low + at, w.to(low.dtype.element_ty), mask=some)
 
 
 @triton.jit

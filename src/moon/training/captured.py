@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,14 +76,14 @@ class _Captured:
     y: Tensor
     loss: Tensor
     left: Left
-    idle: list[nn.Parameter]  # without a gradient in it
 
 
 class CapturedSteps:
-    """The steps of a training. Forward and backward pass are captured, once for each shape of batch and each phase of
-    the objective; the update of all weights is one kernel; what the topology changes happens in between, on the host.
+    """The steps of a training, captured once for each shape of batch and each phase of the objective: forward and
+    backward pass, and the update of all weights as one kernel. In a step in which the topology may change something,
+    the update is left out, and follows if the topology does not take its place.
 
-    Learning rate and epoch do not change what was captured: the rate is the update's argument, the epoch a tensor.
+    Learning rate and epoch do not change what was captured: they are tensors.
     On a CPU nothing is captured, but all else is the same.
     """
 
@@ -104,8 +105,11 @@ class CapturedSteps:
             return self._step(x, y, epoch, lr)
 
     def _step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
-        self.epoch.fill_(epoch)
-        self.epoch.host = epoch  # type: ignore[attr-defined]
+        if getattr(self.epoch, "host", None) != epoch:
+            self.epoch.fill_(epoch)
+            self.epoch.host = epoch  # type: ignore[attr-defined]
+        topology = self.training.topology
+        is_due = topology.is_due
         if x.is_cuda:
             key = x.shape, self.training.objective.phase(epoch)
             captured = self._captured.get(key)
@@ -114,20 +118,20 @@ class CapturedSteps:
                 captured = self._captured[key] = self._capture(x, y)
             captured.x.copy_(x)
             captured.y.copy_(y)
+            self.flat.rate.fill_(nan if is_due else lr)
             captured.replay()
-            loss, left, idle = captured.loss, captured.left, captured.idle
+            loss, left = captured.loss, captured.left
         else:
-            loss = self._both_ways(x, y)
-            left, idle = self.flat.left(), self.flat.idle
-        topology = self.training.topology
+            loss, left = self._both_ways(x, y)
         for group in self.training.optimizer.param_groups:
             group["lr"] = lr
-        if topology.is_due:
+        if is_due:
             self.flat.gather(left)
-        if topology.is_due and topology.change():
+        if is_due and topology.change():
             self.flat.refresh()
-        else:
-            self.flat.update(lr, left, idle)
+        elif is_due or not x.is_cuda:
+            self.flat.rate.fill_(lr)
+            self.flat.update(left)
         topology.steps += 1
         return loss
 
@@ -136,13 +140,15 @@ class CapturedSteps:
         self._captured.clear()
         self.flat.release()
 
-    def _both_ways(self, x: Tensor, y: Tensor) -> Tensor:
-        """Forward and backward pass."""
-        with self.flat.step(self.training.model):
+    def _both_ways(self, x: Tensor, y: Tensor) -> tuple[Tensor, Left]:
+        """Forward and backward pass, and the update where it is to be captured."""
+        with self.flat.step(self.training.model) as left:
             loss = self.training.loss(x, y, self.epoch)
             with self.flat.collecting():
                 loss.backward()
-        return loss.detach()
+            if x.is_cuda:
+                self.flat.update_beside(left)
+        return loss.detach(), left
 
     def _capture(self, x: Tensor, y: Tensor) -> _Captured:
         x, y = x.clone(), y.clone()
@@ -150,7 +156,7 @@ class CapturedSteps:
         graph = torch.cuda.CUDAGraph()
         try:
             with _unchanged([buffer for part in parts for buffer in part.buffers()], x.device):
-                self.flat.update(0.0, size=0)  # the kernel is compiled, or cannot be
+                self.flat.rate.fill_(nan)  # no update
                 side = torch.cuda.Stream(x.device)
                 side.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(side):  # what is made or chosen at first use must not be part of the graph
@@ -159,11 +165,12 @@ class CapturedSteps:
                 torch.cuda.current_stream().wait_stream(side)
                 # Other threads, such as one that pins memory, may go on meanwhile.
                 with torch.cuda.graph(graph, self._pool, torch.cuda.Stream(x.device), "thread_local"):
-                    loss = self._both_ways(x, y)
+                    loss, left = self._both_ways(x, y)
         except RuntimeError as error:
             raise CaptureFailed(str(error).strip().splitlines()[0]) from error
         self._pool = graph.pool()
-        return _Captured(graph.replay, x, y, loss, self.flat.left(), self.flat.idle)
+        self.flat.place(left)
+        return _Captured(graph.replay, x, y, loss, left)
 
 
 @contextmanager
