@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from moon.data import BENCHMARKS
+from moon.evidence import OpenHead
 from moon.experiments import build
 from moon.experiments.speed import noise
+from moon.fast import Flat
 from moon.objectives import OBJECTIVES, CrossEntropy, OutlierExposure
 from moon.sparse import TOPOLOGIES, RigL
 from moon.training import Training
@@ -224,6 +226,22 @@ def test_a_state_that_is_loaded_between_steps_is_taken_up():
     assert found[1] == pytest.approx(found[0], rel=1e-9)
 
 
+def test_the_open_head_runs_on_the_buffers_and_a_layer_with_a_forward_of_its_own_does_not():
+    class Doubled(nn.Linear):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), Doubled(16, 16), OpenHead(16, 10))
+    flat = Flat(torch.optim.SGD(model.parameters(), lr=0.1), {}, None)
+    with flat.step(model) as left:
+        loss = model(torch.randn(4, 1, 28, 28)).square().sum()
+        with flat.collecting():
+            loss.backward()
+    assert set(left.slopes) == {model[1].weight, model[3].weight}
+    assert model[2].weight.grad.any()
+    assert not left.idle
+
+
 def test_others_may_have_the_gradients_between_epochs():
     plain, fast = (training(captured=captured) for captured in (False, True))
     for made in (plain, fast):
@@ -248,18 +266,20 @@ def test_frozen_weights_stay_as_they_are():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's compiler makes it
 @pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
-def test_on_a_gpu_captured_steps_begin_as_plain_ones(name):
+def test_on_a_gpu_captured_steps_begin_as_plain_ones(name, monkeypatch):
     takes = OBJECTIVES[name].takes()
     options = {key: value for key, value in SMALL.items() if key in takes}
     recipe = build.recipe(
         ROW, name, net="resnet18", options=options, epochs=3, batch_size=16, delta_t_steps=3, vote_share=0, lr=0.001
     )
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     found = []
     for captured in (False, True):
         made = build.training(recipe, ROW, noise(ROW, 56), "cuda")
         made.captured = captured
         found.append(losses(made, 3 * 4))
-    assert found[1][:4] == pytest.approx(found[0][:4], rel=1e-3)
+    assert found[1][:2] == pytest.approx(found[0][:2], rel=1e-5)
+    assert found[1] == pytest.approx(found[0], rel=0.02)  # by then rounding has grown, and masks differ by a few
 
 
 def test_the_plain_loop_is_taken_with_a_line_that_says_why():

@@ -54,6 +54,7 @@ class Batches:
         self.labels = torch.from_numpy(dataset.labels).to(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32))).to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float().to(device)
+        self._drawn: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # ahead of their epoch
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -71,11 +72,9 @@ class Batches:
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of one training epoch (counted from 0)."""
-        count, device = len(self.labels), self.labels.device
-        chance = generator("batches", self.seed, epoch)
-        order = torch.randperm(count, generator=chance).to(device)
-        corner = torch.randint(2 * self.crop + 1, (2, count), generator=chance).to(device)
-        mirrored = (torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0)).to(device)
+        device = self.labels.device
+        drawn = self._drawn.pop(epoch, None) or self._draws(epoch)
+        order, corner, mirrored = (part.to(device) for part in drawn)
         several = 16 if device.type == "cuda" else 1  # a GPU is asked seldom for much
         sizes = self.sizes
         starts = range(0, len(sizes), several)
@@ -86,6 +85,17 @@ class Batches:
         ):
             x, y = self._take(index, corner[:, index], mirrored[index])
             yield from zip(x.split(own), y.split(own), strict=True)
+            if device.type == "cuda" and not self._drawn:  # while the GPU has enough to do
+                self._drawn = {epoch + 1: self._draws(epoch + 1)}
+
+    def _draws(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The order of the images, the corner where each is cut out, and whether it is mirrored."""
+        count, chance = len(self.labels), generator("batches", self.seed, epoch)
+        return (
+            torch.randperm(count, generator=chance),
+            torch.randint(2 * self.crop + 1, (2, count), generator=chance),
+            torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0),
+        )
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """So many images by chance, cropped and flipped alike. Chance is torch's own; nothing waits for the device."""

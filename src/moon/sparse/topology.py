@@ -87,7 +87,8 @@ class Topology(ABC):
         """The measured share of weights that exist, over all that may be sparse; 1 for a dense network."""
         if not self.masks:
             return 1.0
-        return sum(int(mask.sum()) for mask in self.masks.values()) / sum(mask.numel() for mask in self.masks.values())
+        exist = torch.stack([mask.sum() for mask in self.masks.values()]).sum()
+        return int(exist) / sum(mask.numel() for mask in self.masks.values())
 
     def turnover(self) -> float:
         """How many times over the network has been replaced so far: connections grown anew / connections."""
