@@ -381,14 +381,15 @@ class _Convolution(torch.autograd.Function):
         slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
         back = torch.ops.aten.convolution_backward
         of_x = of_weight = None
+        # First what the next layer waits for: the weight's gradient is beside that one's BatchNorm, not beside this.
+        if ctx.needs_input_grad[0]:
+            of_x = back(slope, x, low, *ctx.rest, [True, False, False])[0][:, : ctx.inputs]
         with flat.beside(slope, near) if flat.collects else nullcontext():
             found = back(slope, near, low, *ctx.near, [False, True, False])[1][:, :inputs]
             if flat.collects:
                 flat.put(ctx.weight, found)
             else:
                 of_weight = found.to(ctx.weight.dtype)
-        if ctx.needs_input_grad[0]:
-            of_x = back(slope, x, low, *ctx.rest, [True, False, False])[0][:, : ctx.inputs]
         return of_x, of_weight, None, None, None
 
 
