@@ -281,8 +281,10 @@ def test_bench_prints_and_writes(moon, tmp_path):
     assert "ratio: to the first line" in out
     written = json.loads((tmp_path / "bench.json").read_text())
     assert [(r["objective"], r["topology"]) for r in written["train"]] == [
-        ("cross-entropy", "rigl"), ("moon", "rigl"), ("mixup", "rigl"), ("moon", "set"), ("mixup", "set"),
+        ("cross-entropy", "rigl"), ("moon", "rigl"), ("mixup", "rigl"),
+        ("cross-entropy", "set"), ("moon", "set"), ("mixup", "set"),
     ]  # fmt: skip
+    assert [r["plain"]["by_base"] == 1 for r in written["train"]] == [True, False, False] * 2
     assert {"date", "hardware", "software", "net", "precision"} <= written.keys()
     code, out, _ = moon("bench", "score", "--queries", "60", "--bank", "250", *small)
     assert code == 0

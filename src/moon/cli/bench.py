@@ -39,7 +39,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--sparsity", type=float, help="(default: 0.95)")
     add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
     add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
-    add("--steps", type=whole, help="of each contender in a round (default: 100 on a GPU, else 5)")
+    add("--steps", type=whole, help="of each contender in a round (default: an epoch's on a GPU, else 5)")
     add("--rounds", type=whole, default=8, help="(default: %(default)s)")
     add("--images", type=whole, default=50_000, help="of an epoch, to tell what 100 take (default: %(default)s)")
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
@@ -79,7 +79,7 @@ _TEXTS = ("objective", "topology", "detector", "loop")
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         table.add_column(heading, no_wrap=True, justify="left" if heading in _TEXTS else "right")
     return table
@@ -87,9 +87,9 @@ def _table(title: str, *headings: str) -> Table:
 
 def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:
     topologies = _names("topology", arguments.topology)
-    contenders = [(speed.BASE, topologies[0])]
-    contenders += [(o, t) for t in topologies for o in _names("objective", arguments.objective)]
-    arguments.steps = arguments.steps or (100 if device.type == "cuda" else 5)
+    contenders = [(o, t) for t in topologies for o in (speed.BASE, *_names("objective", arguments.objective))]
+    epoch = -(-arguments.images // arguments.batch_size)
+    arguments.steps = arguments.steps or (epoch if device.type == "cuda" else 5)
     settings = {"net": arguments.net, "batch_size": arguments.batch_size, "precision": arguments.precision}
     sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
     rows = speed.time_steps(
@@ -101,28 +101,29 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
         f"A training step of {arguments.net or row.net}, batch {arguments.batch_size}, {arguments.precision}, "
         f"on {hardware(device)}"
     )
-    steps = -(-arguments.images // arguments.batch_size)
-    table = _table(title, "objective", "topology", "loop", "ms", "ratio", "middle half", "100 epochs s")
+    table = _table(title, "objective", "topology", "loop", "ms", "ratio", "by base", "100 epochs")
     for r in rows:
         for loop in ("plain", "captured"):
             if loop in r:
                 own = r[loop]
-                own["seconds_of_100_epochs"] = own["milliseconds"] * steps / 10
-                middle = f"{own['ratio_low']:.3f}-{own['ratio_high']:.3f}"
+                own["seconds_of_100_epochs"] = own["milliseconds"] * epoch / 10
+                ratio = f"{own['ratio']:.3f} ±{(own['ratio_high'] - own['ratio_low']) / 2:.3f}"
                 table.add_row(
-                    r["objective"], r["topology"], loop, f"{own['milliseconds']:.2f}", f"{own['ratio']:.3f}", middle,
-                    f"{own['seconds_of_100_epochs']:.0f}",
+                    r["objective"], r["topology"], loop, f"{own['milliseconds']:.2f}", ratio,
+                    f"{own['by_base']:.3f}", f"{own['seconds_of_100_epochs']:.0f} s",
                 )  # fmt: skip
     table.add_section()
-    for name, key in (("products alone", "matrix_milliseconds"), ("and memory traffic", "milliseconds")):
-        table.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * steps / 10:.0f}")
+    for name, key in (("products", "matrix_milliseconds"), ("and memory", "milliseconds")):
+        table.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * epoch / 10:.0f} s")
     Console().print(table)
     for r in rows:
         if "plain_because" in r:
             print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
     print(
         f"ratio: to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
-        f"{counted(arguments.steps, 'step')} in turn; 100 epochs are of {arguments.images:,} images.\n"
+        f"{counted(arguments.steps, 'step')} in turn, ± half the width of their middle half; "
+        f"by base: to {speed.BASE} on the same topology; "
+        f"100 epochs are of {arguments.images:,} images.\n"
         f"limit: {limits['flops'] / 1e9:.0f} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
         f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here"
     )

@@ -62,7 +62,7 @@ def time_steps(
     A step is all of it: the batch is gathered and augmented, masks change when they are due, and the epoch is the
     objective's last, where every term is switched on. In each round every contender takes so many steps in turn; a
     ratio is the median over rounds of the contender's time by that of the first one in the same round and loop, so that
-    what the machine does besides hits both.
+    what the machine does besides hits both; `by_base` is the same by cross-entropy on the contender's own topology.
     """
     walks: dict[tuple[str, str, str], Callable[[], object]] = {}
     why: dict[tuple[str, str], str] = {}
@@ -87,12 +87,17 @@ def time_steps(
         for loop in ("plain", "captured"):
             own, first = times.get((*pair, loop)), times.get((*contenders[0], loop))
             if own is not None and first is not None:
-                ratios = [a / b for a, b in zip(own, first, strict=True)]
-                low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
+                low, middle, high = np.quantile(_ratios(own, first), (0.25, 0.5, 0.75)).tolist()
                 measured = {"milliseconds": 1000 * median(own), "ratio": middle, "ratio_low": low, "ratio_high": high}
+                if (base := times.get((BASE, pair[1], loop))) is not None:
+                    measured["by_base"] = median(_ratios(own, base))
                 found[loop] = measured
         rows.append(found | ({"plain_because": why[pair]} if pair in why else {}))
     return rows
+
+
+def _ratios(own: list[float], other: list[float]) -> list[float]:
+    return [a / b for a, b in zip(own, other, strict=True)]
 
 
 def _training(row: Benchmark, objective: str, topology: str, steps: int, device: torch.device, **rest: Any) -> Training:
