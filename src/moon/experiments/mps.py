@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
 _TRY = "import torch; torch.zeros(1, device='cuda').item()"
+_QUIT_IN_THE_END = 'cat > /dev/null; echo quit | "$0"'  # the end of its input is ours, however we end
 
 
 @contextmanager
@@ -31,16 +32,21 @@ def shared_gpus() -> Iterator[dict[str, str]]:
         own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = os.environ | own
 
-        def succeeds(*command: str, told: bytes = b"") -> bool:
+        def succeeds(*command: str) -> bool:
             try:
-                return (
-                    subprocess.run(command, input=told, env=environment, capture_output=True, timeout=60).returncode
-                    == 0
-                )
+                return not subprocess.run(command, env=environment, capture_output=True, timeout=60).returncode
             except subprocess.TimeoutExpired:
                 return False
 
-        try:
-            yield own if succeeds(control, "-d") and succeeds(sys.executable, "-c", _TRY) else {}
-        finally:
-            succeeds(control, told=b"quit\n")
+        if not succeeds(control, "-d"):
+            yield {}
+            return
+        with subprocess.Popen(
+            ["sh", "-c", _QUIT_IN_THE_END, control],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is not for it
+        ):  # leaving closes its input and waits for it
+            yield own if succeeds(sys.executable, "-c", _TRY) else {}
