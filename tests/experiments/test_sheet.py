@@ -67,10 +67,23 @@ def test_claims_are_tested_and_corrected(filled):
     claim = sheet.claims[0]
     assert 0 < claim.p < 0.05
     assert claim.text().startswith(
-        "MOON against plain, CIFAR-10 RigL 80% msp AUROC % cifar100: +2.10 [+2.00, +2.20], p = 0.0"
+        "MOON against plain, CIFAR-10 RigL 80% msp AUROC % cifar100: +2.10 [+2.00, +2.20], n = 3, p = 0.0"
     )
     assert claim.text().endswith("better")
     assert "▲" in text(sheet)
+
+
+def test_claims_over_all_sparsities_take_the_pairs_together(filled):
+    sheet = filled("table1")
+    assert len(sheet.pooled) == 8
+    claim = next(claim for claim in sheet.pooled if claim.number.set == "near")
+    single = [c for c in sheet.claims if c.number.set == "near"]
+    assert len(single) == 4
+    assert claim.pairs() == tuple(sum((c.pairs()[side] for c in single), []) for side in (0, 1))
+    assert claim.p < min(c.p for c in single)
+    assert "RigL 80%, 90%, 95%, 99% msp AUROC % near: +2.10 [" in claim.text()
+    assert "n = 12" in claim.text()
+    assert sheet.claim_lines()[0] == claim.text()
 
 
 def test_no_gain_is_no_evidence(filled):
@@ -96,6 +109,7 @@ def test_lower_is_better_for_some(tmp_path, fabricate):
 def test_one_seed_makes_no_claim(filled):
     sheet = filled("table1", seeds=1, scale=Scale(FULL.benchmarks, seeds=1))
     assert {claim.word for claim in sheet.claims} == {"one seed"}
+    assert {len(claim.pairs()[0]) for claim in sheet.pooled} == {4}  # four sparsities
     assert "One seed: no claim is made." in text(sheet)
     assert "±" not in sheet.markdown()
     assert "▲" not in text(sheet)

@@ -58,11 +58,18 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """A comparison of two trainings, all else alike, over seeds that both have."""
+    """A comparison of two trainings, all else alike, over seeds that both have: at one sparsity, or over several."""
 
-    number: Number
-    against: Number
-    p: float  # Holm's, within the table; NaN with fewer than two seeds
+    both: tuple[tuple[Number, Number], ...]  # at each sparsity
+    p: float  # Holm's, among the claims of one sparsity in the table, or among those over several; NaN of one pair
+
+    @property
+    def number(self) -> Number:
+        return self.both[0][0]
+
+    @property
+    def against(self) -> Number:
+        return self.both[0][1]
 
     @property
     def word(self) -> str:
@@ -73,15 +80,16 @@ class Claim:
         return verdict(a, b, self.p, higher_is_better=self.number.line.metric not in LOWER_IS_BETTER)
 
     def pairs(self) -> tuple[list[float], list[float]]:
-        shared = [seed for seed in self.number.ours if seed in self.against.ours]
-        return [self.number.ours[s] for s in shared], [self.against.ours[s] for s in shared]
+        shared = [(a.ours[seed], b.ours[seed]) for a, b in self.both for seed in a.ours if seed in b.ours]
+        return [a for a, _ in shared], [b for _, b in shared]
 
     def text(self) -> str:
         """A line that a person reads."""
         a, b = self.pairs()
         line, other = self.number.line, self.against.line
+        places = ", ".join(dict.fromkeys(_words(number.line, ["sparsity"])[0] for number, _ in self.both))
         where = " ".join(
-            [*_words(line, ("data", "topology", "sparsity", "detector", "metric")), self.number.set]
+            [*_words(line, ("data", "topology")), places, *_words(line, ("detector", "metric")), self.number.set]
         ).strip()
         difference = mean(x - y for x, y in zip(a, b, strict=True))
         digits = self.number.digits
@@ -89,7 +97,7 @@ class Claim:
         if len(a) < 2:
             return f"{head} (one seed: no claim)"
         low, high = interval([x - y for x, y in zip(a, b, strict=True)])
-        return f"{head} [{low:+.{digits}f}, {high:+.{digits}f}], p = {self.p:.3f}: {self.word}"
+        return f"{head} [{low:+.{digits}f}, {high:+.{digits}f}], n = {len(a)}, p = {self.p:.3f}: {self.word}"
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,7 @@ class Sheet:
     item: Item
     numbers: tuple[Number, ...]
     claims: tuple[Claim, ...]
+    pooled: tuple[Claim, ...]  # the same over all sparsities
     images: str  # which ones were used
     names: tuple[str, ...]  # of the runs, the first seed's first
     runs: tuple[int, int]  # done, needed
@@ -128,8 +137,11 @@ class Sheet:
         notes += [f"{key} {value}" for key, value in scale.settings.items()]
         notes += runs.notes()
         images = which_images(runs.seen.values()) if runs.seen else ""
-        claims = tuple(_claims(item, numbers))
-        return cls(item, tuple(numbers), claims, images, runs.names(), (runs.done, runs.needed), "; ".join(notes))
+        claims = _claims(item, numbers)
+        return cls(
+            item, tuple(numbers), claims, _pooled(claims), images, runs.names(), (runs.done, runs.needed),
+            "; ".join(notes),
+        )  # fmt: skip
 
     def grid(self) -> tuple[list[str], list[tuple[str, list[Number | None]]]]:
         """Headings of the columns, and for each row its label and numbers."""
@@ -178,8 +190,8 @@ class Sheet:
         return list({id(claim.number): claim for claim in reversed(self.claims)}.values())
 
     def claim_lines(self) -> list[str]:
-        """The comparisons that sum the table up: means over sets, and known inputs."""
-        return [claim.text() for claim in self.claims if claim.number.set in ("near", "far", "")]
+        """The comparisons that sum the table up: means over sets, and known inputs; over all sparsities first."""
+        return [claim.text() for claim in self.pooled + self.claims if claim.number.set in ("near", "far", "")]
 
     def show(self) -> Group:
         """For a terminal."""
@@ -280,7 +292,7 @@ def _sets(item: Item, line: Line, row: Benchmark) -> list[str]:
     return [*row.near, *["near"] * bool(row.near), *row.far, *["far"] * bool(row.far)]
 
 
-def _claims(item: Item, numbers: list[Number]) -> Iterable[Claim]:
+def _claims(item: Item, numbers: list[Number]) -> tuple[Claim, ...]:
     """Every comparison of the item for which there are values, with p adjusted over all of them."""
     by_place = {(n.line, n.set): n for n in numbers}
     pairs = [
@@ -289,10 +301,21 @@ def _claims(item: Item, numbers: list[Number]) -> Iterable[Claim]:
         for number in numbers
         if number.line.training == a and (other := by_place.get((replace(number.line, training=b), number.set)))
     ]
-    claims = [Claim(a, b, nan) for a, b in pairs]
-    claims = [claim for claim in claims if claim.pairs()[0]]
+    return _tested([claim for pair in pairs if (claim := Claim((pair,), nan)).pairs()[0]])
+
+
+def _pooled(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """What is compared at several sparsities, over all of them: few seeds each say little, together they say more."""
+    alike: dict[Any, list[tuple[Number, Number]]] = {}
+    for claim in claims:
+        key = replace(claim.number.line, sparsity=0.0), claim.number.set, claim.against.line.training
+        alike.setdefault(key, []).extend(claim.both)
+    return _tested([Claim(tuple(both), nan) for both in alike.values() if len(both) > 1])
+
+
+def _tested(claims: list[Claim]) -> tuple[Claim, ...]:
     p = holm([paired_test(*claim.pairs()) if len(claim.pairs()[0]) > 1 else nan for claim in claims])
-    return [replace(claim, p=float(value)) for claim, value in zip(claims, p, strict=True)]
+    return tuple(replace(claim, p=float(value)) for claim, value in zip(claims, p, strict=True))
 
 
 def _words(line: Line, names: Iterable[str]) -> list[str]:
