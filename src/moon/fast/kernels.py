@@ -36,6 +36,48 @@ def _parts(of, parts, columns, at, PARTS: tl.constexpr):
 
 
 @triton.jit
+def _remember(
+    centre, square, at, mean, inverse, running_mean, running_var, tracked, rows, epsilon, momentum, is_first
+):  # fmt: skip
+    """Leave behind mean and 1 / deviation of columns, and the running statistics after them."""
+    tl.store(mean + at, centre)
+    tl.store(inverse + at, 1 / tl.sqrt(square / rows + epsilon))
+    old = tl.load(running_mean + at)
+    tl.store(running_mean + at, old + momentum * (centre - old))
+    old = tl.load(running_var + at)
+    tl.store(running_var + at, old + momentum * (square / (rows - 1) - old))
+    if is_first:
+        tl.store(tracked, tl.load(tracked) + 1)
+
+
+@triton.jit
+def _behind_relu(
+    slope, other, y, place, valid, away, gain, offset, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr
+):  # fmt: skip
+    """d, the slope of what went into ReLU: that of its output, or the sum of TWO, where the output is above zero. With
+    a residual the output is asked, without one ReLU's side is found from x again."""
+    d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
+    if TWO:
+        d += tl.load(other + place, mask=valid, other=0.0).to(tl.float32)
+    if RELU:
+        if RESIDUAL:
+            d = tl.where(tl.load(y + place, mask=valid, other=0.0) > 0, d, 0.0)
+        else:
+            d = tl.where(away * gain + offset > 0, d, 0.0)
+    return d
+
+
+@triton.jit
+def _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD: tl.constexpr):
+    """The slopes of bias and weight, or a part of them."""
+    if ADD:
+        of_bias += tl.load(bias_slope + at)
+        of_weight += tl.load(weight_slope + at)
+    tl.store(bias_slope + at, of_bias)
+    tl.store(weight_slope + at, of_weight)
+
+
+@triton.jit
 def moments(
     x, part_sum, part_square, counter, mean, inverse, running_mean, running_var, tracked,
     rows, columns, part, epsilon, momentum,
@@ -68,15 +110,10 @@ def moments(
         whole_centre = origin + shift
         whole_square = tl.sum(_parts(part_square, parts, columns, at, PARTS), 0) - rows * shift * shift
         whole_square = tl.where(whole_square < 0, 0.0, whole_square)  # by rounding, of a constant; NaN stays
-        variance = whole_square / rows
-        tl.store(mean + at, whole_centre)
-        tl.store(inverse + at, 1 / tl.sqrt(variance + epsilon))
-        old = tl.load(running_mean + at)
-        tl.store(running_mean + at, old + momentum * (whole_centre - old))
-        old = tl.load(running_var + at)
-        tl.store(running_var + at, old + momentum * (whole_square / (rows - 1) - old))
-        if tl.program_id(1) == 0:
-            tl.store(tracked, tl.load(tracked) + 1)
+        _remember(
+            whole_centre, whole_square, at, mean, inverse, running_mean, running_var, tracked,
+            rows, epsilon, momentum, tl.program_id(1) == 0,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -108,8 +145,7 @@ def slopes(
 ):  # fmt: skip
     """The slopes of bias and weight: sums over rows of d and of d * (x - mean) * inverse, d the slope behind ReLU.
 
-    With a residual d is written to `passed`, because it is the residual's slope, too, and so is the sum of TWO slopes;
-    without a residual ReLU's side is found from x again.
+    With a residual d is written to `passed`, because it is the residual's slope, too, and so is the sum of TWO slopes.
     """
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0) * part
@@ -121,15 +157,8 @@ def slopes(
         row = start + tl.arange(0, ROWS)
         place = row[:, None].to(tl.int64) * columns + at[None, :]
         valid = (row < end)[:, None]
-        d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
-        if TWO:
-            d += tl.load(other + place, mask=valid, other=0.0).to(tl.float32)
         away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - centre
-        if RELU:
-            if RESIDUAL:
-                d = tl.where(tl.load(y + place, mask=valid, other=0.0) > 0, d, 0.0)
-            else:
-                d = tl.where(away * gain + offset > 0, d, 0.0)
+        d = _behind_relu(slope, other, y, place, valid, away, gain, offset, RELU, RESIDUAL, TWO)
         if RESIDUAL or TWO:
             tl.store(passed + place, d.to(passed.dtype.element_ty), mask=valid)
         plain += d
@@ -143,11 +172,7 @@ def slopes(
         of_weight = tl.sum(_parts(part_product, parts, columns, at, PARTS), 0)
         tl.store(sums + at, of_bias / rows)
         tl.store(sums + columns + at, of_weight / rows)
-        if ADD:
-            of_bias += tl.load(bias_slope + at)
-            of_weight += tl.load(weight_slope + at)
-        tl.store(bias_slope + at, of_bias)
-        tl.store(weight_slope + at, of_weight)
+        _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD)
 
 
 @triton.jit
@@ -169,6 +194,55 @@ def back(
     of_z = scale * tl.load(sums + columns + at)
     value = gain[None, :] * (d - tl.load(sums + at)[None, :] - away * of_z[None, :])
     tl.store(slope_of_x + place, value.to(slope_of_x.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def small_norm(
+    x, residual, y, mean, inverse, weight, bias, running_mean, running_var, tracked, rows, columns, epsilon, momentum,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """`moments` and `normalise` in one: a program has all rows of its columns at hand."""
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.arange(0, ROWS)
+    place, valid = row[:, None] * columns + at[None, :], (row < rows)[:, None]
+    origin = tl.load(x + at).to(tl.float32)
+    away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - origin[None, :]
+    shift = tl.sum(tl.where(valid, away, 0.0), 0) / rows
+    away = tl.where(valid, away - shift[None, :], 0.0)
+    square = tl.sum(away * away, 0)
+    _remember(
+        origin + shift, square, at, mean, inverse, running_mean, running_var, tracked, rows, epsilon, momentum,
+        tl.program_id(0) == 0,
+    )  # fmt: skip
+    gain = tl.load(weight + at) / tl.sqrt(square / rows + epsilon)
+    value = away * gain[None, :] + tl.load(bias + at)[None, :]
+    if RESIDUAL:
+        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.where(value < 0, 0.0, value)  # NaN stays
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def small_back(
+    slope, other, x, y, passed, slope_of_x, mean, inverse, weight, bias, weight_slope, bias_slope, rows, columns,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, ADD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """`slopes` and `back` in one."""
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.arange(0, ROWS)
+    place, valid = row[:, None] * columns + at[None, :], (row < rows)[:, None]
+    scale = tl.load(inverse + at)
+    gain, offset = (scale * tl.load(weight + at))[None, :], tl.load(bias + at)[None, :]
+    away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - tl.load(mean + at)[None, :]
+    d = _behind_relu(slope, other, y, place, valid, away, gain, offset, RELU, RESIDUAL, TWO)
+    if RESIDUAL:
+        tl.store(passed + place, d.to(passed.dtype.element_ty), mask=valid)
+    of_bias, of_weight = tl.sum(d, 0), tl.sum(d * away, 0) * scale
+    value = gain * (d - (of_bias / rows)[None, :] - away * (scale * of_weight / rows)[None, :])
+    tl.store(slope_of_x + place, value.to(slope_of_x.dtype.element_ty), mask=valid)
+    _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD)
 
 
 @triton.jit
