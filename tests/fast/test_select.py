@@ -15,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
-    monkeypatch.setattr(select, "_has_kernels", lambda score: True)
+    monkeypatch.setattr(select, "_is_selected", lambda score: True)
     monkeypatch.setattr(select, "_BLOCK", 256)
 
 
@@ -31,15 +31,18 @@ def scores(kind, count=1500):
     return values.to(DEVICE)
 
 
+def expected(score, count):
+    """A stable sort has equals in their order, so the first of them."""
+    mask = torch.zeros_like(score, dtype=torch.bool)
+    mask[score.sort(descending=True, stable=True).indices[:count]] = True
+    return mask
+
+
 @pytest.mark.parametrize("kind", ["any", "few values", "narrow", "mostly out"])
 @pytest.mark.parametrize("count", [1, 37, 700, 1499])
 def test_the_best_are_those_that_sorting_finds(kind, count):
     score = scores(kind)
-    (mask,) = top([score], [count])
-    # A stable sort has equals in their order, so the first of them.
-    expected = torch.zeros_like(mask)
-    expected[score.sort(descending=True, stable=True).indices[:count]] = True
-    assert torch.equal(mask, expected)
+    assert torch.equal(top([score], [count])[0], expected(score, count))
 
 
 @pytest.mark.parametrize("count", [0, 1500])
@@ -53,14 +56,30 @@ def test_the_mask_is_laid_out_as_the_score():
     assert mask.stride() == score.stride()
     assert int(mask.sum()) == 400
     assert score[mask].min() > score[~mask].max()
-    (across,) = top([score.transpose(0, 1)[::2]], [100])
+    part = score.transpose(0, 1)[::2]
+    (across,) = top([part], [100])
     assert int(across.sum()) == 100
-    assert across.shape == (5, 5, 6, 5)
+    assert part[across].min() > part[~across].max()
 
 
 def test_many_lists_at_once():
     lists = [scores(kind, size) for kind, size in (("any", 1500), ("narrow", 3), ("few values", 257), ("any", 256))]
     counts = [200, 2, 100, 0]
     for mask, score, count in zip(top(lists, counts), lists, counts, strict=True):
-        assert torch.equal(mask, top([score], [count])[0])
+        assert torch.equal(mask, expected(score, count))
     assert top([], []) == []
+
+
+def test_minus_zero_is_zero():
+    score = torch.tensor([-0.0, 0.0, -1.0, -0.0], device=DEVICE)
+    assert top([score], [2])[0].tolist() == [True, True, False, False]
+
+
+def test_where_a_kernel_cannot_be_compiled_scores_are_sorted(monkeypatch):
+    monkeypatch.setattr(select, "_works", True)
+    monkeypatch.setattr(select, "_selected", lambda *_: 1 / 0)
+    score = scores("any")
+    with pytest.warns(UserWarning, match="scores are sorted, which is slower: division by zero"):
+        (mask,) = top([score], [700])
+    assert torch.equal(mask, expected(score, 700))
+    assert torch.equal(top([score], [700])[0], mask)  # says it once

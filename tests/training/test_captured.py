@@ -1,6 +1,7 @@
 """Captured steps are the plain loop's. On a CPU nothing is captured, but all else of the fast path runs."""
 
 import copy
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -71,6 +72,29 @@ def test_every_topology_takes_the_same_steps(name):
     check_same(training(topology=name, captured=False), training(topology=name, captured=True), 1e-9)
 
 
+@pytest.mark.skipif(torch.cuda.is_available() or find_spec("triton") is None, reason="needs interpreted kernels")
+@pytest.mark.parametrize("name", ["dense", "rigl", "snip", "snfs"])
+def test_topologies_take_the_same_steps_where_a_kernel_updates(name, monkeypatch):
+    """On a GPU, that is; here the kernel is interpreted. It does not touch what does not exist."""
+
+    def update(flat, left):
+        flat.place(left)
+        flat._launch(left, 0, len(left.places))
+
+    plain, fast = (training(topology=name, captured=captured, dtype=torch.float32) for captured in (False, True))
+    monkeypatch.setattr(Flat, "update", update)
+    assert losses(fast) == pytest.approx(losses(plain), rel=1e-3)
+    for name, mask in fast.topology.masks.items():
+        assert not fast.topology.weights[name][~mask].any(), name
+
+
+def test_gradients_that_a_topology_changes_are_used():
+    plain, fast = (training(captured=captured) for captured in (False, True))
+    for made in (plain, fast):
+        made.topology.__class__ = OwnChange
+    check_same(plain, fast, 1e-9)
+
+
 def test_a_residual_network_takes_the_same_steps():
     check_same(training(net="resnet18", captured=False), training(net="resnet18", captured=True), 1e-7)
 
@@ -114,6 +138,15 @@ class OwnGrowth(RigL):
         return grad.abs() + 1
 
 
+class OwnChange(RigL):
+    """One that changes gradients on the way to the update."""
+
+    def change(self):
+        for weight in self.weights.values():
+            weight.grad.mul_(0.5)
+        return super().change()
+
+
 class OwnStep(RigL):
     def step(self):
         super().step()
@@ -136,6 +169,12 @@ class OwnSupply:
 def hooked():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     model[1].register_forward_hook(lambda *_: None)
+    return model
+
+
+def weight_hooked():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model[1].weight.register_hook(lambda grad: grad.clamp(-1, 1))
     return model
 
 
@@ -193,6 +232,7 @@ def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.
         ({"objective": OutlierExposure(OwnSupply())}, "OwnSupply does not say"),
         ({"objective": OutlierExposure(lambda count: None)}, "<lambda> does not say"),
         ({"model": hooked()}, "Linear has hooks"),
+        ({"model": weight_hooked()}, "a weight has hooks"),
         ({"model": gappy()}, "gaps in memory"),
         ({"model": OwnNet(nn.Linear(4, 4))}, "OwnNet does not say"),
         ({"optimizer": torch.optim.AdamW}, "only SGD"),

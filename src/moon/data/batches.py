@@ -85,7 +85,7 @@ class Batches:
         ):
             x, y = self._take(index, corner[:, index], mirrored[index])
             yield from zip(x.split(own), y.split(own), strict=True)
-            if device.type == "cuda" and not self._drawn:  # while the GPU has enough to do
+            if device.type == "cuda" and epoch + 1 not in self._drawn:  # while the GPU has enough to do
                 self._drawn = {epoch + 1: self._draws(epoch + 1)}
 
     def _draws(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from statistics import median
 from typing import Any
 
@@ -75,7 +76,7 @@ def time_steps(
                 why[objective, topology] = training.plain_because
                 continue
             training.model.train()
-            walk = walks[objective, topology, loop] = partial(_walk, training)
+            walk = walks[objective, topology, loop] = partial(_walk, training, count())
             walk()  # queues, buffers, graphs and libraries warm up
     times: dict[tuple[str, str, str], list[float]] = {name: [] for name in walks}
     for _ in track(list(range(rounds)), "timing"):
@@ -108,9 +109,9 @@ def _training(row: Benchmark, objective: str, topology: str, steps: int, device:
     return build.training(recipe, row, noise(row, steps * recipe.batch_size), device, strange)
 
 
-def _walk(training: Training) -> None:
-    """An epoch's steps."""
-    for x, y in training.batches.epoch(0):
+def _walk(training: Training, epochs: Iterator[int]) -> None:
+    """The next epoch's steps."""
+    for x, y in training.batches.epoch(next(epochs)):
         training.take(x, y, training.epochs - 1, 1e-3)
 
 

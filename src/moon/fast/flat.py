@@ -40,7 +40,7 @@ def plain() -> Iterator[None]:
 class Left:
     """What a step has left behind for the update.
 
-    The gradient of a convolution stays where it is: copying it would be a pass over memory for nothing.
+    The gradient of a convolution or linear layer stays where it is: copying it would be a pass over memory for nothing.
     """
 
     slopes: dict[nn.Parameter, Tensor]  # that are not in the buffer
@@ -50,7 +50,7 @@ class Left:
 
 class Flat:
     """The weights of an SGD optimizer, laid into one buffer; the parameters, their `.grad` and their momentum are
-    views of it, so that everybody else finds them as ever.
+    views of it, so that everybody else finds them as ever; but all gradients are there only after `gather`.
 
     `masks` are those of the weights that have one; of trained weights they, too, become views, which the caller puts in
     place of his own.
@@ -83,7 +83,7 @@ class Flat:
         self._left = Left({}, [], torch.empty(0))
         self._last: list[nn.Parameter] = []  # whose gradients are computed beside, the last ones
         self._before_last: torch.Event | None = None
-        self.rate = torch.zeros((), device=like.device, dtype=like.dtype)  # NaN: no update
+        self.rate = torch.zeros((), device=like.device, dtype=like.dtype)  # -inf: no update
         self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]
         self._hooks += [p.register_hook(partial(self._before_sum, p)) for p in self.parameters]
         self.collects = False
@@ -102,7 +102,7 @@ class Flat:
                 state["momentum_buffer"] = velocity
                 if self.low is not None:
                     self._low_of[parameter] = self._view(self.low, parameter)
-        self.refresh()
+            self.resume()
 
     @staticmethod
     def obstacle(optimizer: Optimizer) -> str | None:
@@ -117,16 +117,21 @@ class Flat:
             return "the weights are not of one type on one device"
         if any(1 + sum((n - 1) * s for n, s in zip(p.shape, p.stride(), strict=True)) != p.numel() for p in parameters):
             return "a weight has gaps in memory"
+        if parameters[0].is_cuda and parameters[0].dtype != torch.float32:
+            return f"the weights are {parameters[0].dtype}, not float32"
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             return "the optimizer has hooks"
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
+            return "a weight has hooks"
         return None
 
     def _view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
         """The parameter's part of the buffer, laid out as the parameter is."""
         return buffer.as_strided(parameter.shape, parameter.stride(), self._starts[parameter])
 
+    @torch.no_grad()
     def resume(self) -> None:
-        """Go on after others had the weights and gradients in their hands."""
+        """Go on after others had weights, gradients and masks in their hands."""
         for parameter, slope in self._slope_of.items():
             parameter.grad = slope
         for buffer in (self.weight, self.velocity):
@@ -168,13 +173,14 @@ class Flat:
             state["momentum_buffer"] = state["momentum_buffer"].clone(memory_format=torch.preserve_format)
 
     @contextmanager
-    def step(self, model: nn.Module) -> Iterator[Left]:
+    def step(self, model: nn.Module, places: Tensor | None = None) -> Iterator[Left]:
         """What happens inside runs on these buffers: convolutions and linear layers read the narrow weights, and their
-        weights' gradients are computed on a stream of their own. What is given is complete in the end."""
+        weights' gradients are computed on a stream of their own. What is given is complete in the end; `places` is
+        memory for it (`room`), where that must not be a graph's."""
         global _active
         self._written.clear()
-        places = torch.empty(self.weight.numel() // _BLOCK, dtype=torch.int64, device=self.weight.device)
-        self._left = left = Left({}, [], places)
+        self._last.clear()
+        self._left = left = Left({}, [], self.room() if places is None else places)
         with self.beside():
             for parameter in self.parameters:
                 if parameter not in self._direct:  # others are written, not added to
@@ -226,6 +232,10 @@ class Flat:
         self._direct.add(parameter)
         return first
 
+    def slope_of(self, parameter: nn.Parameter) -> Tensor:
+        """Where the parameter's gradient is summed up, whatever others have put in the place of `.grad`."""
+        return self._slope_of[parameter]
+
     def put(self, parameter: nn.Parameter, slope: Tensor) -> None:
         """The parameter's gradient, or a part of it."""
         place, elsewhere = self._slope_of[parameter], self._left.slopes
@@ -239,6 +249,10 @@ class Flat:
         else:
             self._copy(parameter, elsewhere.pop(parameter, None))
             place.add_(slope)
+
+    def room(self) -> Tensor:
+        """Memory for the places of a step's gradients."""
+        return torch.empty(self.weight.numel() // _BLOCK, dtype=torch.int64, device=self.weight.device)
 
     def place(self, left: Left) -> None:
         """Write down where the update finds the gradients."""
@@ -254,10 +268,11 @@ class Flat:
         first = self._starts[parameter] // _BLOCK
         return slice(first, first - (-parameter.numel() // _BLOCK))
 
-    def gather(self, left: Left) -> None:
-        """Have all gradients in the buffer, where others look for them."""
+    def gather(self, left: Left) -> Left:
+        """Have all gradients in the buffer, where others find and may change them; what is then left."""
         for parameter, slope in left.slopes.items():
             self._copy(parameter, slope)
+        return Left({}, left.idle, left.places.clamp(max=0))
 
     def _copy(self, parameter: nn.Parameter, slope: Tensor | None) -> None:
         if slope is not None:

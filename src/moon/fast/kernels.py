@@ -79,37 +79,42 @@ def _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD: tl.constexpr):
 
 @triton.jit
 def moments(
-    x, part_sum, part_square, counter, mean, inverse, running_mean, running_var, tracked,
+    x, part_centre, part_square, counter, mean, inverse, running_mean, running_var, tracked,
     rows, columns, part, epsilon, momentum,
     PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Mean and 1 / deviation of each column, and the running statistics after it.
 
-    Sums are those of differences from the column's first value, which is as near to the mean as any: nothing large
-    is subtracted from anything large, and no division is in the loop.
+    Sums of squares are those of differences from the part's own mean, merged after Chan et al. (1979).
     """
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0) * part
     end = tl.minimum(first + part, rows)
-    origin = tl.load(x + at).to(tl.float32)
-    # Each place of a tile has sums of its own: nothing is added across rows in the loop.
-    plain, square = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    # Each place of a tile has a mean and a sum of squares of its own: nothing is added across rows in the loop.
+    count = tl.zeros([ROWS, 1], tl.float32)
+    centre, square = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(first, end, ROWS):
         row = start + tl.arange(0, ROWS)[:, None]
         valid = row < end
         value = tl.load(x + row.to(tl.int64) * columns + at[None, :], mask=valid, other=0.0).to(tl.float32)
-        apart = tl.where(valid, value - origin[None, :], 0.0)
-        plain += apart
-        square += apart * apart
+        count += tl.where(valid, 1.0, 0.0)
+        apart = tl.where(valid, value - centre, 0.0)
+        centre += apart * (1 / tl.maximum(count, 1.0))
+        square += apart * tl.where(valid, value - centre, 0.0)
+    own_centre = tl.sum(centre * count, 0) / (end - first).to(tl.float32)
+    apart = centre - own_centre[None, :]
     parts = tl.num_programs(0)
-    tl.store(part_sum + tl.program_id(0) * columns + at, tl.sum(plain, 0))
-    tl.store(part_square + tl.program_id(0) * columns + at, tl.sum(square, 0))
+    tl.store(part_centre + tl.program_id(0) * columns + at, own_centre)
+    tl.store(part_square + tl.program_id(0) * columns + at, tl.sum(square + count * apart * apart, 0))
     if _is_last(counter + tl.program_id(1), parts):
         tl.store(counter + tl.program_id(1), 0)
-        shift = tl.sum(_parts(part_sum, parts, columns, at, PARTS), 0) / rows
-        whole_centre = origin + shift
-        whole_square = tl.sum(_parts(part_square, parts, columns, at, PARTS), 0) - rows * shift * shift
-        whole_square = tl.where(whole_square < 0, 0.0, whole_square)  # by rounding, of a constant; NaN stays
+        index = tl.arange(0, PARTS)
+        share = tl.minimum(tl.maximum(rows - index * part, 0), part).to(tl.float32)[:, None]
+        centres = _parts(part_centre, parts, columns, at, PARTS)
+        squares = _parts(part_square, parts, columns, at, PARTS)
+        whole_centre = tl.sum(centres * share, 0) / rows
+        shift = centres - whole_centre[None, :]
+        whole_square = tl.sum(squares + share * shift * shift, 0)
         _remember(
             whole_centre, whole_square, at, mean, inverse, running_mean, running_var, tracked,
             rows, epsilon, momentum, tl.program_id(1) == 0,
@@ -205,13 +210,14 @@ def small_norm(
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
     place, valid = row[:, None] * columns + at[None, :], (row < rows)[:, None]
-    origin = tl.load(x + at).to(tl.float32)
-    away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - origin[None, :]
-    shift = tl.sum(tl.where(valid, away, 0.0), 0) / rows
-    away = tl.where(valid, away - shift[None, :], 0.0)
+    value = tl.load(x + place, mask=valid, other=0.0).to(tl.float32)
+    centre = tl.sum(value, 0) / rows
+    away = tl.where(valid, value - centre[None, :], 0.0)
+    rest = tl.sum(away, 0) / rows  # of a mean far from zero, lost by rounding
+    away = tl.where(valid, away - rest[None, :], 0.0)
     square = tl.sum(away * away, 0)
     _remember(
-        origin + shift, square, at, mean, inverse, running_mean, running_var, tracked, rows, epsilon, momentum,
+        centre + rest, square, at, mean, inverse, running_mean, running_var, tracked, rows, epsilon, momentum,
         tl.program_id(0) == 0,
     )  # fmt: skip
     gain = tl.load(weight + at) / tl.sqrt(square / rows + epsilon)
@@ -253,12 +259,12 @@ def sgd(
     """v <- momentum * v + (g + decay * w), w <- w - rate * v (or of Nesterov's g), both zero where nothing exists.
 
     Four neighbours of which none exists are neither read nor written: they are zero. A block's gradient may lie
-    elsewhere, at a place in memory, in the type of `low`. With a rate of NaN nothing happens.
+    elsewhere, at a place in memory, in the type of `low`. With a rate of minus infinity nothing happens.
     """
     speed = tl.load(rate)
-    if speed == speed:
+    if speed != float("-inf"):
         block = (tl.program_id(0) + first).to(tl.int64)
-        place = tl.multiple_of(tl.load(places + block), 16)
+        place = tl.load(places + block)
         inside = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
         at = block * BLOCK + inside
         four = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
@@ -269,7 +275,8 @@ def sgd(
         w = tl.load(weight + at, mask=some, other=0.0)
         v = tl.load(velocity + at, mask=some, other=0.0)
         if place > 0:
-            g = tl.load(place.to(tl.pointer_type(low.dtype.element_ty)) + inside, mask=some, other=0.0).to(tl.float32)
+            there = tl.multiple_of(place.to(tl.pointer_type(low.dtype.element_ty)), 16)
+            g = tl.load(there + inside, mask=some, other=0.0).to(tl.float32)
         else:
             g = tl.load(slope + at, mask=some, other=0.0)
         g += decay * w

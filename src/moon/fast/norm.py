@@ -123,9 +123,17 @@ class _Norm(torch.autograd.Function):
         is_written = residual or (two and not is_small)
         passed = torch.empty_like(x) if is_written else slope
         came_back = slope, came[-1], x, ys[0] if residual else x, passed
-        first = not flat.collects or flat.is_first(norm.weight) & flat.is_first(norm.bias)
-        own = (norm.weight.grad, norm.bias.grad) if flat.collects else torch.empty(2, columns, device=x.device).unbind()
-        kind = {"RELU": ctx.cut, "RESIDUAL": residual, "TWO": two, "ADD": not first}
+        adds = False
+        if flat.collects:
+            both = norm.weight, norm.bias
+            own, firsts = [flat.slope_of(p) for p in both], [flat.is_first(p) for p in both]
+            adds = not all(firsts)
+            for mine, is_first in zip(own, firsts, strict=True):
+                if adds and is_first:  # the other one is shared with a norm that was here before
+                    mine.zero_()
+        else:
+            own = torch.empty(2, columns, device=x.device).unbind()
+        kind = {"RELU": ctx.cut, "RESIDUAL": residual, "TWO": two, "ADD": adds}
         if is_small:
             kernels.launch(
                 kernels.small_back, (columns // _WHOLE["COLUMNS"],), *came_back, slope_of_x, *of_x, *own,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 _BLOCK = 4096
+_works = True  # until a kernel cannot be compiled here
 
 
 def top(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
@@ -18,14 +21,23 @@ def top(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
     On a GPU the k-th highest of all lists are found at once, eight bits at a time, and of its equals the first ones in
     memory are taken.
     """
-    if not all(_has_kernels(score) and score.dtype == torch.float32 for score in scores):
-        return [_sorted(score, count) for score, count in zip(scores, counts, strict=True)]
+    global _works
+    if _works and all(_is_selected(score) for score in scores):
+        try:
+            return _selected([_dense(score) for score in scores], counts)
+        except Exception as error:
+            _works = False
+            warnings.warn(f"scores are sorted, which is slower: {str(error).strip().splitlines()[0]}", stacklevel=2)
+    return [_sorted(score, count) for score, count in zip(scores, counts, strict=True)]
+
+
+def _selected(scores: list[Tensor], counts: Sequence[int]) -> list[Tensor]:
     if not scores:
         return []
     from moon.fast import kernels
 
     device = scores[0].device
-    flat = torch.cat([score.as_strided((score.numel(),), (1,)) for score in map(_dense, scores)])
+    flat = torch.cat([score.as_strided((score.numel(),), (1,), score.storage_offset()) for score in scores])
     masks = torch.empty(flat.shape, dtype=torch.bool, device=device)
     sizes = [score.numel() for score in scores]
     blocks, parts = _blocks(tuple(sizes), _BLOCK, device)
@@ -34,12 +46,13 @@ def top(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
     found = torch.tensor([[0, count, count] for count in counts]).to(device, non_blocking=True)
     before = torch.empty(len(blocks), dtype=torch.int32, device=device)
     grid, rest = (len(blocks),), {"BLOCK": _BLOCK, "num_warps": 8}
-    for shift in (24, 16, 8, 0):
-        kernels.launch(kernels.digit, grid, flat, blocks, histograms, found, counters, SHIFT=shift, **rest)
-    kernels.launch(kernels.ties, grid, flat, blocks, found, before, counters, PARTS=parts, **rest)
-    kernels.launch(kernels.mark, grid, flat, blocks, found, before, masks, **rest)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        for shift in (24, 16, 8, 0):
+            kernels.launch(kernels.digit, grid, flat, blocks, histograms, found, counters, SHIFT=shift, **rest)
+        kernels.launch(kernels.ties, grid, flat, blocks, found, before, counters, PARTS=parts, **rest)
+        kernels.launch(kernels.mark, grid, flat, blocks, found, before, masks, **rest)
     return [
-        part.as_strided(score.shape, _dense(score).stride(), part.storage_offset())
+        part.as_strided(score.shape, score.stride(), part.storage_offset())
         for part, score in zip(masks.split(sizes), scores, strict=True)
     ]
 
@@ -67,5 +80,5 @@ def _blocks(sizes: tuple[int, ...], block: int, device: torch.device) -> tuple[T
     return torch.tensor(rows).to(device), 1 << (max(row[4] for row in rows) - 1).bit_length()
 
 
-def _has_kernels(score: Tensor) -> bool:
-    return score.is_cuda and find_spec("triton") is not None
+def _is_selected(score: Tensor) -> bool:
+    return score.is_cuda and score.dtype == torch.float32 and find_spec("triton") is not None

@@ -33,8 +33,8 @@ class Objective(nn.Module, ABC):
     and takes the shape of what is loaded. Chance comes from torch's own stream, which the loop seeds each epoch.
 
     A step may be captured in a CUDA graph. What `terms` does on the host then happens once for each `phase`, `epoch` is
-    a tensor, and buffers must be changed in place. An objective of your own that keeps to this says so: `capturable =
-    True`, in the class itself.
+    a tensor, and buffers must be changed in place; gradients of anything but the weights are taken inside
+    `moon.fast.plain()`. An objective of your own that keeps to this says so: `capturable = True`, in the class itself.
     """
 
     extra_logits: ClassVar[int] = 0  # outputs it needs beyond the K known classes

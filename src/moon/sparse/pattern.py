@@ -20,8 +20,8 @@ class Pattern(Protocol):
         """The density of each layer."""
         ...
 
-    def fill(self, kept: Sequence[Tensor], score: Sequence[Tensor], free: Sequence[int]) -> list[Tensor]:
-        """Of each layer the mask of the connections kept and of the `free` best others."""
+    def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Of each layer the mask of the connections kept and of so many best others."""
         ...
 
 
@@ -33,8 +33,8 @@ class Anywhere:
     def densities(self, shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
         return allocation(shapes, sparsity)
 
-    def fill(self, kept: Sequence[Tensor], score: Sequence[Tensor], free: Sequence[int]) -> list[Tensor]:
-        others = top([torch.where(mask, -torch.inf, value) for mask, value in zip(kept, score, strict=True)], free)
+    def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        others = top([torch.where(mask, -torch.inf, value) for mask, value in zip(kept, scores, strict=True)], counts)
         return [one | other for one, other in zip(kept, others, strict=True)]
 
 
@@ -69,8 +69,8 @@ class NOfM:
             )
         return densities
 
-    def fill(self, kept: Sequence[Tensor], score: Sequence[Tensor], free: Sequence[int]) -> list[Tensor]:
-        return [self._filled(*layer) for layer in zip(kept, score, free, strict=True)]
+    def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        return [self._filled(*layer) for layer in zip(kept, scores, counts, strict=True)]
 
     def _filled(self, kept: Tensor, score: Tensor, free: int) -> Tensor:
         if free == kept.numel():

@@ -27,6 +27,10 @@ class Snfs(SparseTopology):
             weight: torch.zeros_like(weight, requires_grad=False) for weight in sparse
         }
 
+    @property
+    def is_due(self) -> bool:
+        return not self.is_frozen
+
     def change(self) -> bool:
         if not self.is_frozen:
             for name in self._pruned:

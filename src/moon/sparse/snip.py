@@ -29,6 +29,10 @@ class Snip(SparseTopology):
     def count(self, name: str) -> int:
         return self.weights[name].numel() if self.steps == 0 else self.planned[name]
 
+    @property
+    def is_due(self) -> bool:
+        return self.steps == 0
+
     def change(self) -> bool:
         if self.steps == 0:
             self._choose()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import nan
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,25 +111,27 @@ class CapturedSteps:
         topology = self.training.topology
         is_due = topology.is_due
         if x.is_cuda:
-            key = x.shape, self.training.objective.phase(epoch)
+            fixed = (self.flat.group[key] for key in ("momentum", "weight_decay", "nesterov"))
+            key = x.shape, self.training.objective.phase(epoch), *fixed
             captured = self._captured.get(key)
             if captured is None:
                 self.training.objective.prepare(self.training.model, x, epoch)
                 captured = self._captured[key] = self._capture(x, y)
             captured.x.copy_(x)
             captured.y.copy_(y)
-            self.flat.rate.fill_(nan if is_due else lr)
+            self.flat.rate.fill_(-inf if is_due else lr)
             captured.replay()
             loss, left = captured.loss, captured.left
         else:
             loss, left = self._both_ways(x, y)
         for group in self.training.optimizer.param_groups:
             group["lr"] = lr
+        changed = False
         if is_due:
-            self.flat.gather(left)
-        if is_due and topology.change():
-            self.flat.refresh()
-        elif is_due or not x.is_cuda:
+            left = self.flat.gather(left)
+            changed = topology.change()
+            self.flat.resume()
+        if not changed and (is_due or not x.is_cuda):
             self.flat.rate.fill_(lr)
             self.flat.update(left)
         topology.steps += 1
@@ -140,9 +142,9 @@ class CapturedSteps:
         self._captured.clear()
         self.flat.release()
 
-    def _both_ways(self, x: Tensor, y: Tensor) -> tuple[Tensor, Left]:
+    def _both_ways(self, x: Tensor, y: Tensor, places: Tensor | None = None) -> tuple[Tensor, Left]:
         """Forward and backward pass, and the update where it is to be captured."""
-        with self.flat.step(self.training.model) as left:
+        with self.flat.step(self.training.model, places) as left:
             loss = self.training.loss(x, y, self.epoch)
             with self.flat.collecting():
                 loss.backward()
@@ -151,12 +153,12 @@ class CapturedSteps:
         return loss.detach(), left
 
     def _capture(self, x: Tensor, y: Tensor) -> _Captured:
-        x, y = x.clone(), y.clone()
+        x, y, places = x.clone(), y.clone(), self.flat.room()  # not the graph's: other graphs use that memory, too
         parts = self.training.model, self.training.objective
         graph = torch.cuda.CUDAGraph()
         try:
             with _unchanged([buffer for part in parts for buffer in part.buffers()], x.device):
-                self.flat.rate.fill_(nan)  # no update
+                self.flat.rate.fill_(-inf)  # no update
                 side = torch.cuda.Stream(x.device)
                 side.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(side):  # what is made or chosen at first use must not be part of the graph
@@ -165,9 +167,9 @@ class CapturedSteps:
                 torch.cuda.current_stream().wait_stream(side)
                 # Other threads, such as one that pins memory, may go on meanwhile.
                 with torch.cuda.graph(graph, self._pool, torch.cuda.Stream(x.device), "thread_local"):
-                    loss, left = self._both_ways(x, y)
-        except RuntimeError as error:
-            raise CaptureFailed(str(error).strip().splitlines()[0]) from error
+                    loss, left = self._both_ways(x, y, places)
+        except Exception as error:  # what is wrong with the step itself the plain loop will find again
+            raise CaptureFailed(f"{type(error).__name__}: {error}".strip().splitlines()[0]) from error
         self._pool = graph.pool()
         self.flat.place(left)
         return _Captured(graph.replay, x, y, loss, left)
