@@ -1,0 +1,65 @@
+"""Every kernel compiles for a GPU, on a machine that has none: an interpreted kernel need not be a valid one."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+WORDS = {
+    "*bf16": "x residual y slope other passed slope_of_x low",
+    "*i64": "tracked places blocks found",
+    "*i32": "counter histograms counters before",
+    "*i1": "exists mask",
+    "i32": "rows columns part first",
+    "fp32": "epsilon momentum decay",
+}
+TYPES = {word: kind for kind, words in WORDS.items() for word in words.split()}  # all others are *fp32
+RELU = {"RELU": True, "RESIDUAL": True}
+BACK = RELU | {"TWO": True, "ADD": True}
+SUM = {"PARTS": 128, "ROWS": 128, "COLUMNS": 32}
+SMALL = {"ROWS": 2048, "COLUMNS": 8}
+KERNELS = {
+    "moments": (SUM, 8),
+    "normalise": (RELU | {"ROWS": 64, "COLUMNS": 64}, 4),
+    "slopes": (BACK | SUM, 8),
+    "back": ({"RELU": True, "ROWS": 64, "COLUMNS": 64}, 4),
+    "small_norm": (RELU | SMALL, 16),
+    "small_back": (BACK | SMALL, 16),
+    "sgd": ({"NESTEROV": True, "LOW": True, "BLOCK": 2048}, 8),
+    "digit": ({"SHIFT": 24, "BLOCK": 4096}, 8),
+    "ties": ({"PARTS": 1024, "BLOCK": 4096}, 8),
+    "mark": ({"BLOCK": 4096}, 8),
+}
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_every_kernel_compiles_for_a_gpu():
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(KERNELS)
+
+
+def compile_all() -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from moon.fast import kernels
+
+    public = {name for name, value in vars(kernels).items() if isinstance(value, triton.JITFunction) and name[0] != "_"}
+    assert public == set(KERNELS), "a kernel is not listed here"
+    for name, (constants, warps) in KERNELS.items():
+        kernel = getattr(kernels, name)
+        types = {word: "constexpr" if word in constants else TYPES.get(word, "*fp32") for word in kernel.arg_names}
+        if name == "sgd":
+            types["slope"] = "*fp32"
+        source = ASTSource(kernel, types, constexprs=constants)
+        triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+        print(name)
+
+
+if __name__ == "__main__":
+    compile_all()
