@@ -15,7 +15,7 @@ import torch
 from moon.data import DataError
 from moon.experiments import build
 from moon.experiments.bench import Bench
-from moon.experiments.run import load_model, load_result, read_log, run
+from moon.experiments.run import WATCHED, load_model, load_result, read_log, run, watcher
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
 
@@ -59,6 +59,20 @@ def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
     assert [line["epoch"] for line in log] == [0, 1, 2, 3]
     wanted = {"loss", "lr", "density", "turnover", "w", "val_accuracy", "p_unknown_correct", "p_unknown_wrong"}
     assert wanted | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
+
+
+def test_unknown_images_are_watched_together(bench):
+    model = build.network(recipe(bench), bench.row, "cpu")
+    found = watcher(bench, torch.device("cpu"), torch.float32)(model)
+    each = []
+    for data in bench.unknown.values():
+        step = max(1, len(data.labels) // WATCHED)
+        each.append(bench.read(model, data.take(np.arange(0, len(data.labels), step)[:WATCHED])).unknown)
+    assert len(each) > 1
+    assert found["p_unknown_unknown"] == pytest.approx(float(torch.cat(each).mean()))
+    narrow = watcher(bench, torch.device("cpu"), torch.bfloat16)(model)
+    assert narrow["p_unknown_unknown"] == pytest.approx(found["p_unknown_unknown"], rel=0.02)
+    assert narrow["p_unknown_unknown"] != found["p_unknown_unknown"]
 
 
 def test_a_plain_run_has_no_unknown_output(bench, tmp_path):

@@ -80,11 +80,11 @@ class Bench:
         _check_apart(validation, unknown)
         return cls(row, known, unknown, missing, _outliers(root, outliers, row) if outliers else None, validation)
 
-    def batches(self, dataset: AnySet, device: torch.device | str) -> Batches | Streams:
-        """For evaluation: in order, as they are."""
+    def batches(self, dataset: AnySet, device: torch.device | str, batch_size: int = 500) -> Batches | Streams:
+        """For evaluation: in order, as they are; images that are read from files come 256 at a time at most."""
         if isinstance(dataset, Listed):
-            return streams(dataset, self.row, device, batch_size=256)
-        return Batches(dataset, self.row.mean, self.row.std, batch_size=500, device=device)
+            return streams(dataset, self.row, device, batch_size=min(batch_size, 256))
+        return Batches(dataset, self.row.mean, self.row.std, batch_size=batch_size, device=device)
 
     def read(self, model: nn.Module, dataset: AnySet, perturb: Perturb | None = None) -> Evidence:
         """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""

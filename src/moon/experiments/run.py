@@ -13,6 +13,7 @@ import json
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 
 from moon import __version__
-from moon.data import Benchmark, DataError
+from moon.data import Batches, Benchmark, DataError, DataSet, Streams
 from moon.evidence import Evidence, read
 from moon.experiments import build
 from moon.experiments.bench import Bench
@@ -61,22 +62,32 @@ def p_unknown(known: Evidence, unknown: Evidence | None) -> Record:
     return {f"p_unknown_{name}": float(p.mean()) if len(p) else None for name, p in parts.items()}
 
 
-def watcher(bench: Bench, device: torch.device | str) -> Callable[[nn.Module], Record]:
-    """What is looked at after each epoch: accuracy on val, and p_unknown."""
-    val = bench.batches(bench.known["val"], device)
+def watcher(bench: Bench, device: torch.device, precision: torch.dtype) -> Callable[[nn.Module], Record]:
+    """What is looked at after each epoch, in the run's precision: accuracy on val, and p_unknown."""
+    size = 2000 if device.type == "cuda" else 500  # a GPU is asked seldom for much
+    val = bench.batches(bench.known["val"], device, size)
     # Evenly spread: sets are often sorted by class.
     sample = [
         data.take(np.arange(0, len(data.labels), max(1, len(data.labels) // WATCHED))[:WATCHED])
         for data in bench.unknown.values()
     ]
-    unknown = [bench.batches(data, device) for data in sample]
+    arrays = [data for data in sample if isinstance(data, DataSet)]
+    if arrays:
+        together = DataSet(*(np.concatenate(parts) for parts in zip(*arrays, strict=True)))
+        sample = [together, *(data for data in sample if not isinstance(data, DataSet))]
+    unknown = [bench.batches(data, device, size) for data in sample]
+
+    def look_at(model: nn.Module, batches: Batches | Streams) -> Evidence:
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            evidence = read(model, batches)
+        return replace(evidence, logits=evidence.logits.float(), features=evidence.features.float())
 
     def watch(model: nn.Module) -> Record:
-        known = read(model, val)
+        known = look_at(model, val)
         record: Record = {"val_accuracy": accuracy(known.prediction, known.labels)}
         strange = None
         if unknown and known.is_open:
-            strange = Evidence.concatenate(read(model, batches) for batches in unknown)
+            strange = Evidence.concatenate(look_at(model, batches) for batches in unknown)
         return record | p_unknown(known, strange)
 
     return watch
@@ -179,7 +190,7 @@ def run(
             model = training.run(
                 checkpoints=checkpoints,
                 checkpoint_seconds=checkpoint_seconds,
-                watch=watcher(bench, device),
+                watch=watcher(bench, torch.device(device), getattr(torch, recipe.precision)),
                 on_step=on_step,
                 on_epoch=record_epoch,
                 say=say,
