@@ -291,6 +291,8 @@ def test_bench_prints_and_writes(moon, tmp_path):
     assert "of the slowest alone" in out
     assert json.loads((tmp_path / "bench.json").read_text())["score"]["ratio"] > 1
     fails(moon("bench", "train", "--objective", "mooon"), 2, "did you mean 'moon'")
+    fails(moon("bench", "train", "--out", "."), 2, "--out . is a folder; name a file in it")
+    fails(moon("bench", "train", "--out", "bench.json/mine.json"), 2, "bench.json is a file, not a folder")
     fails(moon("bench", "train", "--benchmark", "cifar"), 2, "unknown benchmark 'cifar', did you mean")
 
 

@@ -46,6 +46,7 @@ def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} >= {
         "recipe.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json",
     }  # fmt: skip
+    assert len({path.stat().st_mode for path in tmp_path.iterdir() if path.is_file()}) == 1  # who reads one reads all
     assert result == load_result(tmp_path)
     assert result["density"] == pytest.approx(0.05, abs=0.001)
     assert result["voters"] == 1

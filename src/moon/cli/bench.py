@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 from pathlib import Path
 
 import torch
@@ -54,7 +55,7 @@ def act(arguments: argparse.Namespace) -> None:
     if arguments.batch_size < 2:
         raise ValueError("a batch of one has no statistics; give --batch-size 2 or more")
     if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)  # refused before anything is measured
+        _check_out(arguments.out)  # refused before anything is measured
     device = device_of(arguments.device)
     set_exact(not arguments.inexact)
     row = build.pick(BENCHMARKS, arguments.benchmark, "benchmark")
@@ -64,6 +65,7 @@ def act(arguments: argparse.Namespace) -> None:
             "date": datetime.date.today().isoformat(),
             "hardware": hardware(device),
             "software": software(),
+            "benchmark": arguments.benchmark,
             "net": arguments.net or row.net,
             "exact": not arguments.inexact,
         }
@@ -71,8 +73,25 @@ def act(arguments: argparse.Namespace) -> None:
         print(f"written: {arguments.out}")
 
 
+def _check_out(path: Path) -> None:
+    """Refuse a file that cannot be written."""
+    if path.is_dir():
+        raise ValueError(f"--out {path} is a folder; name a file in it, such as {path / 'bench.json'}")
+    folder = path.parent
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {path}: {folder} is a file, not a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"--out {path}: nothing can be written into {folder}; name another folder")
+
+
 def _names(kind: str, given: list[str]) -> list[str]:
-    return list(build.TABLES[kind]) if given == ["all"] else given
+    table = build.TABLES[kind]
+    if given == ["all"]:
+        return list(table)
+    for name in given:
+        build.pick(table, name, kind)  # refused before anything is built
+    return given
 
 
 _TEXTS = ("objective", "topology", "detector", "loop")
@@ -119,16 +138,17 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
     for r in rows:
         if "plain_because" in r:
             print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
-    print(
+    Console().print(
         f"ratio: to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
         f"{counted(arguments.steps, 'step')} in turn, ± half the width of their middle half; "
         f"by base: to {speed.BASE} on the same topology; "
         f"100 epochs are of {arguments.images:,} images.\n"
-        f"limit: {limits['flops'] / 1e9:.0f} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
-        f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here"
+        f"limit: {limits['flops'] / 1e9:.3g} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
+        f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here",
+        highlight=False,
     )
     counts = {"steps": arguments.steps, "rounds": arguments.rounds, "images": arguments.images}
-    sizes = {"batch_size": arguments.batch_size, "precision": arguments.precision}
+    sizes = {"batch_size": arguments.batch_size, "precision": arguments.precision, **(sparsity or {"sparsity": 0.95})}
     return counts | sizes | {"limits": limits, "train": rows}
 
 
@@ -146,6 +166,11 @@ def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
     for name, seconds in sorted(result["alone"].items(), key=lambda item: -item[1]):
         table.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
     Console().print(table)
+    Console().print(
+        "own: fitting and scoring; alone: with the reading of the images that it needs. Detectors that change the "
+        "images (odin) share no reading and are not timed.",
+        highlight=False,
+    )
     if arguments.from_evidence:
         print(f"all {len(result['alone'])} from evidence: {result['from_evidence']:.2f} s")
         return {"score": result}

@@ -1,4 +1,4 @@
-"""Train plain RigL and MOON + RigL at 95%% sparsity on images that come inside packages, and compare them."""
+"""Train plain RigL and MOON + RigL at 95% sparsity on images that come inside packages, and compare them."""
 
 from __future__ import annotations
 

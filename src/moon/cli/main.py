@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         made = verbs.add_parser(
             name,
             allow_abbrev=False,
-            help=text,
+            help=text.replace("%", "%%"),
             description=text,
             epilog=module.EXAMPLES.strip("\n"),
             formatter_class=layout,

@@ -106,6 +106,8 @@ def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
     else:
         devices = [str(device)]
         places = arguments.jobs or os.cpu_count() or 1
+        if arguments.per_gpu > 1:
+            print(f"--per-gpu {arguments.per_gpu} means nothing on {device.type}: {counted(places, 'run')} at a time")
     threads = arguments.threads or max(1, (os.cpu_count() or 1) // places)
     environment = {}
     if device.type == "cuda" and places > len(devices):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from moon.data import AnySet
@@ -74,7 +74,7 @@ class Readings:
             part |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
             part = {key: value.detach().cpu().contiguous() for key, value in part.items()}
             about = self._about(data) | {"num_known": str(found.num_known)}
-            write_whole(path, lambda partial: save_file(part, partial, about))
+            write_whole(path, lambda partial: partial.write_bytes(save(part, about)))
         return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 _TENSORS, _TREE, _MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
@@ -67,7 +67,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """`write_whole` of a safetensors file."""
     # Copies: safetensors takes neither views that share memory nor other memory layouts.
     plain = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
-    write_whole(path, lambda partial: save_file(plain, partial))
+    write_whole(path, lambda partial: partial.write_bytes(save(plain)))  # its own writer hides the file from others
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
