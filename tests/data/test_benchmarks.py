@@ -138,3 +138,11 @@ def test_what_cannot_be_declared_is_named(data_root, text, what):
     (data_root / "benchmarks.toml").write_text(text)
     with pytest.raises(ValueError, match=what):
         benchmark(data_root, "a")
+
+
+def test_a_declaration_without_images_is_enough_to_look_at_what_was_measured(tmp_path):
+    (tmp_path / "benchmarks.toml").write_text("[part]\nknown = 'cifar10'\nnear = ['tin']\nfar = ['dtd']")
+    part = benchmark(tmp_path, "part")
+    assert (part.known_set, part.near, part.far) == ("cifar10", ("tin",), ("dtd",))
+    with pytest.raises(DataError, match="cifar10"):
+        known_sets(tmp_path, part)
