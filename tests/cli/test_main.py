@@ -297,6 +297,7 @@ def test_bench_prints_and_writes(moon, tmp_path):
 
 
 def test_images_are_held_out_of_the_training_set(moon, data_root):
+    assert moon("data", "hold-out", "digits", "--name", "digits-held")[0] == 0  # embedded ones, too
     code, out, _ = moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")
     assert code == 0
     assert "mnist-held/train.npz" in out

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
-from moon.data import BENCHMARKS, DataError, DataSet, declarations, declared, has, load, save
+from moon.data import BENCHMARKS, DataError, DataSet, declarations, declared, has, load, open_set, save
 from moon.data.arrays import path_of, split_off, verify
 from moon.data.embedded import NAMES as EMBEDDED
 from moon.data.fetch import SOURCES, fetch
@@ -112,7 +112,9 @@ def _hold_out(arguments: argparse.Namespace) -> None:
     _check_name(arguments.name)
     if arguments.name == str(arguments.source) or arguments.name in BENCHMARKS:
         raise ValueError(f"'{arguments.name}' is a set of its own; choose another --name")
-    held, rest = split_off(load(arguments.data, str(arguments.source), "train"), arguments.share)
+    whole = open_set(arguments.data, str(arguments.source), "train")
+    assert isinstance(whole, DataSet)  # without lists
+    held, rest = split_off(whole, arguments.share)
     _put(rest, arguments, "train")
     _put(held, arguments, "test")
 
