@@ -51,6 +51,16 @@ def _remember(
 
 
 @triton.jit
+def _put_out(value, residual, y, place, valid, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
+    """y = value, plus a residual, cut off at zero."""
+    if RESIDUAL:
+        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.where(value < 0, 0.0, value)  # NaN stays
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
+
+
+@triton.jit
 def _behind_relu(
     slope, other, y, place, valid, away, gain, offset, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr
 ):  # fmt: skip
@@ -134,11 +144,7 @@ def normalise(
     scale = tl.load(inverse + at) * tl.load(weight + at)
     value = tl.load(x + place, mask=valid, other=0.0).to(tl.float32)
     value = (value - tl.load(mean + at)[None, :]) * scale[None, :] + tl.load(bias + at)[None, :]
-    if RESIDUAL:
-        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
-    if RELU:
-        value = tl.where(value < 0, 0.0, value)  # NaN stays
-    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
+    _put_out(value, residual, y, place, valid, RELU, RESIDUAL)
 
 
 @triton.jit
@@ -222,11 +228,7 @@ def small_norm(
     )  # fmt: skip
     gain = tl.load(weight + at) / tl.sqrt(square / rows + epsilon)
     value = away * gain[None, :] + tl.load(bias + at)[None, :]
-    if RESIDUAL:
-        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
-    if RELU:
-        value = tl.where(value < 0, 0.0, value)  # NaN stays
-    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
+    _put_out(value, residual, y, place, valid, RELU, RESIDUAL)
 
 
 @triton.jit
