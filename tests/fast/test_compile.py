@@ -17,16 +17,12 @@ WORDS = {
 }
 TYPES = {word: kind for kind, words in WORDS.items() for word in words.split()}  # all others are *fp32
 RELU = {"RELU": True, "RESIDUAL": True}
-BACK = RELU | {"TWO": True, "ADD": True}
 SUM = {"PARTS": 128, "ROWS": 128, "COLUMNS": 32}
-SMALL = {"ROWS": 2048, "COLUMNS": 8}
 KERNELS = {
     "moments": (SUM, 8),
     "normalise": (RELU | {"ROWS": 64, "COLUMNS": 64}, 4),
-    "slopes": (BACK | SUM, 8),
+    "slopes": (RELU | {"TWO": True, "ADD": True} | SUM, 8),
     "back": ({"RELU": True, "ROWS": 64, "COLUMNS": 64}, 4),
-    "small_norm": (RELU | SMALL, 16),
-    "small_back": (BACK | SMALL, 16),
     "sgd": ({"NESTEROV": True, "LOW": True, "BLOCK": 2048}, 8),
     "digit": ({"SHIFT": 24, "BLOCK": 4096}, 8),
     "ties": ({"PARTS": 1024, "BLOCK": 4096}, 8),

@@ -20,12 +20,6 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(norm, "_has_kernels", lambda x: True)
 
 
-@pytest.fixture(params=["small", "large"])
-def maps(request, monkeypatch):
-    """What is small enough for one pass."""
-    monkeypatch.setattr(norm, "_SMALL", 4096 if request.param == "small" else 0)
-
-
 def close(found, expected, tolerance=2e-6):
     found, expected = found.detach().double(), expected.detach()
     return float((found - expected).abs().max() / expected.abs().max()) < tolerance
@@ -38,7 +32,7 @@ def images(*shape, shift=0.0):
 
 @pytest.mark.parametrize("shape", [(6, 64, 4, 4), (5, 128, 7, 3), (33, 64, 8, 8)])
 @pytest.mark.parametrize("kind", ["relu", "plain", "residual"])
-def test_batch_norm_is_torchs_forward_and_back(shape, kind, maps):
+def test_batch_norm_is_torchs_forward_and_back(shape, kind):
     torch.manual_seed(0)
     layer = nn.BatchNorm2d(shape[1]).to(DEVICE)
     nn.init.uniform_(layer.weight, 0.5, 2)
@@ -72,7 +66,7 @@ def test_batch_norm_is_torchs_forward_and_back(shape, kind, maps):
         assert close(residual.grad, residual64.grad)
 
 
-def test_a_mean_far_from_zero_does_not_spoil_the_variance(maps):
+def test_a_mean_far_from_zero_does_not_spoil_the_variance():
     torch.manual_seed(0)
     layer = nn.BatchNorm2d(64).to(DEVICE)
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
@@ -88,7 +82,7 @@ def test_a_mean_far_from_zero_does_not_spoil_the_variance(maps):
     assert not y[:, 0].any()
 
 
-def test_a_norm_used_twice_adds_its_gradients(maps):
+def test_a_norm_used_twice_adds_its_gradients():
     torch.manual_seed(0)
     layer = nn.BatchNorm2d(64).to(DEVICE)
     exact = copy.deepcopy(layer).double()
@@ -102,7 +96,7 @@ def test_a_norm_used_twice_adds_its_gradients(maps):
     assert close(layer.bias.grad, exact.bias.grad, 1e-5)
 
 
-def test_norms_may_share_a_weight_alone(maps):
+def test_norms_may_share_a_weight_alone():
     torch.manual_seed(0)
     first, second = nn.BatchNorm2d(64).to(DEVICE), nn.BatchNorm2d(64).to(DEVICE)
     second.weight = first.weight
@@ -121,7 +115,7 @@ def test_norms_may_share_a_weight_alone(maps):
             assert close(mine.grad, other.grad, 1e-5)
 
 
-def test_two_uses_of_an_output_add_their_slopes(maps):
+def test_two_uses_of_an_output_add_their_slopes():
     torch.manual_seed(0)
     layer = nn.BatchNorm2d(64).to(DEVICE)
     exact = copy.deepcopy(layer).double()
@@ -142,7 +136,7 @@ def test_two_uses_of_an_output_add_their_slopes(maps):
     assert again(x) is x
 
 
-def test_only_the_losss_own_backward_pass_leaves_gradients_behind(maps):
+def test_only_the_losss_own_backward_pass_leaves_gradients_behind():
     layer = nn.BatchNorm2d(64).to(DEVICE)
     exact = copy.deepcopy(layer).double()
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
@@ -159,7 +153,7 @@ def test_only_the_losss_own_backward_pass_leaves_gradients_behind(maps):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter is numpy
-def test_a_nan_is_not_cut_off(maps):
+def test_a_nan_is_not_cut_off():
     layer = nn.BatchNorm2d(64).to(DEVICE)
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4).detach()

@@ -36,58 +36,6 @@ def _parts(of, parts, columns, at, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _remember(
-    centre, square, at, mean, inverse, running_mean, running_var, tracked, rows, epsilon, momentum, is_first
-):  # fmt: skip
-    """Leave behind mean and 1 / deviation of columns, and the running statistics after them."""
-    tl.store(mean + at, centre)
-    tl.store(inverse + at, 1 / tl.sqrt(square / rows + epsilon))
-    old = tl.load(running_mean + at)
-    tl.store(running_mean + at, old + momentum * (centre - old))
-    old = tl.load(running_var + at)
-    tl.store(running_var + at, old + momentum * (square / (rows - 1) - old))
-    if is_first:
-        tl.store(tracked, tl.load(tracked) + 1)
-
-
-@triton.jit
-def _put_out(value, residual, y, place, valid, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
-    """y = value, plus a residual, cut off at zero."""
-    if RESIDUAL:
-        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
-    if RELU:
-        value = tl.where(value < 0, 0.0, value)  # NaN stays
-    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
-
-
-@triton.jit
-def _behind_relu(
-    slope, other, y, place, valid, away, gain, offset, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr
-):  # fmt: skip
-    """d, the slope of what went into ReLU: that of its output, or the sum of TWO, where the output is above zero. With
-    a residual the output is asked, without one ReLU's side is found from x again."""
-    d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
-    if TWO:
-        d += tl.load(other + place, mask=valid, other=0.0).to(tl.float32)
-    if RELU:
-        if RESIDUAL:
-            d = tl.where(tl.load(y + place, mask=valid, other=0.0) > 0, d, 0.0)
-        else:
-            d = tl.where(away * gain + offset > 0, d, 0.0)
-    return d
-
-
-@triton.jit
-def _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD: tl.constexpr):
-    """The slopes of bias and weight, or a part of them."""
-    if ADD:
-        of_bias += tl.load(bias_slope + at)
-        of_weight += tl.load(weight_slope + at)
-    tl.store(bias_slope + at, of_bias)
-    tl.store(weight_slope + at, of_weight)
-
-
-@triton.jit
 def moments(
     x, part_centre, part_square, counter, mean, inverse, running_mean, running_var, tracked,
     rows, columns, part, epsilon, momentum,
@@ -125,10 +73,14 @@ def moments(
         whole_centre = tl.sum(centres * share, 0) / rows
         shift = centres - whole_centre[None, :]
         whole_square = tl.sum(squares + share * shift * shift, 0)
-        _remember(
-            whole_centre, whole_square, at, mean, inverse, running_mean, running_var, tracked,
-            rows, epsilon, momentum, tl.program_id(1) == 0,
-        )  # fmt: skip
+        tl.store(mean + at, whole_centre)
+        tl.store(inverse + at, 1 / tl.sqrt(whole_square / rows + epsilon))
+        old = tl.load(running_mean + at)
+        tl.store(running_mean + at, old + momentum * (whole_centre - old))
+        old = tl.load(running_var + at)
+        tl.store(running_var + at, old + momentum * (whole_square / (rows - 1) - old))
+        if tl.program_id(1) == 0:
+            tl.store(tracked, tl.load(tracked) + 1)
 
 
 @triton.jit
@@ -144,7 +96,11 @@ def normalise(
     scale = tl.load(inverse + at) * tl.load(weight + at)
     value = tl.load(x + place, mask=valid, other=0.0).to(tl.float32)
     value = (value - tl.load(mean + at)[None, :]) * scale[None, :] + tl.load(bias + at)[None, :]
-    _put_out(value, residual, y, place, valid, RELU, RESIDUAL)
+    if RESIDUAL:
+        value += tl.load(residual + place, mask=valid, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.where(value < 0, 0.0, value)  # NaN stays
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -169,7 +125,14 @@ def slopes(
         place = row[:, None].to(tl.int64) * columns + at[None, :]
         valid = (row < end)[:, None]
         away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - centre
-        d = _behind_relu(slope, other, y, place, valid, away, gain, offset, RELU, RESIDUAL, TWO)
+        d = tl.load(slope + place, mask=valid, other=0.0).to(tl.float32)
+        if TWO:
+            d += tl.load(other + place, mask=valid, other=0.0).to(tl.float32)
+        if RELU:
+            if RESIDUAL:
+                d = tl.where(tl.load(y + place, mask=valid, other=0.0) > 0, d, 0.0)
+            else:  # ReLU's side is found from x again
+                d = tl.where(away * gain + offset > 0, d, 0.0)
         if RESIDUAL or TWO:
             tl.store(passed + place, d.to(passed.dtype.element_ty), mask=valid)
         plain += d
@@ -183,7 +146,11 @@ def slopes(
         of_weight = tl.sum(_parts(part_product, parts, columns, at, PARTS), 0)
         tl.store(sums + at, of_bias / rows)
         tl.store(sums + columns + at, of_weight / rows)
-        _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD)
+        if ADD:
+            of_bias += tl.load(bias_slope + at)
+            of_weight += tl.load(weight_slope + at)
+        tl.store(bias_slope + at, of_bias)
+        tl.store(weight_slope + at, of_weight)
 
 
 @triton.jit
@@ -205,52 +172,6 @@ def back(
     of_z = scale * tl.load(sums + columns + at)
     value = gain[None, :] * (d - tl.load(sums + at)[None, :] - away * of_z[None, :])
     tl.store(slope_of_x + place, value.to(slope_of_x.dtype.element_ty), mask=valid)
-
-
-@triton.jit
-def small_norm(
-    x, residual, y, mean, inverse, weight, bias, running_mean, running_var, tracked, rows, columns, epsilon, momentum,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """`moments` and `normalise` in one: a program has all rows of its columns at hand."""
-    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.arange(0, ROWS)
-    place, valid = row[:, None] * columns + at[None, :], (row < rows)[:, None]
-    value = tl.load(x + place, mask=valid, other=0.0).to(tl.float32)
-    centre = tl.sum(value, 0) / rows
-    away = tl.where(valid, value - centre[None, :], 0.0)
-    rest = tl.sum(away, 0) / rows  # of a mean far from zero, lost by rounding
-    away = tl.where(valid, away - rest[None, :], 0.0)
-    square = tl.sum(away * away, 0)
-    _remember(
-        centre + rest, square, at, mean, inverse, running_mean, running_var, tracked, rows, epsilon, momentum,
-        tl.program_id(0) == 0,
-    )  # fmt: skip
-    gain = tl.load(weight + at) / tl.sqrt(square / rows + epsilon)
-    value = away * gain[None, :] + tl.load(bias + at)[None, :]
-    _put_out(value, residual, y, place, valid, RELU, RESIDUAL)
-
-
-@triton.jit
-def small_back(
-    slope, other, x, y, passed, slope_of_x, mean, inverse, weight, bias, weight_slope, bias_slope, rows, columns,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, ADD: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """`slopes` and `back` in one."""
-    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.arange(0, ROWS)
-    place, valid = row[:, None] * columns + at[None, :], (row < rows)[:, None]
-    scale = tl.load(inverse + at)
-    gain, offset = (scale * tl.load(weight + at))[None, :], tl.load(bias + at)[None, :]
-    away = tl.load(x + place, mask=valid, other=0.0).to(tl.float32) - tl.load(mean + at)[None, :]
-    d = _behind_relu(slope, other, y, place, valid, away, gain, offset, RELU, RESIDUAL, TWO)
-    if RESIDUAL:
-        tl.store(passed + place, d.to(passed.dtype.element_ty), mask=valid)
-    of_bias, of_weight = tl.sum(d, 0), tl.sum(d * away, 0) * scale
-    value = gain * (d - (of_bias / rows)[None, :] - away * (scale * of_weight / rows)[None, :])
-    tl.store(slope_of_x + place, value.to(slope_of_x.dtype.element_ty), mask=valid)
-    _leave(of_bias, of_weight, at, bias_slope, weight_slope, ADD)
 
 
 @triton.jit

@@ -16,8 +16,6 @@ _COLUMNS = 32
 _PROGRAMS = 256  # of a sum over rows
 _SUM: dict[str, int] = {"ROWS": 128, "COLUMNS": _COLUMNS, "num_warps": 8}
 _MAP: dict[str, int] = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
-_SMALL = 2048  # rows that one program can have at hand
-_WHOLE: dict[str, int] = {"COLUMNS": 8, "num_warps": 16}
 
 
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -63,8 +61,7 @@ def _has_kernels(x: Tensor) -> bool:
 
 
 class _Norm(torch.autograd.Function):
-    """Two passes forward (moments, normalise), two back (slopes, back), over small maps one each way; statistics and
-    sums are float32."""
+    """Two passes forward (moments, normalise), two back (slopes, back); statistics and sums are float32."""
 
     @staticmethod
     def forward(
@@ -83,22 +80,17 @@ class _Norm(torch.autograd.Function):
         mean, inverse = torch.empty(2, columns, device=x.device).unbind()
         y = torch.empty_like(x)
         with_residual = residual is not None
-        run = x, residual if with_residual else x, y, mean, inverse, norm.weight, norm.bias
-        kept = norm.running_mean, norm.running_var, norm.num_batches_tracked
-        kind = {"RELU": cut, "RESIDUAL": with_residual}
-        if rows <= _SMALL:
-            kernels.launch(
-                kernels.small_norm, (columns // _WHOLE["COLUMNS"],), *run, *kept,
-                rows, columns, norm.eps, norm.momentum, ROWS=_power_of_two(rows), **kind, **_WHOLE,
-            )  # fmt: skip
-        else:
-            grid, part = _divided(rows, columns)
-            parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
-            kernels.launch(
-                kernels.moments, grid, x, *parts, flat.counter, mean, inverse, *kept,
-                rows, columns, part, norm.eps, norm.momentum, PARTS=_power_of_two(grid[0]), **_SUM,
-            )  # fmt: skip
-            kernels.launch(kernels.normalise, (-(-rows // 64), columns // 64), *run, rows, columns, **kind, **_MAP)
+        grid, part = _divided(rows, columns)
+        parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
+        kernels.launch(
+            kernels.moments, grid, x, *parts, flat.counter, mean, inverse,
+            norm.running_mean, norm.running_var, norm.num_batches_tracked,
+            rows, columns, part, norm.eps, norm.momentum, PARTS=_power_of_two(grid[0]), **_SUM,
+        )  # fmt: skip
+        kernels.launch(
+            kernels.normalise, (-(-rows // 64), columns // 64), x, residual if with_residual else x, y, mean, inverse,
+            norm.weight, norm.bias, rows, columns, RELU=cut, RESIDUAL=with_residual, **_MAP,
+        )  # fmt: skip
         ctx.save_for_backward(x, mean, inverse, *([y] if with_residual else []))
         ctx.norm, ctx.flat, ctx.cut, ctx.with_residual = norm, flat, cut, with_residual
         ctx.set_materialize_grads(False)
@@ -119,10 +111,8 @@ class _Norm(torch.autograd.Function):
         rows, columns = x.numel() // x.shape[1], x.shape[1]
         slope_of_x = torch.empty_like(x)
         of_x = mean, inverse, norm.weight, norm.bias
-        is_small = rows <= _SMALL
-        is_written = residual or (two and not is_small)
+        is_written = residual or two
         passed = torch.empty_like(x) if is_written else slope
-        came_back = slope, came[-1], x, ys[0] if residual else x, passed
         adds = False
         if flat.collects:
             both = norm.weight, norm.bias
@@ -133,24 +123,18 @@ class _Norm(torch.autograd.Function):
                     mine.zero_()
         else:
             own = torch.empty(2, columns, device=x.device).unbind()
-        kind = {"RELU": ctx.cut, "RESIDUAL": residual, "TWO": two, "ADD": adds}
-        if is_small:
-            kernels.launch(
-                kernels.small_back, (columns // _WHOLE["COLUMNS"],), *came_back, slope_of_x, *of_x, *own,
-                rows, columns, ROWS=_power_of_two(rows), **kind, **_WHOLE,
-            )  # fmt: skip
-        else:
-            grid, part = _divided(rows, columns)
-            parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
-            sums = torch.empty(2, columns, device=x.device)
-            kernels.launch(
-                kernels.slopes, grid, *came_back, *parts, flat.counter, *of_x, *own, sums,
-                rows, columns, part, PARTS=_power_of_two(grid[0]), **kind, **_SUM,
-            )  # fmt: skip
-            kernels.launch(
-                kernels.back, (-(-rows // 64), columns // 64), passed, x, slope_of_x, *of_x, sums, rows, columns,
-                RELU=ctx.cut and not is_written, **_MAP,
-            )  # fmt: skip
+        grid, part = _divided(rows, columns)
+        parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
+        sums = torch.empty(2, columns, device=x.device)
+        kernels.launch(
+            kernels.slopes, grid, slope, came[-1], x, ys[0] if residual else x, passed, *parts, flat.counter, *of_x,
+            *own, sums, rows, columns, part, RELU=ctx.cut, RESIDUAL=residual, TWO=two, ADD=adds,
+            PARTS=_power_of_two(grid[0]), **_SUM,
+        )  # fmt: skip
+        kernels.launch(
+            kernels.back, (-(-rows // 64), columns // 64), passed, x, slope_of_x, *of_x, sums, rows, columns,
+            RELU=ctx.cut and not is_written, **_MAP,
+        )  # fmt: skip
         of_weight, of_bias = (None, None) if flat.collects else own
         return slope_of_x, passed if residual else None, of_weight, of_bias, None, None, None
 
