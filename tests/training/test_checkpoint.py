@@ -1,4 +1,5 @@
 import json
+import threading
 
 import pytest
 import torch
@@ -54,6 +55,7 @@ def test_the_two_newest_are_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for number in (1, 2, 9, 10):
         checkpoints.save(number, {"n": number})
+    checkpoints.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000009", "000010"]
 
 
@@ -63,6 +65,7 @@ def test_a_damaged_one_is_passed_over_saying_so(tmp_path, file, damage):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE | {"epoch": 1})
     checkpoints.save(2, STATE | {"epoch": 2})
+    checkpoints.wait()
     path = tmp_path / "000002" / file
     content = bytearray(path.read_bytes())
     if damage == "flip":
@@ -85,15 +88,18 @@ def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(8, STATE)
     checkpoints.save(20, STATE)
+    checkpoints.wait()
     (tmp_path / "000020" / "tree.json").write_text("{}")
     assert checkpoints.latest(lambda _: None)[0] == 8
     checkpoints.save(9, STATE)
+    checkpoints.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000008", "000009"]
 
 
 def test_all_damaged_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE)
+    checkpoints.wait()
     (tmp_path / "000001" / "manifest.json").write_text("{}")
     with pytest.raises(DamagedCheckpoint, match="none of the 1"):
         checkpoints.latest(lambda _: None)
@@ -102,6 +108,7 @@ def test_all_damaged_is_an_error(tmp_path):
 def test_a_checkpoint_cut_off_while_it_was_written_is_not_seen(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE)
+    checkpoints.wait()
     (tmp_path / ".000002.part").mkdir()
     (tmp_path / ".000002.part" / "tree.json").write_text("{")
     assert checkpoints.latest()[0] == 1
@@ -119,3 +126,24 @@ def test_json_has_no_nan(tmp_path):
         write_json(tmp_path / "a.json", {"x": float("nan")})
     write_json(tmp_path / "a.json", {"x": 1})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+
+
+def test_what_is_saved_is_the_state_of_that_moment_and_the_disk_is_not_waited_for(tmp_path, monkeypatch):
+    may_write = threading.Event()
+    whole = Checkpoints._save
+    monkeypatch.setattr(Checkpoints, "_save", lambda *task: may_write.wait(10) and whole(*task))
+    checkpoints, weight = Checkpoints(tmp_path), torch.ones(3)
+    checkpoints.save(1, {"weight": weight})
+    weight.zero_()
+    assert not any(tmp_path.iterdir())
+    may_write.set()
+    assert torch.equal(checkpoints.latest()[1]["weight"], torch.ones(3))
+
+
+def test_a_disk_that_fails_is_not_passed_over(tmp_path):
+    (tmp_path / "c").write_text("a file in its place")
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.save(1, STATE)
+    with pytest.raises(FileExistsError):
+        checkpoints.wait()
+    checkpoints.wait()  # said once

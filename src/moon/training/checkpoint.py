@@ -2,6 +2,7 @@
 
 A checkpoint is a folder. It is written under a temporary name, synced to disk and renamed, so that a folder with the
 final name is whole; the two newest are kept, and one that does not match its manifest is passed over for the other.
+The state is copied at once and written by a thread, so that training does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +67,13 @@ def write_json(path: Path, value: Any) -> None:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """`write_whole` of a safetensors file."""
-    # Copies: safetensors takes neither views that share memory nor other memory layouts.
-    plain = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    plain = _copies(tensors)
     write_whole(path, lambda partial: partial.write_bytes(save(plain)))  # its own writer hides the file from others
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU; safetensors takes neither views that share memory nor other memory layouts."""
+    return {name: torch.empty(value.shape, dtype=value.dtype).copy_(value.detach()) for name, value in tensors.items()}
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -82,19 +88,35 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
+        self._thread = ThreadPoolExecutor(1)  # begins with the first task
+        self._writing: Future[None] | None = None
 
     def save(self, number: int, state: dict[str, Any]) -> None:
-        """Write the state, a tree of dicts, lists, plain values and tensors; then forget the oldest."""
+        """Copy the state, a tree of dicts, lists, plain values and tensors; write it while the caller goes on, and
+        then forget the oldest. An error in writing is raised by the next call."""
+        self.wait()
+        tensors: dict[str, Tensor] = {}
+        tree = _pack(state, "", tensors)
+        self._writing = self._thread.submit(self._save, number, tree, _copies(tensors))
+
+    def wait(self) -> None:
+        """Until what was saved is on disk."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _save(self, number: int, tree: Any, tensors: dict[str, Tensor]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for passed_over in self._numbers():
             if passed_over >= number:  # a damaged one, or it would have been gone on from
                 shutil.rmtree(self._path(passed_over))
-        write_whole(self._path(number), lambda partial: self._write(partial, state))
+        write_whole(self._path(number), lambda partial: self._write(partial, tree, tensors))
         for old in self._numbers()[: -self.keep]:
             shutil.rmtree(self._path(old))
 
     def latest(self, say: Callable[[str], object] = print) -> tuple[int, dict[str, Any]] | None:
         """(number, state) of the newest whole checkpoint, or None; a damaged one is passed over, saying so."""
+        self.wait()
         numbers = self._numbers()
         for number in reversed(numbers):
             try:
@@ -116,11 +138,10 @@ class Checkpoints:
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
 
     @staticmethod
-    def _write(partial: Path, state: dict[str, Any]) -> None:
+    def _write(partial: Path, tree: Any, tensors: dict[str, Tensor]) -> None:
         partial.mkdir()
-        tensors: dict[str, Tensor] = {}
-        write_json(partial / _TREE, _pack(state, "", tensors))
-        save_tensors(partial / _TENSORS, tensors)
+        write_json(partial / _TREE, tree)
+        (partial / _TENSORS).write_bytes(save(tensors))
         write_json(partial / _MANIFEST, {name: sha256(partial / name) for name in (_TREE, _TENSORS)})
 
     @staticmethod

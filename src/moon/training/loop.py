@@ -99,13 +99,16 @@ class Training:
 
         `watch` looks at the model after each epoch and adds to its record; `on_step(epoch, step, loss)` is for
         progress bars, and only calling `loss()` waits for the device; `on_epoch` gets the record before the checkpoint
-        is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why.
+        is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why. Of a
+        record `seconds` are those of the epoch's training alone, `elapsed` all since this call.
         """
         self.begin(say)
         try:
             self._all_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
         finally:
             self._let_go()
+            if checkpoints is not None:
+                checkpoints.wait()
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
@@ -123,7 +126,7 @@ class Training:
         on_step: OnStep | None,
         on_epoch: Callable[[Record], object] | None,
     ) -> None:
-        saved_at = time.monotonic()
+        begun = saved_at = time.monotonic()
         while self.next_epoch < self.epochs:
             started = time.monotonic()
             epoch = self.next_epoch
@@ -133,7 +136,7 @@ class Training:
             seconds = round(time.monotonic() - started, 3)  # of training; looking at the model is not
             if watch is not None:
                 record |= watch(self.model)
-            record["seconds"] = seconds
+            record |= {"seconds": seconds, "elapsed": round(time.monotonic() - begun, 3)}
             self.next_epoch += 1
             if on_epoch is not None:
                 on_epoch(record)
