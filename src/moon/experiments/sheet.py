@@ -97,7 +97,8 @@ class Claim:
         if len(a) < 2:
             return f"{head} (one seed: no claim)"
         low, high = interval([x - y for x, y in zip(a, b, strict=True)])
-        return f"{head} [{low:+.{digits}f}, {high:+.{digits}f}], n = {len(a)}, p = {self.p:.3f}: {self.word}"
+        chance = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"{head} [{low:+.{digits}f}, {high:+.{digits}f}], n = {len(a)}, {chance}: {self.word}"
 
 
 @dataclass(frozen=True)
