@@ -10,7 +10,7 @@ from torch import nn
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from moon.fast import Flat, again, norm, norm_only, norm_relu
+from moon.fast import Flat, again, norm, norm_only, norm_relu, on_buffers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -43,7 +43,7 @@ def test_batch_norm_is_torchs_forward_and_back(shape, kind):
     x64, residual64 = (t.detach().double().requires_grad_() for t in (x, residual))
     for _ in range(2):  # counters and gradients start anew
         x.grad = residual.grad = x64.grad = residual64.grad = None
-        with flat.step(layer):
+        with on_buffers(layer), flat.step():
             y = (
                 norm_only(layer, x)
                 if kind == "plain"
@@ -74,7 +74,7 @@ def test_a_mean_far_from_zero_does_not_spoil_the_variance():
     x[:, 0] = 77.0  # a constant
     x[:, 1] = 1e-3 * torch.randn(33, 8, 8, device=DEVICE)
     x[0, 1, 0, 0] = 3.0  # what comes first need not be near the mean
-    with flat.step(layer):
+    with on_buffers(layer), flat.step():
         y = norm_only(layer, x)
     exact = nn.BatchNorm2d(64).to(DEVICE).double()
     assert close(y, exact(x.double()), 1e-4)  # float32 has 1000.0 and its neighbours 6e-5 apart
@@ -89,7 +89,7 @@ def test_a_norm_used_twice_adds_its_gradients():
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4)
     factor = torch.arange(4, device=DEVICE)
-    with flat.step(layer), flat.collecting():
+    with on_buffers(layer), flat.step(), flat.collecting():
         (norm_relu(layer, norm_relu(layer, x)) * factor).sum().backward()
     (exact(exact(x.detach().double()).relu()).relu() * factor).sum().backward()
     assert close(layer.weight.grad, exact.weight.grad, 1e-5)
@@ -107,7 +107,7 @@ def test_norms_may_share_a_weight_alone():
     factor = torch.arange(4, device=DEVICE)
     for _ in range(2):  # nothing of the first step is left
         x = images(4, 64, 4, 4)
-        with flat.step(model), flat.collecting():
+        with on_buffers(model), flat.step(), flat.collecting():
             (norm_relu(second, norm_relu(first, x)) * factor).sum().backward()
         exact.zero_grad()
         (exact[1](exact[0](x.detach().double()).relu()).relu() * factor).sum().backward()
@@ -123,7 +123,7 @@ def test_two_uses_of_an_output_add_their_slopes():
     x = images(4, 64, 4, 4)
     x64 = x.detach().double().requires_grad_()
     factor = torch.arange(4, device=DEVICE)
-    with flat.step(layer), flat.collecting():
+    with on_buffers(layer), flat.step(), flat.collecting():
         y = norm_relu(layer, x)
         assert again(y) is not y
         assert again(y).data_ptr() == y.data_ptr()
@@ -142,7 +142,7 @@ def test_only_the_losss_own_backward_pass_leaves_gradients_behind():
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4)
     factor = torch.arange(4, device=DEVICE)
-    with flat.step(layer):
+    with on_buffers(layer), flat.step():
         loss = (norm_relu(layer, x) * factor).sum()
         of_x, of_weight = torch.autograd.grad(loss, [x, layer.weight])
     x64 = x.detach().double().requires_grad_()
@@ -158,7 +158,7 @@ def test_a_nan_is_not_cut_off():
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4).detach()
     x[0, 3, 0, 0] = torch.inf
-    with flat.step(layer):
+    with on_buffers(layer), flat.step():
         y = norm_relu(layer, x)
     assert y[:, 3].isnan().all()
     assert y[:, 4].isfinite().all()
@@ -168,7 +168,7 @@ def test_the_update_leaves_idle_parameters_alone():
     layer = nn.Linear(70, 50).to(DEVICE)
     before = layer.weight.detach().clone()
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1), {}, None)
-    with flat.step(layer) as left:
+    with on_buffers(layer), flat.step() as left:
         flat.put(layer.bias, torch.ones(50, device=DEVICE))
     assert left.idle == [layer.weight]
     flat.place(left)
@@ -191,7 +191,7 @@ def test_the_update_is_the_one_of_torch(nesterov, elsewhere):
     optimizer = torch.optim.SGD(plain.parameters(), **rest)
     flat = Flat(torch.optim.SGD(layer.to(DEVICE).parameters(), **rest), {layer.weight: mask.to(DEVICE)}, torch.bfloat16)
     for rate in (0.05, 0.03):
-        with flat.step(layer) as left:
+        with on_buffers(layer), flat.step() as left:
             for mine, other in zip(layer.parameters(), plain.parameters(), strict=True):
                 other.grad = torch.randn_like(other).bfloat16().float()
                 if elsewhere:

@@ -11,7 +11,7 @@ from moon.data import BENCHMARKS
 from moon.evidence import OpenHead
 from moon.experiments import build
 from moon.experiments.speed import noise
-from moon.fast import Flat
+from moon.fast import Flat, on_buffers
 from moon.objectives import OBJECTIVES, CrossEntropy, OutlierExposure
 from moon.sparse import TOPOLOGIES, RigL
 from moon.training import Training
@@ -273,7 +273,7 @@ def test_the_open_head_runs_on_the_buffers_and_a_layer_with_a_forward_of_its_own
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), Doubled(16, 16), OpenHead(16, 10))
     flat = Flat(torch.optim.SGD(model.parameters(), lr=0.1), {}, None)
-    with flat.step(model) as left:
+    with on_buffers(model), flat.step() as left:
         loss = model(torch.randn(4, 1, 28, 28)).square().sum()
         with flat.collecting():
             loss.backward()

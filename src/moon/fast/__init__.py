@@ -2,7 +2,8 @@
 
 from moon.fast.flat import Flat, Left, active, plain
 from moon.fast.fuse import fused
+from moon.fast.layers import on_buffers
 from moon.fast.norm import again, norm_only, norm_relu
 from moon.fast.select import top
 
-__all__ = ["Flat", "Left", "active", "again", "fused", "norm_only", "norm_relu", "plain", "top"]
+__all__ = ["Flat", "Left", "active", "again", "fused", "norm_only", "norm_relu", "on_buffers", "plain", "top"]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear, pad
 from torch.optim import SGD, Optimizer
 
-_LAST = torch.channels_last
 _BLOCK = 2048  # elements that a program of the update takes: each parameter begins with a block of its own
 
 _active: Flat | None = None
@@ -125,6 +121,11 @@ class Flat:
             return "a weight has hooks"
         return None
 
+    @property
+    def fixed(self) -> tuple[float, float, bool]:
+        """Momentum, weight decay and whether momentum is Nesterov's: a captured update has them inside."""
+        return self.group["momentum"], self.group["weight_decay"], self.group["nesterov"]
+
     def _view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
         """The parameter's part of the buffer, laid out as the parameter is."""
         return buffer.as_strided(parameter.shape, parameter.stride(), self._starts[parameter])
@@ -173,10 +174,9 @@ class Flat:
             state["momentum_buffer"] = state["momentum_buffer"].clone(memory_format=torch.preserve_format)
 
     @contextmanager
-    def step(self, model: nn.Module, places: Tensor | None = None) -> Iterator[Left]:
-        """What happens inside runs on these buffers: convolutions and linear layers read the narrow weights, and their
-        weights' gradients are computed on a stream of their own. What is given is complete in the end; `places` is
-        memory for it (`room`), where that must not be a graph's."""
+    def step(self, places: Tensor | None = None) -> Iterator[Left]:
+        """What happens inside runs on these buffers. What is given is complete in the end; `places` is memory for it
+        (`room`), where that must not be a graph's."""
         global _active
         self._written.clear()
         self._last.clear()
@@ -185,16 +185,11 @@ class Flat:
             for parameter in self.parameters:
                 if parameter not in self._direct:  # others are written, not added to
                     self._slope_of[parameter].zero_()
-        layers = {module: forward for module in model.modules() if (forward := _stand_in(module)) is not None}
         _active = self
         try:
-            for module, forward in layers.items():
-                module.forward = partial(forward, module)
             yield left
         finally:
             _active = None
-            for module in layers:
-                del module.forward
             left.idle = [parameter for parameter in self.parameters if parameter not in self._written]
             for parameter in left.idle:
                 self._slope_of[parameter].zero_()
@@ -287,7 +282,7 @@ class Flat:
         idle = [tensor for p in left.idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
         before = [tensor.clone() for tensor in idle]
         self.gather(left)
-        momentum, decay, nesterov = (self.group[key] for key in ("momentum", "weight_decay", "nesterov"))
+        momentum, decay, nesterov = self.fixed
         slope = self.slope.add(self.weight, alpha=decay)
         self.velocity.mul_(momentum).add_(slope)
         slope = slope.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
@@ -311,7 +306,7 @@ class Flat:
     def _launch(self, left: Left, first: int, end: int) -> None:
         from moon.fast import kernels
 
-        momentum, decay, nesterov = (self.group[key] for key in ("momentum", "weight_decay", "nesterov"))
+        momentum, decay, nesterov = self.fixed
         if first < end:
             kernels.launch(
                 kernels.sgd, (end - first,),
@@ -328,110 +323,3 @@ class Flat:
 
 def _layout(tensor: Tensor) -> list[tuple[int, int]]:
     return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
-def _convolve(module: nn.Conv2d, x: Tensor) -> Tensor:
-    """The forward pass of a convolution on flat buffers."""
-    flat = active()
-    if (
-        flat is None
-        or not flat.takes(module.weight, module.bias)
-        or isinstance(module.padding, str)
-        or module.padding_mode != "zeros"
-    ):
-        return type(module).forward(module, x)
-    geometry = list(module.stride), list(module.padding), list(module.dilation)
-    out = _Convolution.apply(x, module.weight, flat, geometry, module.groups)
-    assert isinstance(out, Tensor)
-    return out if module.bias is None else out + module.bias.to(out.dtype).view(1, -1, 1, 1)
-
-
-def _multiply(module: nn.Linear, x: Tensor) -> Tensor:
-    """The forward pass of a linear layer on flat buffers."""
-    flat = active()
-    if flat is None or not flat.takes(module.weight, module.bias) or x.ndim != 2:
-        return type(module).forward(module, x)
-    out = _Product.apply(x, module.weight, module.bias, flat)
-    assert isinstance(out, Tensor)
-    return out
-
-
-def _stand_in(module: nn.Module) -> Callable[..., Tensor] | None:
-    """What takes the place of the module's forward pass in a step; None where it has one of its own."""
-    kind = type(module)
-    if "forward" in vars(module):
-        return None
-    if isinstance(module, nn.Linear) and kind.forward is nn.Linear.forward:
-        return _multiply
-    is_usual = kind.forward is nn.Conv2d.forward and getattr(kind, "_conv_forward", None) is nn.Conv2d._conv_forward
-    return _convolve if isinstance(module, nn.Conv2d) and is_usual else None
-
-
-class _Convolution(torch.autograd.Function):
-    """A convolution whose weight's gradient is computed beside the rest of the backward pass: nothing but the update
-    waits for it. Channels are filled up with zeros to what matrix units take; what a 1x1 kernel jumps over is left out
-    before, because cuDNN is slow at jumping."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, flat: Flat, geometry: tuple, groups: int) -> Tensor:
-        low = flat.narrow(weight)
-        x = x.to(low.dtype)
-        missing = -x.shape[1] % 8 if groups == 1 else 0
-        if missing:
-            x, low = (pad(tensor, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=_LAST) for tensor in (x, low))
-        ctx.inputs = x.shape[1] - missing
-        ctx.weight, ctx.flat, ctx.rest = weight, flat, (None, *geometry, False, [0, 0], groups)
-        ctx.near, near = ctx.rest, x
-        (down, right), padding, dilation = geometry
-        if low.shape[2:] == (1, 1) and padding == [0, 0] and max(down, right) > 1:
-            near = x[:, :, ::down, ::right].contiguous(memory_format=_LAST)
-            ctx.near = (None, [1, 1], padding, dilation, False, [0, 0], groups)
-        ctx.save_for_backward(x, near, low)
-        return torch.ops.aten.convolution(near, low, *ctx.near)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, near, low = ctx.saved_tensors
-        slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
-        back = torch.ops.aten.convolution_backward
-        of_x = of_weight = None
-        # First what the next layer waits for: the weight's gradient is beside that one's BatchNorm, not beside this.
-        if ctx.needs_input_grad[0]:
-            of_x = back(slope, x, low, *ctx.rest, [True, False, False])[0][:, : ctx.inputs]
-        with flat.beside(slope, near) if flat.collects else nullcontext():
-            found = back(slope, near, low, *ctx.near, [False, True, False])[1][:, :inputs]
-            if flat.collects:
-                flat.put(ctx.weight, found)
-            else:
-                of_weight = found.to(ctx.weight.dtype)
-        return of_x, of_weight, None, None, None
-
-
-class _Product(torch.autograd.Function):
-    """A linear layer, whose own gradients are computed beside the rest as well."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, flat: Flat) -> Tensor:
-        low = flat.narrow(weight)
-        x = x.to(low.dtype)
-        ctx.save_for_backward(x, low)
-        ctx.weight, ctx.bias, ctx.flat = weight, bias, flat
-        return linear(x, low, None if bias is None else flat.narrow(bias))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, low = ctx.saved_tensors
-        slope, flat, bias = slopes[0].to(low.dtype), ctx.flat, ctx.bias
-        with flat.beside(slope, x) if flat.collects else nullcontext():
-            of_weight = slope.t() @ x
-            of_bias = None if bias is None else slope.sum(0, dtype=bias.dtype)
-            if flat.collects:
-                flat.put(ctx.weight, of_weight)
-                if of_bias is not None:
-                    flat.put(bias, of_bias)
-        of_x = slope @ low if ctx.needs_input_grad[0] else None
-        if flat.collects:
-            return of_x, None, None, None
-        return of_x, of_weight.to(ctx.weight.dtype), of_bias, None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from moon.fast import Flat, Left
+from moon.fast import Flat, Left, on_buffers
 from moon.objectives import Objective
 from moon.sparse import SparseTopology, Topology
 
@@ -111,8 +111,7 @@ class CapturedSteps:
         topology = self.training.topology
         is_due = topology.is_due
         if x.is_cuda:
-            fixed = (self.flat.group[key] for key in ("momentum", "weight_decay", "nesterov"))
-            key = x.shape, self.training.objective.phase(epoch), *fixed
+            key = x.shape, self.training.objective.phase(epoch), self.flat.fixed
             captured = self._captured.get(key)
             if captured is None:
                 self.training.objective.prepare(self.training.model, x, epoch)
@@ -144,7 +143,7 @@ class CapturedSteps:
 
     def _both_ways(self, x: Tensor, y: Tensor, places: Tensor | None = None) -> tuple[Tensor, Left]:
         """Forward and backward pass, and the update where it is to be captured."""
-        with self.flat.step(self.training.model, places) as left:
+        with on_buffers(self.training.model), self.flat.step(places) as left:
             loss = self.training.loss(x, y, self.epoch)
             with self.flat.collecting():
                 loss.backward()
