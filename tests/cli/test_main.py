@@ -110,6 +110,8 @@ def test_data_imports(moon, data_root):
         (("train", "mnst"), ["unknown benchmark 'mnst'", "did you mean 'mnist'"]),
         ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl', did you mean 'rigl'"]),
         ((*TRAIN, "--objective", "moom"), ["did you mean 'moon'"]),
+        ((*TRAIN, "--preset", "contrl"), ["unknown preset 'contrl', did you mean 'control'"]),
+        ((*TRAIN, "--preset", "plain", "--objective", "moon"), ["leave out one of the two"]),
         ((*TRAIN, "--sparsity", "95"), ["sparsity must be in [0, 1)"]),
         ((*TRAIN, "--sparsity", "much"), ["--sparsity", "invalid float value"]),
         ((*TRAIN, "--epochs", "0"), ["--epochs", "at least 1"]),

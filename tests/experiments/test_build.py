@@ -192,3 +192,16 @@ def test_what_cannot_be_is_refused_before_the_first_step_and_leaves_no_trace():
     assert training.model.training
     assert training.model.body[1].num_batches_tracked == 0
     assert build.training(build.recipe(ROW, "moon"), ROW, images, "cpu").objective.weight.beta.isnan()
+
+
+def test_what_is_given_counts_more_than_the_preset():
+    control = build.asked(ROW, {"preset": "control", "epochs": 10}, {})
+    assert control == build.recipe(ROW, "cross-entropy", rates="moon", vote_share=0.2, epochs=10)
+    assert build.asked(ROW, {"preset": "control", "rates": "plain", "epochs": 10}, {}).lr_start == 0.1
+    ablated = build.asked(ROW, {"preset": "without-lm", "epochs": 10}, {"final": 0.5})
+    assert dict(ablated.objective_options) == {"schedule": "final", "final": 0.5}
+
+
+@pytest.mark.parametrize("name", build.TABLES["preset"])
+def test_every_preset_is_a_recipe(name):
+    assert build.asked(ROW, {"preset": name}, {}).objective in OBJECTIVES

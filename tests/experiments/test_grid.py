@@ -45,6 +45,21 @@ def test_options_go_to_the_objectives_that_have_them(data_root):
         recipes(data_root, SMALL | {"objective": ["cross-entropy", "moon"], "set": {"finale": 1}})
 
 
+def test_trainings_with_a_name_are_an_axis(data_root):
+    found = recipes(data_root, SMALL | {"preset": ["plain", "control"], "seed": [0, 1]})
+    assert [(r.objective, r.lr_start, r.vote_share, r.seed) for r in found] == [
+        ("cross-entropy", 0.1, 0.0, 0), ("cross-entropy", 0.1, 0.0, 1),
+        ("cross-entropy", 0.12, 0.2, 0), ("cross-entropy", 0.12, 0.2, 1),
+    ]  # fmt: skip
+    (one,) = recipes(data_root, SMALL | {"preset": "without-lm", "set": {"quiet_epochs": 1}, "vote": 0.5})
+    assert one.objective_options == (("final", 0.0), ("quiet_epochs", 1), ("schedule", "final"))
+    assert one.vote_share == 0.5
+    with pytest.raises(ValueError, match="preset 'control' has its objective, cross-entropy; leave out one"):
+        recipes(data_root, SMALL | {"preset": "control", "objective": "moon", "epochs": 9})
+    with pytest.raises(ValueError, match="unknown preset 'contrl', did you mean 'control'"):
+        recipes(data_root, SMALL | {"preset": "contrl"})
+
+
 FILE = """
 benchmark = "mnist"
 net = "lenet-norm"
@@ -85,6 +100,8 @@ def test_a_file_says_all_of_it(data_root, tmp_path):
         ("benchmark = ", "is no TOML"),
         ("benchmark = 'mnist'\n[[runs]]\nobjective = 'mooon'", r"block 1 of \[\[runs\]\]: unknown objective 'mooon'"),
         ("benchmark = 'mnist'\nepochs = 'many'", "'epochs' must be a whole number, not 'many'"),
+        ("benchmark = 'mnist'\nobjective = 3", "'objective' must be a word, not 3"),
+        ("benchmark = 'mnist'\npreset = ['plain', 3]", "'preset' must be a word, not 3"),
     ],
 )
 def test_a_typo_in_a_file_is_named(data_root, tmp_path, text, what):

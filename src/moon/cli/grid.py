@@ -23,6 +23,7 @@ from moon.training.checkpoint import write_text
 EXAMPLES = """
 examples:
   moon grid digits --objective cross-entropy moon --sparsity 0.9 0.95 --seed 0 1 2 --epochs 10
+  moon grid cifar10 --preset plain control --seed 0 1 2    trainings that have a name
   moon grid compare.toml --jobs 2              the same command again goes on where it was stopped
   moon grid compare.toml --plan                only shows what is done, running and missing
   moon grid compare.toml --per-gpu 4           four runs at a time on each GPU

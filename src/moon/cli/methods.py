@@ -25,6 +25,7 @@ _USE = {
     "rates": "moon train digits --rates {}",
     "detector": "moon score RUN --detector {}",
     "net": "moon train digits --net {}",
+    "preset": "moon train digits --preset {}",
 }
 
 

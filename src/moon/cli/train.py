@@ -10,13 +10,15 @@ from moon.cli.screen import counted, train_on_screen
 from moon.data import BENCHMARKS, benchmark
 from moon.experiments import build
 from moon.experiments.bench import Bench
+from moon.experiments.plan import AXES
+from moon.experiments.recipe import Recipe
 from moon.training.ranks import Ranks
 
 EXAMPLES = """
 examples:
   moon train digits --epochs 20
   moon train cifar10 --topology rigl --sparsity 0.95 --objective moon --seed 0
-  moon train cifar10 --objective cross-entropy --rates moon --vote 0.2     the control
+  moon train cifar10 --preset control                                      a training that has a name
   moon train cifar10 --set final=2 --set quiet_epochs=3                    options of the objective
   moon train cifar10 --topology rigl --pattern 2:4                         a pattern that hardware runs
   torchrun --nproc-per-node 4 -m moon train cifar10                        four processes train as one
@@ -25,31 +27,34 @@ examples:
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    def one_of(kind: str, default: str = "%(default)s") -> str:
+    """What makes the recipe is left out (None) where it is not given: a preset, the method or the recipe says it."""
+
+    def one_of(kind: str, default: str) -> str:
         return f"{', '.join(build.TABLES[kind])} (default: {default})"
 
     own = "the objective's"
     add = parser.add_argument
     add("benchmark", help=f"{', '.join(BENCHMARKS)}, or a set of your own")
-    add("--objective", default="moon", help=one_of("objective"))
+    add("--preset", help=f"a training that has a name: {one_of('preset', 'none')}; what is given beside it counts more")
+    add("--objective", help=one_of("objective", "moon"))
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the objective; repeatable")
-    add("--outliers", default="", metavar="SET", help="images of no known class, for the objectives that need some")
-    add("--topology", default="rigl", help=one_of("topology"))
-    add("--sparsity", type=float, help="share of weights that are zero (default: 0.95, or the pattern's)")
-    add("--pattern", default="", metavar="N:M", help="keep N of every M neighbouring inputs, such as 2:4")
-    add("--allocation", default="erk", help=one_of("allocation"))
+    add("--outliers", metavar="SET", help="images of no known class, for the objectives that need some")
+    add("--topology", help=one_of("topology", Recipe.topology))
+    add("--sparsity", type=float, help=f"share of weights that are zero (default: {Recipe.sparsity}, or the pattern's)")
+    add("--pattern", metavar="N:M", help="keep N of every M neighbouring inputs, such as 2:4")
+    add("--allocation", help=one_of("allocation", Recipe.allocation))
     add("--net", help=one_of("net", "the benchmark's"))
-    add("--epochs", type=whole, default=100, help="(default: %(default)s)")
-    add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
-    add("--seed", type=int, default=0, help="of all chance (default: %(default)s)")
+    add("--epochs", type=whole, help=f"(default: {Recipe.epochs})")
+    add("--batch-size", type=whole, help=f"(default: {Recipe.batch_size})")
+    add("--seed", type=int, help=f"of all chance (default: {Recipe.seed})")
     add("--rates", help=f"learning rates: {one_of('rates', own)}")
     add("--lr", type=float, help="where the learning rate starts, in place of the rates' own")
     add("--vote", type=float, metavar="SHARE", help="of epochs that vote, 0 for none (default: the objective's)")
-    add("--weight-decay", type=float, default=5e-4, help="(default: %(default)s)")
-    add("--delta-t", type=whole, default=100, metavar="STEPS", help="between rewirings (default: %(default)s)")
-    add("--drop", type=float, default=0.3, metavar="SHARE", help="first replaced at a rewiring (default: %(default)s)")
-    add("--t-end", type=float, default=0.7, metavar="SHARE", help="of the run that rewires (default: %(default)s)")
-    add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
+    add("--weight-decay", type=float, help=f"(default: {Recipe.weight_decay})")
+    add("--delta-t", type=whole, metavar="STEPS", help=f"between rewirings (default: {Recipe.delta_t_steps})")
+    add("--drop", type=float, metavar="SHARE", help=f"first replaced at a rewiring (default: {Recipe.drop_fraction})")
+    add("--t-end", type=float, metavar="SHARE", help=f"of the run that rewires (default: {Recipe.t_end_share})")
+    add("--precision", help=f"float32 or bfloat16 (default: {Recipe.precision})")
     add("--out", type=Path, help="run folder (default: runs/<name made from the recipe>)")
     add(
         "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
@@ -61,32 +66,16 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
-    recipe = build.recipe(
+    words = {called: getattr(arguments, word) for word, (called, _) in AXES.items() if word != "benchmark"}
+    recipe = build.asked(
         benchmark(arguments.data, arguments.benchmark),
-        arguments.objective,
-        options=dict(_pair(item) for item in arguments.set),
-        rates=arguments.rates,
-        lr=arguments.lr,
-        vote_share=arguments.vote,
-        net=arguments.net,
-        topology=arguments.topology,
-        sparsity=arguments.sparsity,
-        pattern=arguments.pattern,
-        outliers=arguments.outliers,
-        allocation=arguments.allocation,
-        drop_fraction=arguments.drop,
-        delta_t_steps=arguments.delta_t,
-        t_end_share=arguments.t_end,
-        epochs=arguments.epochs,
-        batch_size=arguments.batch_size,
-        weight_decay=arguments.weight_decay,
-        precision=arguments.precision,
-        seed=arguments.seed,
+        {called: value for called, value in words.items() if value is not None},
+        dict(_pair(item) for item in arguments.set),
     )
     device = device_of(arguments.device or local_device())
     ranks = Ranks.join(device)
     folder = arguments.out or Path("runs", recipe.name)
-    bench = Bench.open(arguments.data, arguments.benchmark, outliers=arguments.outliers)
+    bench = Bench.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
     result = train_on_screen(
         recipe, folder, bench, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact
     )

@@ -15,6 +15,7 @@ from moon.data import AnySet, Batches, Benchmark, Listed, Streams
 from moon.detect import DETECTORS, Detector
 from moon.evidence import OpenHead, classifier_name, open_head
 from moon.experiments.bench import streams
+from moon.experiments.presets import PRESETS
 from moon.experiments.recipe import RATES, Recipe, Scalar
 from moon.nets import NETS
 from moon.objectives import OBJECTIVES, Objective
@@ -42,6 +43,7 @@ TABLES: dict[str, Mapping[str, Any]] = {
     "rates": RATES,
     "detector": DETECTORS,
     "net": NETS,
+    "preset": PRESETS,
 }
 
 
@@ -116,6 +118,19 @@ def recipe(
     )
     _check(made, row)
     return made
+
+
+def asked(row: Benchmark, given: Mapping[str, Any], options: Mapping[str, Scalar]) -> Recipe:
+    """The recipe of these settings, and of `preset`, if they name one; what is given counts more than the preset."""
+    settings = dict(given)
+    name = settings.pop("preset", None)
+    if name is not None:
+        preset = pick(PRESETS, name, "preset")
+        if "objective" in settings:
+            raise ValueError(f"preset '{name}' has its objective, {preset.objective}; leave out one of the two")
+        settings = {"objective": preset.objective} | dict(preset.settings) | settings
+        options = dict(preset.options) | dict(options)
+    return recipe(row, options=options, **settings)
 
 
 def _check(recipe: Recipe, row: Benchmark) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from moon.experiments import build
+from moon.experiments.presets import Preset
 from moon.words import nearest
 
-_SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets"}  # one card for all of a kind
+_SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets", "preset": "presets"}  # one for a kind
 _FIRST_LINE = re.compile(r"(?P<title>[^(:]+?)(?: \((?P<paper>[^)]*\d{4}[^)]*)\))?: (?P<line>.+)")
 
 
@@ -35,6 +36,8 @@ class Method:
 def _method(kind: str, name: str, entry: Any) -> Method:
     if kind == "rates":
         return Method(kind, name, name, "", entry.summary(), inspect.getdoc(type(entry)) or "", {}, ())
+    if kind == "preset":
+        return Method(kind, name, name, "", entry.line, _made_of(entry), {}, ())
     # A method has a file, whose first line says what it is; functions and nets share one and say it themselves.
     source = inspect.getmodule(entry) if inspect.isclass(entry) else entry
     first = (inspect.getdoc(source) or "").splitlines()[0]
@@ -49,6 +52,12 @@ def _method(kind: str, name: str, entry: Any) -> Method:
         kind, name, found["title"], found["paper"] or "", found["line"].rstrip("."), inspect.getdoc(entry) or "",
         options, facts,
     )  # fmt: skip
+
+
+def _made_of(preset: Preset) -> str:
+    """What stands behind a preset."""
+    parts = {"objective": preset.objective} | dict(preset.options) | dict(preset.settings)
+    return ", ".join(f"{key} = {value}" for key, value in parts.items())
 
 
 def methods(kind: str | None = None) -> list[Method]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from moon.data import Benchmark, benchmark, has
 from moon.experiments import build
+from moon.experiments.presets import MOONS, PRESETS, Preset
 from moon.experiments.recipe import Recipe
 from moon.sparse.cost import PaperRow, paper_flops
 from moon.words import nearest
@@ -42,21 +43,12 @@ _HEADINGS = {
 
 VOTELESS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")  # rivals that do not vote
 
-# How the networks of the tables are trained: objective, its options, and what else differs from the objective's own.
-TRAININGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "plain": ("cross-entropy", {}, {}),
-    "control": ("cross-entropy", {}, {"rates": "moon", "vote_share": 0.2}),  # what MOON has besides its loss
-    "moon": ("moon", {}, {}),
-    "moon-logitnorm": ("moon-logitnorm", {}, {}),
-    "without-lm": ("moon", {"schedule": "final", "final": 0.0}, {}),
-    # "Without auto-tuning" is not defined in the paper; these are its two readings.
-    "without-at-final": ("moon", {"schedule": "final"}, {}),
-    "without-at-initial": ("moon", {"schedule": "initial"}, {}),
-    "without-vt": ("moon", {}, {"vote_share": 0.0}),
-    **{name: (name, {}, {}) for name in (*VOTELESS, "cigl")},
-    # With MOON's learning rates and vote, as the control; and CigL, which votes, without.
-    **{f"{name}+vote": (name, {}, {"rates": "moon", "vote_share": 0.2}) for name in VOTELESS},
-    "cigl-alone": ("cigl", {}, {"rates": "plain", "vote_share": 0.0}),
+# How the networks of the tables are trained.
+TRAININGS: dict[str, Preset] = {
+    **PRESETS,
+    **{name: Preset("as it is", name) for name in ("moon", "moon-logitnorm", *VOTELESS, "cigl")},
+    **{f"{name}+vote": Preset("as the control", name, settings=MOONS) for name in VOTELESS},
+    "cigl-alone": Preset("CigL, which votes, without", "cigl", settings={"rates": "plain", "vote_share": 0.0}),
 }
 
 
@@ -151,9 +143,9 @@ def recipe(line: Line, scale: Scale, row: Benchmark, seed: int) -> Recipe:
 @cache  # many lines share a run, and checking a recipe takes a while
 def _recipe(line: Line, row: Benchmark, epochs: int, common: tuple[tuple[str, Any], ...]) -> Recipe:
     word, _, value = line.training.partition("=")
-    objective, options, rest = TRAININGS["moon" if value else word]
-    options = _shortened(objective, epochs) | options
-    settings: dict[str, Any] = dict(common) | rest
+    training = TRAININGS["moon" if value else word]
+    options = _shortened(training.objective, epochs) | dict(training.options)
+    settings: dict[str, Any] = dict(common) | dict(training.settings)
     if word == "w_f":
         options |= {"final": float(value)}
     elif word == "T_e":
@@ -164,7 +156,7 @@ def _recipe(line: Line, row: Benchmark, epochs: int, common: tuple[tuple[str, An
         settings |= {"batch_size": 32}  # the paper's
     settings |= {"topology": line.topology, "epochs": epochs}
     settings |= {"sparsity": None if line.topology == "dense" else line.sparsity}
-    return build.recipe(row, objective, options=options, **settings)
+    return build.recipe(row, training.objective, options=options, **settings)
 
 
 def _shortened(objective: str, epochs: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from moon.words import nearest
 # What a grid may vary, by the words of `moon train`: what `build.recipe` calls it, and its type.
 AXES: dict[str, tuple[str, type]] = {
     "benchmark": ("benchmark", str),
+    "preset": ("preset", str),
     "objective": ("objective", str),
     "topology": ("topology", str),
     "sparsity": ("sparsity", float),
@@ -46,15 +47,15 @@ def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
     options = axes.get("set", {})
     if not isinstance(options, Mapping):
         raise ValueError(f"'set' must be a table of options, such as set.final = 2, not {options!r}")
-    words = [word for word in axes if word != "set"]
-    for word in words:
-        if not _several(axes[word]):
+    given_values = {word: [_typed(word, one) for one in _several(axes[word])] for word in axes if word != "set"}
+    for word, several in given_values.items():
+        if not several:
             raise ValueError(f"'{word}' has no value; give it at least one, or leave it out")
-    values = [_several(axes[word]) for word in words] + [_several(value) for value in options.values()]
-    kinds = {
-        name: build.pick(build.TABLES["objective"], name, "objective")
-        for name in _several(axes.get("objective", "moon"))
-    }
+    words = list(given_values)
+    values = [*given_values.values(), *(_several(value) for value in options.values())]
+    presets = {name: build.pick(build.TABLES["preset"], name, "preset") for name in given_values.get("preset", ())}
+    names = given_values.get("objective", [preset.objective for preset in presets.values()] or ["moon"])
+    kinds = {name: build.pick(build.TABLES["objective"], name, "objective") for name in names}
     has = {name: [key for key, p in kind.takes().items() if p.default is not p.empty] for name, kind in kinds.items()}
     known = list(dict.fromkeys(key for keys in has.values() for key in keys))
     for key in options:
@@ -63,16 +64,18 @@ def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
             raise ValueError(f"no objective of the grid has an option '{key}'{nearest(key, known)}; known: {names}")
     found: dict[str, Recipe] = {}
     for choice in product(*values):
-        given = {AXES[word][0]: _typed(word, value) for word, value in zip(words, choice, strict=False)}
+        given = {AXES[word][0]: value for word, value in zip(words, choice, strict=False)}
         chosen = dict(zip(options, choice[len(words) :], strict=True))
         # Of several objectives each takes the options it has.
-        chosen = {key: value for key, value in chosen.items() if key in has[given.get("objective", "moon")]}
+        named = presets.get(given.get("preset"))
+        objective = named.objective if named else given.get("objective", "moon")
+        chosen = {key: value for key, value in chosen.items() if key in has.get(objective, ())}
         if "benchmark" not in given:
             raise ValueError("a grid needs at least one benchmark")
         if given.get("topology") == "dense":
             given.pop("sparsity", None)  # it has none; with other topologies it is an axis of theirs
         row = benchmark(root, given.pop("benchmark"))
-        recipe = build.recipe(row, options=chosen, **given)
+        recipe = build.asked(row, given, chosen)
         found[recipe.name] = recipe  # dense networks of several sparsities are one
     return list(found.values())
 
