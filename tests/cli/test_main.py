@@ -102,6 +102,14 @@ def test_data_imports(moon, data_root):
         assert made["labels"].tolist() == [0, 1]
 
 
+def test_a_folder_of_something_else_is_left_alone(moon, tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-mum.txt").write_text("dear")
+    fails(moon(*TRAIN, "--out", "letters"), 2, "letters: holds to-mum.txt, but no run", "another --out")
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["to-mum.txt"]
+    fails(moon("grid", "digits", "--out", "letters/to-mum.txt"), 3, "letters/to-mum.txt/", ": not a directory")
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -115,6 +123,7 @@ def test_data_imports(moon, data_root):
         ((*TRAIN, "--sparsity", "95"), ["sparsity must be in [0, 1)"]),
         ((*TRAIN, "--sparsity", "much"), ["--sparsity", "invalid float value"]),
         ((*TRAIN, "--epochs", "0"), ["--epochs", "at least 1"]),
+        ((*TRAIN, "--lr", "-1"), ["at least 0", "not from -1 to"]),
         ((*TRAIN, "--set", "final"), ["--set takes NAME=VALUE"]),
         ((*TRAIN, "--set", "finale=1"), ["no option 'finale'", "did you mean 'final'"]),
         ((*TRAIN, "--drop", "2"), ["fraction must be in [0, 1]"]),

@@ -92,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             raise
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
         text = str(error)
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            text = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
         if code == 1:
             text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows where)"
         print(f"moon {arguments.verb}: {text}", file=sys.stderr)

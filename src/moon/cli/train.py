@@ -75,6 +75,7 @@ def act(arguments: argparse.Namespace) -> None:
     device = device_of(arguments.device or local_device())
     ranks = Ranks.join(device)
     folder = arguments.out or Path("runs", recipe.name)
+    _check_own(folder)
     bench = Bench.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
     result = train_on_screen(
         recipe, folder, bench, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact
@@ -86,6 +87,14 @@ def act(arguments: argparse.Namespace) -> None:
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
         f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s\nnext: moon score {folder}"
     )
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that has something in it, but no run."""
+    if not folder.is_dir() or (folder / "recipe.json").exists():
+        return
+    if others := sorted(path.name for path in folder.iterdir() if path.name != "lock" and path.name[0] != "."):
+        raise ValueError(f"{folder}: holds {others[0]}, but no run; give another --out, a run has a folder of its own")
 
 
 def _pair(item: str) -> tuple[str, str]:

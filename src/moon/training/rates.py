@@ -22,9 +22,15 @@ class CosineRate:
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.end < 0 or not 0 <= self.hold < 1:
-            raise ValueError(f"learning rates must be at least 0 and hold in [0, 1), not {self}")
+            raise ValueError(
+                f"learning rates must be at least 0 and hold in [0, 1), not from {self.start:g} to {self.end:g} "
+                f"with hold {self.hold:g}"
+            )
         if self.cycles < 0 or (self.cycles and (self.peak < self.end or not self.hold)):
-            raise ValueError(f"cycles need a peak of at least the end and a hold above 0, not {self}")
+            raise ValueError(
+                f"cycles need a peak of at least the end and a hold above 0, not {self.cycles} of them from "
+                f"{self.end:g} to {self.peak:g} with hold {self.hold:g}"
+            )
 
     def summary(self) -> str:
         """In one line."""
