@@ -18,6 +18,7 @@ from moon.experiments.worker import work
 SCALE = Scale(dict.fromkeys(("mnist", "cifar10", "cifar100", "imagenet"), "digits"), epochs=4, seeds=2)
 SETS = {"near": ["letters"], "far": ["textures", "photos"]}
 FIGURES = [item for item in items().values() if item.draw]
+ONE_OF_EACH = ("figure1", "figure2", "figure3", "figure4", "figure9", "summary")
 
 
 def drawn(item, tmp_path):
@@ -29,7 +30,7 @@ def drawn(item, tmp_path):
     return svg, int((pixels == tuple(bytes.fromhex(PLAIN[1:]))).all(2).sum())
 
 
-@pytest.mark.parametrize("key", ["figure1", "figure2", "figure3", "figure4", "figure9"])  # one of each kind
+@pytest.mark.parametrize("key", ONE_OF_EACH)
 def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
     item = items()[key]
     empty, before = drawn(item, tmp_path)
@@ -50,7 +51,7 @@ def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
 
 def test_every_kind_of_figure_is_tried():
     assert {item.draw for item in FIGURES} == set(DRAWINGS)
-    assert {items()[key].draw for key in ("figure1", "figure2", "figure3", "figure4", "figure9")} == set(DRAWINGS)
+    assert {items()[key].draw for key in ONE_OF_EACH} == set(DRAWINGS)
 
 
 def test_the_same_figure_is_the_same_file(tmp_path):

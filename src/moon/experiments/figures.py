@@ -70,7 +70,7 @@ def legend_below(figure: Any, axes: Any) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        columns = min(len(entries), 4)
+        columns = min(len(entries), 5)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import cycle
 from math import pi
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from moon.experiments.figures import COLOURS, legend_below, panels, save
+from moon.experiments.figures import COLOURS, LINES, legend_below, panels, save
 from moon.experiments.paper import called
 from moon.experiments.sheet import Number, Sheet
 from moon.metrics import interval
@@ -143,6 +144,42 @@ def curves(sheet: Sheet, _: Path) -> Any:
     return figure
 
 
+def trainings(sheet: Sheet, _: Path) -> Any:
+    """AUROC of each training over sparsity, a column a detector, near above far: a point a seed, a line through the
+    means, and the paper's mean as a cross."""
+    here = [n for n in sheet.numbers if n.line.detector]
+    detectors, groups, words = (
+        list(dict.fromkeys(values))
+        for values in zip(*((n.line.detector, n.set, n.line.training) for n in here), strict=True)
+    )
+    sparsities = sorted({n.line.sparsity for n in here})
+    figure, axes = panels(len(groups), len(detectors), height=2.5, sharex=True, sharey="row")
+    for row, group in enumerate(groups):
+        for column, detector in enumerate(detectors):
+            axis = axes[row, column]
+            for place, (word, colour, style) in enumerate(zip(words, cycle(COLOURS), cycle(LINES), strict=False)):
+                own = [n for n in here if (n.set, n.line.detector, n.line.training) == (group, detector, word)]
+                aside = 0.1 * (place - (len(words) - 1) / 2)  # so that points do not cover each other
+                at = [(sparsities.index(n.line.sparsity) + aside, n) for n in own]
+                means = [(x, mean(n.ours.values())) for x, n in at if n.ours]
+                axis.plot([x for x, _ in means], [y for _, y in means], style, color=colour, lw=1.4, label=called(word))
+                for x, n in at:
+                    axis.plot([x] * len(n.ours), list(n.ours.values()), "o", color=colour, ms=3, alpha=0.7)
+                    if n.paper is not None:
+                        axis.plot(x, n.paper[0], "x", color=colour, ms=6)
+            axis.set_xticks(range(len(sparsities)), [f"{100 * s:g}%" for s in sparsities])
+            if row == 0:
+                axis.set_title(called(detector))
+            if column == 0:
+                axis.set_ylabel(f"AUROC %, {group} unknown")
+    for axis in axes[-1]:
+        axis.set_xlabel("sparsity")
+    if any(n.paper is not None for n in here):
+        axes[0, -1].plot([], [], "x", color="gray", label="the paper's mean")
+    legend_below(figure, axes)
+    return figure
+
+
 def components(sheet: Sheet, folder: Path) -> Any:
     """How the first principal component of the features is spread in each class, of the first seed's network."""
     name = sheet.names[0]
@@ -170,5 +207,6 @@ DRAWINGS: dict[str, Callable[[Sheet, Path], Any]] = {
     "set_bars": set_bars,
     "hexagons": hexagons,
     "curves": curves,
+    "trainings": trainings,
     "components": components,
 }
