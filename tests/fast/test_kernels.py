@@ -180,7 +180,9 @@ def test_the_update_leaves_idle_parameters_alone():
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_the_update_is_the_one_of_torch(nesterov, elsewhere):
+@pytest.mark.parametrize("last", ["weight", "bias"])
+def test_the_update_is_the_one_of_torch(nesterov, elsewhere, last):
+    """Also where it is made in parts, around the gradient that is the last to be ready."""
     torch.manual_seed(0)
     layer = nn.Linear(70, 50)
     rest = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.01}
@@ -204,8 +206,8 @@ def test_the_update_is_the_one_of_torch(nesterov, elsewhere):
         assert (left.places > 0).tolist() == [elsewhere] * 3
         for speed in (-torch.inf, rate):
             flat.rate.fill_(speed)
-            flat._launch(left, 0, 2)
-            flat._launch(left, 2, 3)
+            flat._last = [getattr(layer, last)]
+            flat.update_beside(left)
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         with torch.no_grad():
