@@ -56,6 +56,8 @@ def test_trainings_with_a_name_are_an_axis(data_root):
     assert one.vote_share == 0.5
     with pytest.raises(ValueError, match="preset 'control' has its objective, cross-entropy; leave out one"):
         recipes(data_root, SMALL | {"preset": "control", "objective": "moon", "epochs": 9})
+    with pytest.raises(ValueError, match="option 'final' is what makes preset 'without-lm'; leave one of the two out"):
+        recipes(data_root, SMALL | {"preset": ["plain", "without-lm"], "set": {"final": 2}, "epochs": 9})
     with pytest.raises(ValueError, match="unknown preset 'contrl', did you mean 'control'"):
         recipes(data_root, SMALL | {"preset": "contrl"})
 
@@ -87,6 +89,14 @@ def test_a_file_says_all_of_it(data_root, tmp_path):
         "cross-entropy lr_start=0.12",
         "moon lr_start=0.12",
     ]
+
+
+def test_a_block_may_have_an_objective_in_place_of_a_preset(data_root, tmp_path):
+    path = tmp_path / "compare.toml"
+    path.write_text("benchmark = 'mnist'\npreset = 'control'\n[[runs]]\n[[runs]]\nobjective = 'moon'\n")
+    assert [recipe.objective for recipe in read_file(data_root, path)] == ["cross-entropy", "moon"]
+    path.write_text("benchmark = 'mnist'\nobjective = 'moon'\n[[runs]]\n[[runs]]\npreset = 'control'\n")
+    assert [recipe.objective for recipe in read_file(data_root, path)] == ["moon", "cross-entropy"]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,22 @@ def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
     assert len(whole) > len(empty)
 
 
+def test_the_papers_means_are_crosses(tmp_path):
+    assert "the paper's mean" not in drawn(items()["summary"], tmp_path)[0]  # digits have none
+    scale = Scale({"cifar10": "cifar10"}, seeds=1)
+    draw(Sheet.read(items()["summary"], scale, tmp_path, tmp_path), tmp_path, tmp_path / "summary")
+    whole = (tmp_path / "summary.svg").read_text()
+    assert "the paper's mean" in whole
+    assert whole.count("<use") > len(drawn(items()["summary"], tmp_path)[0].split("<use"))
+
+
+def test_without_unknown_sets_there_is_nothing_to_draw(tmp_path):
+    (tmp_path / "benchmarks.toml").write_text("[alone]\nknown = 'mnist'\nnear = []\nfar = []\n")
+    sheet = Sheet.read(items()["summary"], Scale({"cifar10": "alone"}, seeds=1), tmp_path, tmp_path)
+    draw(sheet, tmp_path, tmp_path / "summary")
+    assert (tmp_path / "summary.svg").exists()
+
+
 def test_every_kind_of_figure_is_tried():
     assert {item.draw for item in FIGURES} == set(DRAWINGS)
     assert {items()[key].draw for key in ONE_OF_EACH} == set(DRAWINGS)

@@ -147,7 +147,7 @@ def test_the_log_is_cut_back_to_the_checkpoint(bench, tmp_path):
 
 def same_log(a, b):
     lines = [
-        [{k: v for k, v in line.items() if k not in ("seconds", "elapsed")} for line in read_log(folder)]
+        [{k: v for k, v in line.items() if k not in ("seconds", "elapsed_seconds")} for line in read_log(folder)]
         for folder in (a, b)
     ]
     assert lines[0] == lines[1]

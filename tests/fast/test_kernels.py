@@ -43,7 +43,7 @@ def test_batch_norm_is_torchs_forward_and_back(shape, kind):
     x64, residual64 = (t.detach().double().requires_grad_() for t in (x, residual))
     for _ in range(2):  # counters and gradients start anew
         x.grad = residual.grad = x64.grad = residual64.grad = None
-        with on_buffers(layer), flat.step():
+        with flat.step():
             y = (
                 norm_only(layer, x)
                 if kind == "plain"
@@ -74,7 +74,7 @@ def test_a_mean_far_from_zero_does_not_spoil_the_variance():
     x[:, 0] = 77.0  # a constant
     x[:, 1] = 1e-3 * torch.randn(33, 8, 8, device=DEVICE)
     x[0, 1, 0, 0] = 3.0  # what comes first need not be near the mean
-    with on_buffers(layer), flat.step():
+    with flat.step():
         y = norm_only(layer, x)
     exact = nn.BatchNorm2d(64).to(DEVICE).double()
     assert close(y, exact(x.double()), 1e-4)  # float32 has 1000.0 and its neighbours 6e-5 apart
@@ -89,7 +89,7 @@ def test_a_norm_used_twice_adds_its_gradients():
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4)
     factor = torch.arange(4, device=DEVICE)
-    with on_buffers(layer), flat.step(), flat.collecting():
+    with flat.step(), flat.collecting():
         (norm_relu(layer, norm_relu(layer, x)) * factor).sum().backward()
     (exact(exact(x.detach().double()).relu()).relu() * factor).sum().backward()
     assert close(layer.weight.grad, exact.weight.grad, 1e-5)
@@ -107,7 +107,7 @@ def test_norms_may_share_a_weight_alone():
     factor = torch.arange(4, device=DEVICE)
     for _ in range(2):  # nothing of the first step is left
         x = images(4, 64, 4, 4)
-        with on_buffers(model), flat.step(), flat.collecting():
+        with flat.step(), flat.collecting():
             (norm_relu(second, norm_relu(first, x)) * factor).sum().backward()
         exact.zero_grad()
         (exact[1](exact[0](x.detach().double()).relu()).relu() * factor).sum().backward()
@@ -123,7 +123,7 @@ def test_two_uses_of_an_output_add_their_slopes():
     x = images(4, 64, 4, 4)
     x64 = x.detach().double().requires_grad_()
     factor = torch.arange(4, device=DEVICE)
-    with on_buffers(layer), flat.step(), flat.collecting():
+    with flat.step(), flat.collecting():
         y = norm_relu(layer, x)
         assert again(y) is not y
         assert again(y).data_ptr() == y.data_ptr()
@@ -142,7 +142,7 @@ def test_only_the_losss_own_backward_pass_leaves_gradients_behind():
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4)
     factor = torch.arange(4, device=DEVICE)
-    with on_buffers(layer), flat.step():
+    with flat.step():
         loss = (norm_relu(layer, x) * factor).sum()
         of_x, of_weight = torch.autograd.grad(loss, [x, layer.weight])
     x64 = x.detach().double().requires_grad_()
@@ -158,7 +158,7 @@ def test_a_nan_is_not_cut_off():
     flat = Flat(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
     x = images(4, 64, 4, 4).detach()
     x[0, 3, 0, 0] = torch.inf
-    with on_buffers(layer), flat.step():
+    with flat.step():
         y = norm_relu(layer, x)
     assert y[:, 3].isnan().all()
     assert y[:, 4].isfinite().all()

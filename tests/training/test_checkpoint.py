@@ -1,5 +1,6 @@
 import json
 import threading
+from concurrent import futures
 
 import pytest
 import torch
@@ -128,10 +129,15 @@ def test_json_has_no_nan(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
 
 
-def test_what_is_saved_is_the_state_of_that_moment_and_the_disk_is_not_waited_for(tmp_path, monkeypatch):
-    may_write = threading.Event()
-    whole = Checkpoints._save
+def slowed(monkeypatch) -> threading.Event:
+    """Checkpoints are written once this is set."""
+    may_write, whole = threading.Event(), Checkpoints._save
     monkeypatch.setattr(Checkpoints, "_save", lambda *task: may_write.wait(10) and whole(*task))
+    return may_write
+
+
+def test_what_is_saved_is_the_state_of_that_moment_and_the_disk_is_not_waited_for(tmp_path, monkeypatch):
+    may_write = slowed(monkeypatch)
     checkpoints, weight = Checkpoints(tmp_path), torch.ones(3)
     checkpoints.save(1, {"weight": weight})
     weight.zero_()
@@ -147,3 +153,27 @@ def test_a_disk_that_fails_is_not_passed_over(tmp_path):
     with pytest.raises(FileExistsError):
         checkpoints.wait()
     checkpoints.wait()  # said once
+    checkpoints.save(2, STATE)
+    with pytest.raises(FileExistsError):
+        checkpoints.save(3, STATE)
+
+
+def test_whoever_is_stopped_while_waiting_waits_all_the_same(tmp_path, monkeypatch):
+    """Else another process could begin to write into the folder."""
+    whole, calls = futures.wait, []
+
+    def stopped_twice(tasks):
+        calls.append(tasks)
+        if len(calls) < 3:
+            raise KeyboardInterrupt
+        may_write.set()
+        return whole(tasks)
+
+    may_write = slowed(monkeypatch)
+    monkeypatch.setattr(futures, "wait", stopped_twice)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, STATE)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.wait()
+    assert len(calls) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -51,6 +53,9 @@ def test_it_learns_votes_and_records(small_net):
     assert [r["epoch"] for r in records] == list(range(6))
     assert records[-1]["loss"] < 0.7 * records[0]["loss"]
     assert {"loss", "lr", "density", "turnover", "w", "val_accuracy", "seconds"} <= records[0].keys()
+    elapsed = [record["elapsed_seconds"] for record in records]
+    assert elapsed == sorted(elapsed)
+    assert elapsed[-1] + 0.01 >= sum(record["seconds"] for record in records) > 0
     assert records[0]["w"] == 0
     assert records[-1]["w"] == 1
     assert records[-1]["turnover"] > 0
@@ -94,6 +99,37 @@ def test_checkpoints_are_no_more_frequent_than_asked(small_net, tmp_path):
     checkpoints.save = lambda number, state: numbers.append(number)
     training(small_net).run(checkpoints=checkpoints, checkpoint_seconds=1000)
     assert numbers == [5]  # the end is always saved
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_what_was_saved_is_on_disk_when_a_run_ends(small_net, tmp_path, monkeypatch, ends):
+    whole = Checkpoints._save
+    monkeypatch.setattr(Checkpoints, "_save", lambda *task: (time.sleep(0.2), whole(*task)))
+    run = training(small_net)
+    if ends == "well":
+        run.run(checkpoints=Checkpoints(tmp_path), checkpoint_seconds=1000)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            run.run(checkpoints=Checkpoints(tmp_path), on_epoch=lambda record: 1 / (2 - record["epoch"]))
+    assert max(path.name for path in tmp_path.iterdir()) == ("000005" if ends == "well" else "000002")
+
+
+def test_a_full_disk_does_not_hide_what_ended_the_run(small_net, tmp_path, monkeypatch):
+    def fail(*task):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Checkpoints, "_save", fail)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        training(small_net).run(checkpoints=Checkpoints(tmp_path), on_epoch=stop_after_the_first, say=said.append)
+    assert said == ["the last checkpoint was not written: no space left"]
+    with pytest.raises(OSError, match="no space left"):
+        training(small_net).run(checkpoints=Checkpoints(tmp_path), checkpoint_seconds=1000)
+
+
+def stop_after_the_first(record):
+    if record["epoch"] == 1:
+        raise KeyboardInterrupt
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(small_net, tmp_path):

@@ -35,10 +35,8 @@ compare.toml:
   seed = [0, 1, 2]
   [[runs]]
   objective = ["cross-entropy", "moon"]
-  [[runs]]                                     the control: plain loss with MOON's rates and vote
-  objective = "cross-entropy"
-  rates = "moon"
-  vote = 0.2
+  [[runs]]                                     plain loss with MOON's rates and vote
+  preset = "control"
 """
 
 

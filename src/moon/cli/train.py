@@ -55,7 +55,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--drop", type=float, metavar="SHARE", help=f"first replaced at a rewiring (default: {Recipe.drop_fraction})")
     add("--t-end", type=float, metavar="SHARE", help=f"of the run that rewires (default: {Recipe.t_end_share})")
     add("--precision", help=f"float32 or bfloat16 (default: {Recipe.precision})")
-    add("--out", type=Path, help="run folder (default: runs/<name made from the recipe>)")
+    add("--out", type=Path, help="run folder, new or this run's (default: runs/<name made from the recipe>)")
     add(
         "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
     )
@@ -91,9 +91,8 @@ def act(arguments: argparse.Namespace) -> None:
 
 def _check_own(folder: Path) -> None:
     """Refuse a folder that has something in it, but no run."""
-    if not folder.is_dir() or (folder / "recipe.json").exists():
-        return
-    if others := sorted(path.name for path in folder.iterdir() if path.name != "lock" and path.name[0] != "."):
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if "recipe.json" not in names and (others := [name for name in names if name != "lock" and name[0] != "."]):
         raise ValueError(f"{folder}: holds {others[0]}, but no run; give another --out, a run has a folder of its own")
 
 

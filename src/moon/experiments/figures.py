@@ -63,14 +63,14 @@ def svg(figure: Any, called: str) -> str:
     return element.replace("<svg", f'<svg role="img" aria-label="{called}"', 1)
 
 
-def legend_below(figure: Any, axes: Any) -> None:
+def legend_below(figure: Any, axes: Any, columns: int = 4) -> None:
     """One legend for all panels, a word once."""
     entries: dict[str, Any] = {}
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        columns = min(len(entries), 5)
+        columns = min(len(entries), columns)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
@@ -164,6 +164,14 @@ def reliability(methods: Mapping[str, Mapping[str, NDArray]], bins: int = 15) ->
     return figure
 
 
+def dots_and_means(axis: Any, points: Sequence[tuple[float, float]], style: str, colour: str, label: str) -> None:
+    """A dot a run, a line through the means."""
+    xs = sorted({x for x, _ in points})
+    means = [np.mean([y for other, y in points if other == x]) for x in xs]
+    axis.plot([x for x, _ in points], [y for _, y in points], ".", color=colour, alpha=0.6)
+    axis.plot(xs, means, style, color=colour, label=label, lw=1.6)
+
+
 def over_sparsity(points: Iterable[tuple[str, float, str, float]], measure: str) -> Any:
     """(method, sparsity %, near or far, value): a panel a group, a dot a run, lines through their means."""
     points = list(points)
@@ -173,10 +181,7 @@ def over_sparsity(points: Iterable[tuple[str, float, str, float]], measure: str)
     for axis, group in zip(axes[0], groups, strict=True):
         for colour, style, method in zip(cycle(COLOURS), cycle(LINES), methods, strict=False):
             here = [(x, y) for m, x, g, y in points if (m, g) == (method, group)]
-            xs = sorted({x for x, _ in here})
-            means = [np.mean([y for other, y in here if other == x]) for x in xs]
-            axis.plot([x for x, _ in here], [y for _, y in here], ".", color=colour, alpha=0.6)
-            axis.plot(xs, means, style, color=colour, label=method, lw=1.6)
+            dots_and_means(axis, here, style, colour, method)
         axis.set_title(f"{group} unknown")
         axis.set_xlabel("sparsity %")
         axis.set_ylabel(f"{measure} AUROC %")

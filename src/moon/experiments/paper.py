@@ -16,7 +16,7 @@ from typing import Any
 
 from moon.data import Benchmark, benchmark, has
 from moon.experiments import build
-from moon.experiments.presets import MOONS, PRESETS, Preset
+from moon.experiments.presets import MOONS, PLAINS, PRESETS, Preset
 from moon.experiments.recipe import Recipe
 from moon.sparse.cost import PaperRow, paper_flops
 from moon.words import nearest
@@ -46,9 +46,9 @@ VOTELESS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax"
 # How the networks of the tables are trained.
 TRAININGS: dict[str, Preset] = {
     **PRESETS,
-    **{name: Preset("as it is", name) for name in ("moon", "moon-logitnorm", *VOTELESS, "cigl")},
-    **{f"{name}+vote": Preset("as the control", name, settings=MOONS) for name in VOTELESS},
-    "cigl-alone": Preset("CigL, which votes, without", "cigl", settings={"rates": "plain", "vote_share": 0.0}),
+    **{name: Preset(name) for name in ("moon", "moon-logitnorm", *VOTELESS, "cigl")},
+    **{f"{name}+vote": Preset(name, settings=MOONS) for name in VOTELESS},  # as the control
+    "cigl-alone": Preset("cigl", settings=PLAINS),  # which has a vote of its own
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from moon.experiments.figures import COLOURS, LINES, legend_below, panels, save
+from moon.experiments.figures import COLOURS, LINES, dots_and_means, legend_below, panels, save
 from moon.experiments.paper import called
 from moon.experiments.sheet import Number, Sheet
 from moon.metrics import interval
@@ -148,6 +148,8 @@ def trainings(sheet: Sheet, _: Path) -> Any:
     """AUROC of each training over sparsity, a column a detector, near above far: a point a seed, a line through the
     means, and the paper's mean as a cross."""
     here = [n for n in sheet.numbers if n.line.detector]
+    if not here:  # a benchmark without unknown sets
+        return panels(1, 1)[0]
     detectors, groups, words = (
         list(dict.fromkeys(values))
         for values in zip(*((n.line.detector, n.set, n.line.training) for n in here), strict=True)
@@ -161,10 +163,8 @@ def trainings(sheet: Sheet, _: Path) -> Any:
                 own = [n for n in here if (n.set, n.line.detector, n.line.training) == (group, detector, word)]
                 aside = 0.1 * (place - (len(words) - 1) / 2)  # so that points do not cover each other
                 at = [(sparsities.index(n.line.sparsity) + aside, n) for n in own]
-                means = [(x, mean(n.ours.values())) for x, n in at if n.ours]
-                axis.plot([x for x, _ in means], [y for _, y in means], style, color=colour, lw=1.4, label=called(word))
+                dots_and_means(axis, [(x, y) for x, n in at for y in n.ours.values()], style, colour, called(word))
                 for x, n in at:
-                    axis.plot([x] * len(n.ours), list(n.ours.values()), "o", color=colour, ms=3, alpha=0.7)
                     if n.paper is not None:
                         axis.plot(x, n.paper[0], "x", color=colour, ms=6)
             axis.set_xticks(range(len(sparsities)), [f"{100 * s:g}%" for s in sparsities])
@@ -176,7 +176,7 @@ def trainings(sheet: Sheet, _: Path) -> Any:
         axis.set_xlabel("sparsity")
     if any(n.paper is not None for n in here):
         axes[0, -1].plot([], [], "x", color="gray", label="the paper's mean")
-    legend_below(figure, axes)
+    legend_below(figure, axes, columns=5)
     return figure
 
 

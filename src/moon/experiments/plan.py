@@ -54,14 +54,16 @@ def recipes(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
     words = list(given_values)
     values = [*given_values.values(), *(_several(value) for value in options.values())]
     presets = {name: build.pick(build.TABLES["preset"], name, "preset") for name in given_values.get("preset", ())}
-    names = given_values.get("objective", [preset.objective for preset in presets.values()] or ["moon"])
-    kinds = {name: build.pick(build.TABLES["objective"], name, "objective") for name in names}
+    objectives = given_values.get("objective", [preset.objective for preset in presets.values()] or ["moon"])
+    kinds = {name: build.pick(build.TABLES["objective"], name, "objective") for name in objectives}
     has = {name: [key for key, p in kind.takes().items() if p.default is not p.empty] for name, kind in kinds.items()}
     known = list(dict.fromkeys(key for keys in has.values() for key in keys))
     for key in options:
         if key not in known:
             names = ", ".join(known) or "none"
             raise ValueError(f"no objective of the grid has an option '{key}'{nearest(key, known)}; known: {names}")
+        if fixed := [name for name, preset in presets.items() if key in preset.options]:
+            raise ValueError(f"option '{key}' is what makes preset '{fixed[0]}'; leave one of the two out of the grid")
     found: dict[str, Recipe] = {}
     for choice in product(*values):
         given = {AXES[word][0]: value for word, value in zip(words, choice, strict=False)}
@@ -94,7 +96,9 @@ def read_file(root: Path, path: Path) -> list[Recipe]:
     found: dict[str, Recipe] = {}
     for number, block in enumerate(blocks, start=1):
         try:
-            found |= {recipe.name: recipe for recipe in recipes(root, common | block)}
+            other = {"preset": "objective", "objective": "preset"}  # each stands for the other
+            kept = {word: value for word, value in common.items() if other.get(word) not in block}
+            found |= {recipe.name: recipe for recipe in recipes(root, kept | block)}
         except ValueError as error:
             where = f"{path}, block {number} of [[runs]]" if block else str(path)
             raise type(error)(f"{where}: {error}") from None

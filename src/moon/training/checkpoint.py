@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """On the CPU; safetensors takes neither views that share memory nor other memory layouts."""
-    return {name: torch.empty(value.shape, dtype=value.dtype).copy_(value.detach()) for name, value in tensors.items()}
+    return {
+        name: torch.empty(value.shape, dtype=value.dtype, device="cpu").copy_(value.detach())
+        for name, value in tensors.items()
+    }
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -88,8 +91,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
-        self._thread = ThreadPoolExecutor(1)  # begins with the first task
-        self._writing: Future[None] | None = None
+        self._thread = futures.ThreadPoolExecutor(1)  # begins with the first task
+        self._writing: futures.Future[None] | None = None
 
     def save(self, number: int, state: dict[str, Any]) -> None:
         """Copy the state, a tree of dicts, lists, plain values and tensors; write it while the caller goes on, and
@@ -100,10 +103,19 @@ class Checkpoints:
         self._writing = self._thread.submit(self._save, number, tree, _copies(tensors))
 
     def wait(self) -> None:
-        """Until what was saved is on disk."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        """Until what was saved is on disk. Ctrl-C counts only then: nobody else may write into the folder before."""
+        if self._writing is None:
+            return
+        stopped = None
+        while not self._writing.done():
+            try:
+                futures.wait([self._writing])
+            except KeyboardInterrupt as error:
+                stopped = error
+        written, self._writing = self._writing, None
+        if stopped is not None:
+            raise stopped
+        written.result()
 
     def _save(self, number: int, tree: Any, tensors: dict[str, Tensor]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

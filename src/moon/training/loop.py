@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -100,15 +101,14 @@ class Training:
         `watch` looks at the model after each epoch and adds to its record; `on_step(epoch, step, loss)` is for
         progress bars, and only calling `loss()` waits for the device; `on_epoch` gets the record before the checkpoint
         is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why. Of a
-        record `seconds` are those of the epoch's training alone, `elapsed` all since this call.
+        record `seconds` are those of the epoch's training alone, `elapsed_seconds` all since this call.
         """
         self.begin(say)
-        try:
-            self._all_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
-        finally:
-            self._let_go()
-            if checkpoints is not None:
-                checkpoints.wait()
+        with _on_disk(checkpoints, say):
+            try:
+                self._all_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
+            finally:
+                self._let_go()
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
@@ -136,7 +136,7 @@ class Training:
             seconds = round(time.monotonic() - started, 3)  # of training; looking at the model is not
             if watch is not None:
                 record |= watch(self.model)
-            record |= {"seconds": seconds, "elapsed": round(time.monotonic() - begun, 3)}
+            record |= {"seconds": seconds, "elapsed_seconds": round(time.monotonic() - begun, 3)}
             self.next_epoch += 1
             if on_epoch is not None:
                 on_epoch(record)
@@ -285,6 +285,22 @@ class Training:
         self.next_epoch = state["next_epoch"]
         if was_begun:
             self.begin(self._say)
+
+
+@contextmanager
+def _on_disk(checkpoints: Checkpoints | None, say: Callable[[str], object]) -> Iterator[None]:
+    """What is saved inside is on disk in the end, whatever the end is; what ended it is not hidden by a full disk."""
+    try:
+        yield
+    except BaseException:
+        if checkpoints is not None:
+            try:
+                checkpoints.wait()
+            except Exception as error:
+                say(f"the last checkpoint was not written: {error}")
+        raise
+    if checkpoints is not None:
+        checkpoints.wait()
 
 
 def _averages(module: nn.Module) -> list[Tensor]:
