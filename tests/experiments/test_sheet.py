@@ -60,6 +60,20 @@ def test_ours_beside_the_paper_s_with_the_difference(filled):
     assert "cifar10: known 50, cifar100 50" in text(sheet)
 
 
+def test_a_terminal_breaks_no_words(filled):
+    sheet = filled("summary")
+    for width in (60, 80, 300):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(sheet.show(width))
+        table = console.export_text().partition("control is")[0]
+        words = {word for column in sheet.grid()[0] for word in column.split()}
+        words |= {word for label, _ in sheet.grid()[1] for word in label.split()}
+        assert words <= set(table.split()), width
+        assert all(len(line) <= width for line in table.splitlines())
+        assert table.count("────\n") + table.count("──── ") >= (2 if width == 60 else 1)
+        assert table.split().count("90.10") == 3 * 4 * 6  # all but MOON's, at each sparsity
+
+
 def test_claims_are_tested_and_corrected(filled):
     sheet = filled("table1")
     assert {claim.word for claim in sheet.claims} == {"better"}

@@ -127,7 +127,7 @@ def _show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path
     target.mkdir(parents=True, exist_ok=True)
     for item in tracked(list(items), "reading runs"):
         sheet = Sheet.read(item, scale, root, folder)
-        console.print(sheet.show(), highlight=False)
+        console.print(sheet.show(console.width), highlight=False)
         for suffix, text in (("md", sheet.markdown()), ("csv", sheet.csv()), ("tex", sheet.latex())):
             write_text(target / f"{item.key}.{suffix}", text)
         if item.draw and find_spec("matplotlib") is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import nan
 from pathlib import Path
@@ -194,20 +194,31 @@ class Sheet:
         """The comparisons that sum the table up: means over sets, and known inputs; over all sparsities first."""
         return [claim.text() for claim in self.pooled + self.claims if claim.number.set in ("near", "far", "")]
 
-    def show(self) -> Group:
-        """For a terminal."""
+    def show(self, width: int = 80) -> Group:
+        """For a terminal: in several tables, one below the other, where one would break words."""
         columns, rows = self.grid()
-        is_wide = sum(max(len(column), 8) + 2 for column in columns) > 66
+        is_wide = sum(max(len(column), 8) + 2 for column in columns) > width - 14
         if is_wide and len(rows) < len(columns):  # in a terminal it lies on its side
             sideways = [(column, [numbers[i] for _, numbers in rows]) for i, column in enumerate(columns)]
             columns, rows = [label for label, _ in rows], sideways
-        table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for column in columns:
-            table.add_column(column, justify="right", overflow="fold")
-        for label, numbers in rows:
-            table.add_row(label, *("" if n is None else self._stack(n) for n in numbers))
-        return Group(Text(self.title), table, *map(Text, [*self.notes(), *self.claim_lines()]))
+        cells = [["" if n is None else self._stack(n) for n in numbers] for _, numbers in rows]
+        inside = [_longest(line for row in cells for line in Text.from_markup(row[i]).plain.split("\n"))
+                  for i in range(len(columns))]  # fmt: skip
+        least = [max(wide, _longest(column.split())) for wide, column in zip(inside, columns, strict=True)]
+        label_room = min(_longest(label for label, _ in rows), max(width // 4, _longest(_words_of(rows))))
+        tables = []
+        for chosen, spare in _fitting(least, width - label_room - 2):
+            table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+            table.add_column("", width=label_room)
+            for place, i in enumerate(chosen):  # what room is left goes to long headings
+                more = min(spare // (len(chosen) - place), max(len(columns[i]) - least[i], 0))
+                spare -= more
+                table.add_column(columns[i], justify="right", width=least[i] + more)
+            for (label, _), row in zip(rows, cells, strict=True):
+                table.add_row(label, *(row[i] for i in chosen))
+            tables.append(table)
+        notes = map(Text, [*self.notes(), *self.claim_lines()])
+        return Group(Text(self.title), *tables, *notes)
 
     def _stack(self, number: Number) -> str:
         """Mean, deviation, the paper's mean and the difference, one below the other: many columns fit a terminal."""
@@ -271,6 +282,25 @@ class Sheet:
                 papers = ["" if n is None else rf"\textit{{{_tex(n.paper_text())}}}" for n in numbers]
                 lines.append(" & ".join(["", *papers]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _longest(words: Iterable[str]) -> int:
+    return max(map(len, words), default=0)
+
+
+def _words_of(rows: Iterable[tuple[str, Any]]) -> Iterable[str]:
+    return (word for label, _ in rows for word in label.split())
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[tuple[list[int], int]]:
+    """Columns of these widths, two blanks apart, in as many tables as have room for them: (columns, room left) each."""
+    tables: list[tuple[list[int], int]] = []
+    for i, width in enumerate(widths):
+        if not tables or tables[-1][1] < width + 2:
+            tables.append(([], room))
+        chosen, left = tables.pop()
+        tables.append(([*chosen, i], left - width - 2))
+    return tables
 
 
 def _paper(item: Item, line: Line, name: str, row: Benchmark) -> tuple[float, float | None] | None:
