@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from moon.data import BENCHMARKS, Benchmark, benchmark
 from moon.experiments.paper import EPOCHS, FILL_METRICS, PAPER_NAMES, Item, Line, Scale, called, published
 from moon.experiments.results import Runs
-from moon.experiments.tables import which_images
+from moon.experiments.tables import fitted, which_images
 from moon.metrics import holm, interval, paired_test, verdict
 
 LOWER_IS_BETTER = ("fpr95", "ece", "ece_scaled", "time_ratio")
@@ -202,23 +200,8 @@ class Sheet:
             sideways = [(column, [numbers[i] for _, numbers in rows]) for i, column in enumerate(columns)]
             columns, rows = [label for label, _ in rows], sideways
         cells = [["" if n is None else self._stack(n) for n in numbers] for _, numbers in rows]
-        inside = [_longest(line for row in cells for line in Text.from_markup(row[i]).plain.split("\n"))
-                  for i in range(len(columns))]  # fmt: skip
-        least = [max(wide, _longest(column.split())) for wide, column in zip(inside, columns, strict=True)]
-        label_room = min(_longest(label for label, _ in rows), max(width // 4, _longest(_words_of(rows))))
-        tables = []
-        for chosen, spare in _fitting(least, width - label_room - 2):
-            table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-            table.add_column("", width=label_room)
-            for place, i in enumerate(chosen):  # what room is left goes to long headings
-                more = min(spare // (len(chosen) - place), max(len(columns[i]) - least[i], 0))
-                spare -= more
-                table.add_column(columns[i], justify="right", width=least[i] + more)
-            for (label, _), row in zip(rows, cells, strict=True):
-                table.add_row(label, *(row[i] for i in chosen))
-            tables.append(table)
         notes = map(Text, [*self.notes(), *self.claim_lines()])
-        return Group(Text(self.title), *tables, *notes)
+        return Group(Text(self.title), *fitted([label for label, _ in rows], columns, cells, width), *notes)
 
     def _stack(self, number: Number) -> str:
         """Mean, deviation, the paper's mean and the difference, one below the other: many columns fit a terminal."""
@@ -282,25 +265,6 @@ class Sheet:
                 papers = ["" if n is None else rf"\textit{{{_tex(n.paper_text())}}}" for n in numbers]
                 lines.append(" & ".join(["", *papers]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
-
-
-def _longest(words: Iterable[str]) -> int:
-    return max(map(len, words), default=0)
-
-
-def _words_of(rows: Iterable[tuple[str, Any]]) -> Iterable[str]:
-    return (word for label, _ in rows for word in label.split())
-
-
-def _fitting(widths: Sequence[int], room: int) -> list[tuple[list[int], int]]:
-    """Columns of these widths, two blanks apart, in as many tables as have room for them: (columns, room left) each."""
-    tables: list[tuple[list[int], int]] = []
-    for i, width in enumerate(widths):
-        if not tables or tables[-1][1] < width + 2:
-            tables.append(([], room))
-        chosen, left = tables.pop()
-        tables.append(([*chosen, i], left - width - 2))
-    return tables
 
 
 def _paper(item: Item, line: Line, name: str, row: Benchmark) -> tuple[float, float | None] | None:

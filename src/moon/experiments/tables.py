@@ -12,6 +12,7 @@ from typing import Any
 from rich import box
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from moon.experiments.bench import KNOWN
 from moon.experiments.recipe import Recipe
@@ -26,6 +27,43 @@ def spread(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> st
 def _table() -> Table:
     """Narrow enough for a terminal of 80 columns."""
     return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+
+
+def fitted(labels: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[Table]:
+    """A table of labelled rows that breaks no word: what does not fit so wide a terminal goes into tables below it."""
+    least = [_longest([*column.split(), *_lines(row[i] for row in cells)]) for i, column in enumerate(columns)]
+    label_width = min(_longest(labels), max(width // 4, _longest(word for label in labels for word in label.split())))
+    tables = []
+    for chosen, spare in _divided(least, width - label_width - 2):
+        table = _table()
+        table.add_column("", width=label_width)
+        for place, i in enumerate(chosen):  # what room is left goes to long headings
+            more = min(spare // (len(chosen) - place), max(len(columns[i]) - least[i], 0))
+            spare -= more
+            table.add_column(columns[i], justify="right", width=least[i] + more)
+        for label, row in zip(labels, cells, strict=True):
+            table.add_row(label, *(row[i] for i in chosen))
+        tables.append(table)
+    return tables
+
+
+def _longest(words: Iterable[str]) -> int:
+    return max(map(len, words), default=0)
+
+
+def _lines(cells: Iterable[str]) -> list[str]:
+    return [line for cell in cells for line in Text.from_markup(cell).plain.split("\n")]
+
+
+def _divided(widths: Sequence[int], room: int) -> list[tuple[list[int], int]]:
+    """Columns of these widths, two blanks apart, in as many tables as have room for them: (columns, room left) each."""
+    tables: list[tuple[list[int], int]] = []
+    for i, width in enumerate(widths):
+        if not tables or tables[-1][1] < width + 2:
+            tables.append(([], room))
+        chosen, left = tables.pop()
+        tables.append(([*chosen, i], left - width - 2))
+    return tables
 
 
 def which_images(runs: Iterable[Mapping[str, Any]]) -> str:
