@@ -39,7 +39,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--net", help="(default: the benchmark's)")
     add("--sparsity", type=float, help="(default: 0.95)")
     add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
-    add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
+    add("--precision", default="float32", help="float32, bfloat16 to train or float16 to score (default: %(default)s)")
     add("--steps", type=whole, help="of each contender in a round (default: an epoch's on a GPU, else 5)")
     add("--rounds", type=whole, default=8, help="(default: %(default)s)")
     add("--images", type=whole, default=50_000, help="of an epoch, to tell what 100 take (default: %(default)s)")
@@ -155,7 +155,8 @@ def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
 def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:
     result = speed.time_scores(
         row, build.TABLES["detector"], device=device, net=arguments.net, bank=arguments.bank,
-        queries=arguments.queries, from_evidence=arguments.from_evidence, track=tracked,
+        queries=arguments.queries, from_evidence=arguments.from_evidence, precision=arguments.precision, track=tracked,
+        **({} if arguments.sparsity is None else {"sparsity": arguments.sparsity}),
     )  # fmt: skip
     table = _table(
         f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}",
@@ -177,7 +178,12 @@ def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
     print(
         f"all {len(result['alone'])} from one reading: {result['together']:.2f} s, {result['ratio']:.2f} of the "
         f"slowest alone ({result['slowest']})\n"
-        f"of it reading {sum(result['reading'].values()):.2f} s (limit: its products take {result['limit']:.2f} s), "
-        f"from kept evidence {result['from_evidence']:.2f} s"
+        f"of it reading {sum(result['reading'].values()):.2f} s, from kept evidence {result['from_evidence']:.2f} s\n"
+        f"limit: the reading's products take {result['limit']:.2f} s at the rate of a large matrix product, those with "
+        f"weights that exist {result['limit_sparse']:.2f} s"
     )
+    if result["dense_reading"] is not None:
+        print(
+            f"plain reading, with dense products: {result['dense_reading']:.0f} s at the pace of the validation images"
+        )
     return {"score": result}

@@ -46,6 +46,12 @@ def describe(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave what the model says about each set in the run folder: scoring again needs no forward pass",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "float16"),
+        default="float32",
+        help="of the reading; float16 is for sparse networks on a CPU that computes in it (default: %(default)s)",
+    )
     add_data(parser)
     add_device(parser)
 
@@ -62,6 +68,7 @@ def act(arguments: argparse.Namespace) -> None:
         names,
         device=device_of(arguments.device),
         keep_evidence=arguments.keep_evidence,
+        precision=arguments.precision,
         track=tracked,
     )
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)

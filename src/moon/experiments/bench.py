@@ -29,6 +29,7 @@ from moon.data import (
 )  # fmt: skip
 from moon.data.readers import decode
 from moon.evidence import Evidence, read
+from moon.fast import sparse_reading
 
 KNOWN = "known"  # the key of the known test set among those scored
 Perturb = Callable[[nn.Module, Tensor], Tensor]
@@ -86,9 +87,19 @@ class Bench:
             return streams(dataset, self.row, device, batch_size=min(batch_size, 256))
         return Batches(dataset, self.row.mean, self.row.std, batch_size=batch_size, device=device)
 
-    def read(self, model: nn.Module, dataset: AnySet, perturb: Perturb | None = None) -> Evidence:
-        """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32."""
-        evidence = read(model, self.batches(dataset, next(model.parameters()).device), perturb)
+    def read(
+        self, model: nn.Module, dataset: AnySet, perturb: Perturb | None = None, precision: str = "float32"
+    ) -> Evidence:
+        """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32.
+
+        `precision` is float16 for a faster and less exact reading of a sparse network on a CPU that computes in it.
+        """
+        if precision not in ("float32", "float16"):
+            raise ValueError(f"images are read in float32 or float16, not {precision}")
+        with sparse_reading(model, half=precision == "float16") as is_sparse:
+            small = max(16, 2**16 // self.row.size**2)  # maps that stay in a cache
+            batches = self.batches(dataset, next(model.parameters()).device, small if is_sparse else 500)
+            evidence = read(model, batches, perturb)
         return replace(evidence, logits=evidence.logits.double())
 
     def digests(self) -> dict[str, str]:

@@ -31,6 +31,7 @@ class Readings:
     model_digest: str = ""
     folder: Path | None = None
     keep: bool = False
+    precision: str = "float32"
     _read: dict[str, Evidence] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Evidence:
@@ -46,7 +47,8 @@ class Readings:
         return None if self.folder is None else self.folder / FOLDER / f"{name.replace('/', '-')}.safetensors"
 
     def _about(self, data: AnySet) -> dict[str, str]:
-        return {"model": self.model_digest, "images": data.digest(), "format": "1"}
+        how = "1" if self.precision == "float32" else f"1, {self.precision}"
+        return {"model": self.model_digest, "images": data.digest(), "format": how}
 
     def _from_file(self, name: str, data: AnySet) -> Evidence | None:
         path = self._path(name)
@@ -65,7 +67,7 @@ class Readings:
         return Evidence(logits, part["features"], int(about["num_known"]), part.get("labels"), _head(part))
 
     def _anew(self, name: str, data: AnySet) -> Evidence:
-        found = self.bench.read(self.model, data)
+        found = self.bench.read(self.model, data, precision=self.precision)
         path = self._path(name)
         if path is not None and self.keep:
             path.parent.mkdir(exist_ok=True)

@@ -60,12 +60,14 @@ def score_run(
     device: torch.device | str = "cpu",
     skip_unfit: bool = False,
     keep_evidence: bool = False,
+    precision: str = "float32",
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
     """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data.
 
     With `skip_unfit` those that were named and do not fit are left out, too. With `keep_evidence` what the model says
-    about each set stays in the folder, and the next scoring needs no forward pass.
+    about each set stays in the folder, and the next scoring needs no forward pass. `precision` is that of the reading
+    (`Bench.read`).
 
     Where the bench has validation unknowns, options of detectors are chosen by them first, and the search is recorded.
     """
@@ -87,11 +89,11 @@ def score_run(
     sets = {KNOWN: bench.known["test"], **bench.unknown}
 
     # One reading of each set serves every detector that changes no input.
-    seen = Readings(bench, model, load_result(folder)["model_sha256"], folder, keep_evidence)
+    seen = Readings(bench, model, load_result(folder)["model_sha256"], folder, keep_evidence, precision)
 
     def evidence(detector: Detector, name: str, data: AnySet) -> Evidence:
         if detector.perturbs:
-            return bench.read(model, data, detector.perturb)
+            return bench.read(model, data, detector.perturb, precision)
         return seen.of(name, data)
 
     def fitted(detector: Detector) -> Detector:
@@ -133,6 +135,7 @@ def score_run(
         "known": known_metrics(seen[KNOWN]),
         "known_scaled": known_metrics(scaling(seen[KNOWN])) | {"temperature": scaling.temperature},
         "p_unknown": {name: p_unknown(seen[KNOWN], seen[name]) for name in bench.unknown if seen[KNOWN].is_open},
+        **({} if precision == "float32" else {"precision": precision}),
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
     }
     with locked(folder):
@@ -196,8 +199,10 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
 
 
 def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells the images of a scored run from others: their digests, and which sets are near and far."""
-    return {key: summary.get(key) for key in ("sha256", "near", "far")}
+    """What tells the scores of a run from others: digests of the images, which sets are near and far, and the precision
+    of the reading where it is not float32."""
+    images = {key: summary.get(key) for key in ("sha256", "near", "far")}
+    return images | ({"precision": summary["precision"]} if "precision" in summary else {})
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:

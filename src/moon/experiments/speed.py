@@ -18,8 +18,10 @@ from torch import nn
 from moon.data import Benchmark, DataSet
 from moon.detect import Detector
 from moon.evidence import Evidence, classifier_name
+from moon.evidence import read as plain_read
 from moon.experiments import build
 from moon.experiments.bench import Bench
+from moon.experiments.recipe import Recipe
 from moon.sparse.cost import layer_costs, net_cost
 from moon.training import Training
 
@@ -178,19 +180,24 @@ def time_scores(
     bank: int = 5000,
     queries: int = 5000,
     from_evidence: bool = False,
+    sparsity: float = Recipe.sparsity,
+    precision: str = "float32",
     track: Track = lambda items, _: items,
 ) -> dict[str, Any]:
     """Seconds to score so many queries with each detector alone, and with all that share the reading of the images.
 
     Alone is what one user would wait for: reading the queries, reading what the detector is fitted on, fitting and
     scoring. Together each set is read once. With `from_evidence` nothing is read, as where evidence was kept: features
-    are made up.
+    are made up. Masks are RigL's first ones. On a CPU the dense products of the same network are timed beside, on the
+    validation images alone, because they take long.
     """
-    model = build.network(build.recipe(row, "moon", net=net), row, device).eval()
+    recipe = build.recipe(row, "moon", net=net, sparsity=sparsity)
+    model = build.network(recipe, row, device).eval()
+    topology = build.topology(recipe, model, torch.optim.SGD(model.parameters()), steps=1000)
     data = {
         "queries": noise(row, queries),
         "train": noise(row, bank, 1),
-        "validation": noise(row, max(bank // 10, 20), 2),
+        "validation": noise(row, max(bank // 50, 20), 2),  # as many as CIFAR-10 has here
     }
     bench = Bench(row, {}, {}, ())
     head = model.get_submodule(classifier_name(model))
@@ -202,7 +209,11 @@ def time_scores(
         features = torch.rand(len(y), head.in_features, generator=chance, device=device)
         return Evidence(head(features).detach().double(), features, row.num_known, y, (head.weight, head.bias))
 
-    look = (lambda part: made_up(part.labels)) if from_evidence else (lambda part: bench.read(model, part))
+    look = (
+        (lambda part: made_up(part.labels))
+        if from_evidence
+        else (lambda part: bench.read(model, part, precision=precision))
+    )
     look(data["validation"])  # libraries warm up
     evidence: dict[str, Evidence] = {}
     reading: dict[str, float] = {}
@@ -239,10 +250,20 @@ def time_scores(
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
     images = sum(len(part.labels) for part in data.values())
-    flops = images * net_cost(layer_costs(model, (row.channels, row.size, row.size), {})).dense
+    dense = None
+    if device.type == "cpu" and not from_evidence:
+        some = bench.batches(data["validation"], device)
+        dense = _seconds(lambda: plain_read(model, some), device) * images / len(data["validation"].labels)
+    densities = {name: float(mask.float().mean()) for name, mask in topology.masks.items()}
+    cost = net_cost(layer_costs(model, (row.channels, row.size, row.size), densities))
+    rate = _rates(device, torch.float32)[0]
     return {
         "read": not from_evidence,
-        "limit": flops / _rates(device, torch.float32)[0],  # seconds of the reading's products
+        "sparsity": sparsity,
+        "precision": precision,
+        "dense_reading": dense,  # all images at the pace of the validation images
+        "limit": images * cost.dense / rate,  # seconds of the reading's products
+        "limit_sparse": images * cost.sparse / rate,  # of those that exist
         "queries": queries,
         "bank": bank,
         "left_out": left_out,

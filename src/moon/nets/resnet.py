@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from moon.fast import again, norm_only, norm_relu
+from moon.fast import again, conv_norm, conv_norm_relu
 
 
 class Projection(nn.Sequential):
@@ -18,8 +18,9 @@ class Projection(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         convolution, norm = self
+        assert isinstance(convolution, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
-        return norm_only(norm, convolution(input))
+        return conv_norm(convolution, norm, input)
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> Projection | None:
@@ -41,8 +42,9 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = norm_relu(self.bn1, self.conv1(x))
-        return norm_relu(self.bn2, self.conv2(out), again(x) if self.downsample is None else self.downsample(again(x)))
+        out = conv_norm_relu(self.conv1, self.bn1, x)
+        shortcut = again(x) if self.downsample is None else self.downsample(again(x))
+        return conv_norm_relu(self.conv2, self.bn2, out, shortcut)
 
 
 class Bottleneck(nn.Module):
@@ -62,9 +64,10 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = norm_relu(self.bn1, self.conv1(x))
-        out = norm_relu(self.bn2, self.conv2(out))
-        return norm_relu(self.bn3, self.conv3(out), again(x) if self.downsample is None else self.downsample(again(x)))
+        out = conv_norm_relu(self.conv1, self.bn1, x)
+        out = conv_norm_relu(self.conv2, self.bn2, out)
+        shortcut = again(x) if self.downsample is None else self.downsample(again(x))
+        return conv_norm_relu(self.conv3, self.bn3, out, shortcut)
 
 
 def _stage(
@@ -77,6 +80,8 @@ def _stage(
 
 class ResNet(nn.Module):
     """A stem, four stages of blocks, the global average as feature, a Linear classifier."""
+
+    calls_conv_norm = True  # so that a sparse one can be read by its weights that exist
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(512 * block.expansion, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(norm_relu(self.bn1, self.conv1(x)))
+        x = self.maxpool(conv_norm_relu(self.conv1, self.bn1, x))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.avgpool(x).flatten(1))
 

@@ -1,0 +1,232 @@
+"""A sparse network is read by its weights that exist, and says what it says otherwise."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from moon import Odin, Static, read
+from moon.data import BENCHMARKS
+from moon.experiments.bench import Bench
+from moon.experiments.readings import Readings
+from moon.experiments.speed import noise
+from moon.fast import conv_norm, conv_norm_relu, reading, sparse_reading
+from moon.nets import lenet, resnet18, resnet50
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
+
+
+def thinned(model, share, seed=0, images=None):
+    """With so many of its weights, and other statistics than the first; those of the images if there are some."""
+    chance = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            count = module.weight.numel()
+            exists = torch.randperm(count, generator=chance) < share * count
+            module.weight.data *= exists.view(module.weight.shape)
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor, low, high in (
+                *((module.running_mean, -0.2, 0.2), (module.running_var, 0.5, 1.5)),
+                *((module.weight.data, 0.5, 1.5), (module.bias.data, -0.2, 0.2)),
+            ):
+                tensor.copy_(low + (high - low) * torch.rand(tensor.shape, generator=chance))
+            module.momentum = 1.0
+    if images is not None:
+        with torch.no_grad():
+            model.train()(images)
+    return model.eval()
+
+
+class Layer(nn.Module):
+    calls_conv_norm = True
+
+    def __init__(self, conv, cut=True, with_residual=True):
+        super().__init__()
+        self.conv, self.norm = conv, nn.BatchNorm2d(conv.out_channels)
+        self.cut, self.with_residual = cut, with_residual
+
+    def forward(self, x):
+        if not self.cut:
+            return conv_norm(self.conv, self.norm, x)
+        before = conv_norm(self.conv, self.norm, x) if self.with_residual else None
+        return conv_norm_relu(self.conv, self.norm, x, before)
+
+
+def both(model, x, half=False):
+    """What it says with dense products, and by its weights that exist."""
+    with torch.no_grad():
+        expected = model(x)
+        with sparse_reading(model, half) as is_sparse:
+            assert is_sparse
+            found = model(x)
+    return expected, found if isinstance(found, torch.Tensor) else found.tensor()
+
+
+def has_half():
+    try:
+        reading._compiled(True)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 33])
+@pytest.mark.parametrize(("kernel", "padding"), [(3, 1), (1, 0), (3, 0), (1, 1), (2, 1)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_layers_of_every_shape_are_the_modules(size, kernel, padding, stride):
+    if size + 2 * padding < kernel:
+        return
+    for cut, with_residual, bias in ((True, True, False), (True, False, True), (False, False, False)):
+        conv = nn.Conv2d(6, 5, kernel, stride, padding, bias=bias)
+        model = thinned(Layer(conv, cut, with_residual), 0.2, seed=size)
+        expected, found = both(model, torch.randn(7, 6, size, size + size % 3))
+        assert found.shape == expected.shape
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_many_channels_are_read_in_parts():
+    conv = nn.Conv2d(320, 32, 3, padding=1, bias=False)
+    expected, found = both(thinned(Layer(conv), 0.24), torch.randn(9, 320, 9, 18))
+    assert torch.allclose(found, expected, atol=1e-5)
+    with torch.no_grad(), sparse_reading(thinned(Layer(conv), 0.24)):
+        model = Layer(conv).eval()
+        model(torch.randn(1, 320, 9, 18))
+        assert next(iter(reading._active._lists.values())).parts > 1
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 17])
+def test_a_residual_network_says_the_same(count):
+    x = torch.randn(17, 3, 32, 32)
+    expected, found = both(thinned(resnet18(10), 0.1, images=x), x[:count])
+    assert count == 1 or expected.std(0).min() > 0.05
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_network_with_other_layers_between_says_the_same():
+    """ResNet-50 pools after its stem, whose padding is too wide for the kernel: those get a tensor."""
+    x = torch.randn(3, 3, 70, 70)
+    expected, found = both(thinned(resnet50(10), 0.1, images=x), x)
+    assert expected.std(0).min() > 0.05
+    assert torch.allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
+def test_half_is_less_exact():
+    x = torch.randn(9, 3, 32, 32)
+    expected, found = both(thinned(resnet18(10), 0.1, images=x), x, half=True)
+    assert torch.allclose(found, expected, atol=0.05 * expected.std())
+    assert not torch.allclose(found, expected, atol=1e-5)
+
+
+def test_nan_stays_nan():
+    """But where the weight is zero, it does not come in at all."""
+    x = torch.randn(2, 6, 8, 8)
+    x[1, :, 4, 4] = torch.nan
+    expected, found = both(thinned(Layer(nn.Conv2d(6, 5, 1, bias=False)), 0.2), x)
+    assert found.isnan().any()
+    assert not found[~expected.isnan()].isnan().any()
+
+
+def test_maps_are_tensors_to_everybody_else():
+    x = torch.randn(3, 6, 8, 8)
+    model = thinned(Layer(nn.Conv2d(6, 5, 3, padding=1, bias=False)), 0.2)
+    expected, _ = both(model, x)
+    with torch.no_grad(), sparse_reading(model):
+        maps = model(x)
+        assert isinstance(maps, reading.Maps)
+        assert maps.shape == expected.shape
+        assert torch.allclose(maps.mean((2, 3)), expected.mean((2, 3)), atol=1e-5)
+        assert torch.allclose(expected + maps, 2 * expected, atol=1e-5)
+        assert torch.allclose(nn.functional.max_pool2d(maps, 2), nn.functional.max_pool2d(expected, 2), atol=1e-5)
+        kept = maps.tensor()
+        first = kept.clone()
+        del maps
+        model(-x)  # in the memory that is free again
+    assert torch.equal(kept, first)
+
+
+def test_what_is_not_sparse_ours_or_at_rest_is_read_as_ever():
+    x = torch.randn(2, 3, 32, 32)
+    for model in (resnet18(10).eval(), thinned(lenet(10), 0.1)):
+        with sparse_reading(model) as is_sparse:
+            assert not is_sparse
+    model = thinned(resnet18(10), 0.1)
+    with sparse_reading(model):
+        model(x).sum().backward()  # gradients
+        assert model.conv1.weight.grad is not None
+        calls = []
+        handle = model.layer1[0].conv1.register_forward_hook(lambda *_: calls.append(1))
+        with torch.no_grad():
+            model(x)
+        handle.remove()
+        assert calls == [1]
+    before = model.bn1.running_mean.clone()
+    model.train()
+    with torch.no_grad(), sparse_reading(model):
+        model(x)
+    assert not torch.equal(model.bn1.running_mean, before)
+
+
+@pytest.fixture
+def without_compiler(monkeypatch):
+    reading._compiled.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    yield
+    reading._compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("without_compiler")
+def test_without_a_compiler_a_line_says_so():
+    model = thinned(resnet18(10), 0.1)
+    with pytest.warns(UserWarning, match=r"dense products, which is slower: .*no-such-compiler"):
+        found = Bench(BENCHMARKS["cifar10"], {}, {}, ()).read(model, noise(BENCHMARKS["cifar10"], 2))
+    assert len(found) == 2
+    with pytest.raises(ValueError, match=r"float16: .*no-such-compiler"), sparse_reading(model, half=True):
+        pass
+
+
+def test_what_cannot_be_compiled_is_told(monkeypatch, tmp_path):
+    reading._compiled.cache_clear()
+    source = tmp_path / "reading.c"
+    source.write_text("#error no\n")
+    monkeypatch.setattr(reading, "_SOURCE", source)
+    with pytest.raises(OSError, match=r"does not compile reading.c: .*#error no"):
+        reading._compiled(False)
+    reading._compiled.cache_clear()
+
+
+def test_a_bench_reads_so_and_says_the_same():
+    row = BENCHMARKS["cifar10"]
+    model = thinned(resnet18(10), 0.1)
+    bench, data = Bench(row, {}, {}, ()), noise(row, 18)
+    expected = read(model, bench.batches(data, "cpu"))
+    found = bench.read(model, data)
+    assert torch.allclose(found.logits.float(), expected.logits, atol=1e-4)
+    assert torch.allclose(found.features, expected.features, atol=1e-4)
+    assert torch.equal(found.labels, expected.labels)
+    odin = Odin()
+    perturbed = read(model, bench.batches(data, "cpu"), odin.perturb)
+    assert torch.allclose(bench.read(model, data, odin.perturb).logits.float(), perturbed.logits, atol=1e-3)
+    with pytest.raises(ValueError, match="float32 or float16, not bfloat16"):
+        bench.read(model, data, precision="bfloat16")
+
+
+@pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
+def test_evidence_of_another_precision_is_not_taken(tmp_path):
+    row = BENCHMARKS["cifar10"]
+    model, bench, data = thinned(resnet18(10), 0.1), Bench(row, {}, {}, ()), noise(row, 16)
+    half = Readings(bench, model, "m", tmp_path, keep=True, precision="float16").of("set", data)
+    again = Readings(bench, model, "m", tmp_path, precision="float16").of("set", data)
+    exact = Readings(bench, model, "m", tmp_path).of("set", data)
+    assert torch.equal(again.features, half.features)
+    assert not torch.equal(exact.features, half.features)
+
+
+def test_weights_that_a_topology_keeps_at_zero_are_not_read():
+    model = resnet18(10)
+    topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.95)
+    with torch.no_grad(), sparse_reading(model.eval()):
+        model(torch.randn(1, 3, 32, 32))
+        read_ones = sum(len(lists.value) for lists in reading._active._lists.values())
+    assert read_ones == sum(int(m.sum()) for n, m in topology.masks.items() if n != "fc.weight")
