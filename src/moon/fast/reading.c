@@ -19,14 +19,20 @@ cache. Sums wait in the output between parts. */
 
 #ifndef HALF
 typedef float number;
+typedef int32_t word;
+#define LARGEST 0x7fffffff
+#define INFINITE 0x7f800000
 #elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) || defined(__AVX512FP16__)
 typedef _Float16 number;
+typedef int16_t word;
+#define LARGEST 0x7fff
+#define INFINITE 0x7c00
 #else
 #error "this CPU does not compute in float16"
 #endif
 
 typedef number vector __attribute__((vector_size(BYTES)));
-typedef __typeof__((vector){0} < (vector){0}) bits;
+typedef word bits __attribute__((vector_size(BYTES)));
 
 /* Of one layer: its maps, and its weights as lists. Of output k in part p they are [start[p * outputs + k], the next). */
 typedef struct {
@@ -39,6 +45,12 @@ typedef struct {
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
+
+/* By its bits, because compilers take float16 apart to compare it. NaN stays NaN. */
+INLINE vector relu(vector x) {
+  const bits b = (bits)x, positive = ~(b >> (8 * sizeof(word) - 1)), no_number = (b & LARGEST) > INFINITE;
+  return (vector)(b & (positive | no_number));
+}
 
 int64_t lanes(void) { return sizeof(vector) / sizeof(number); }
 
@@ -64,7 +76,7 @@ INLINE void places(const int height, const int width, const int stride, const la
       }
       if (part + 1 == l->parts) {
         if (l->residual) EACH(i, height * width) sum[i] += l->residual[first + i / width * next + i % width];
-        if (l->relu) EACH(i, height * width) sum[i] = (vector)(~(sum[i] < 0) & (bits)sum[i]);
+        if (l->relu) EACH(i, height * width) sum[i] = relu(sum[i]);
       }
       EACH(i, height * width) l->out[first + i / width * next + i % width] = sum[i];
     }
