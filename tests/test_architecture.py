@@ -18,7 +18,8 @@ ARROWS = {
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},
     "training": LIGHT | {"objectives", "sparse", "fast"},
-    "experiments": LIGHT | {"evidence", "metrics", "data", "sparse", "nets", "objectives", "detect", "training"},
+    "experiments": LIGHT
+    | {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"},
     "cli": LIGHT | {"experiments", "data", "training"},
     "__main__": {"cli"},
 }

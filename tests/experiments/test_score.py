@@ -8,7 +8,15 @@ from moon.detect import DETECTORS
 from moon.experiments import build
 from moon.experiments.bench import Bench
 from moon.experiments.run import run
-from moon.experiments.score import KNOWN, mean_metrics, read_scores, score_run, unknown_metrics
+from moon.experiments.score import (
+    KNOWN,
+    mean_metrics,
+    read_scores,
+    read_summary,
+    score_run,
+    unknown_metrics,
+    which_scored,
+)
 
 
 @pytest.fixture
@@ -151,3 +159,14 @@ def test_evidence_of_another_model_or_other_images_is_not_used(bench, folder):
         assert score_run(folder, bench, ["msp"])[0] == expected
     save_file(part | {"logits": 0 * part["logits"]}, path, right)
     assert score_run(folder, bench, ["msp"])[0] != expected  # of this model and these images it is
+
+
+def test_a_float16_reading_takes_the_place_of_nothing_better(bench, folder):
+    with pytest.raises(ValueError, match="float16: it is none of our residual networks"):
+        score_run(folder, bench, ["msp"], precision="float16")
+    result, _ = score_run(folder, bench, ["msp", "ebo"])
+    with pytest.raises(ValueError, match=r"has scores of a float32 reading.*move scores.json away"):
+        score_run(folder, bench, ["msp"], precision="float16")
+    assert read_summary(folder)["detectors"] == result["detectors"]
+    assert which_scored(result) == which_scored(read_summary(folder))
+    assert which_scored(result | {"precision": "float16"}) != which_scored(result)

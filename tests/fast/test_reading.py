@@ -1,6 +1,7 @@
 """A sparse network is read by its weights that exist, and says what it says otherwise."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -60,7 +61,18 @@ def both(model, x, half=False):
         with sparse_reading(model, half) as is_sparse:
             assert is_sparse
             found = model(x)
-    return expected, found if isinstance(found, torch.Tensor) else found.tensor()
+    if isinstance(model, Layer):
+        assert isinstance(found, reading.Maps)
+        found = found.tensor()
+    return expected, found
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
 
 
 def has_half():
@@ -71,12 +83,15 @@ def has_half():
     return True
 
 
+needs_half = pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 33])
 @pytest.mark.parametrize(("kernel", "padding"), [(3, 1), (1, 0), (3, 0), (1, 1), (2, 1)])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_layers_of_every_shape_are_the_modules(size, kernel, padding, stride):
     if size + 2 * padding < kernel:
-        return
+        pytest.skip("no such layer")
     for cut, with_residual, bias in ((True, True, False), (True, False, True), (False, False, False)):
         conv = nn.Conv2d(6, 5, kernel, stride, padding, bias=bias)
         model = thinned(Layer(conv, cut, with_residual), 0.2, seed=size)
@@ -85,14 +100,22 @@ def test_layers_of_every_shape_are_the_modules(size, kernel, padding, stride):
         assert torch.allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("half", [False, pytest.param(True, marks=needs_half)])
+@pytest.mark.parametrize("size", [3, 4, 7, 8, 11, 18])
+def test_threads_share_the_rows(threads, size, half):
+    model = thinned(Layer(nn.Conv2d(6, 5, 3, padding=1, bias=False)), 0.2)
+    expected, found = both(model, torch.randn(2 * threads + 3, 6, size + 1, size), half)
+    assert torch.allclose(found, expected, atol=0.02 if half else 1e-5)
+
+
 def test_many_channels_are_read_in_parts():
     conv = nn.Conv2d(320, 32, 3, padding=1, bias=False)
     expected, found = both(thinned(Layer(conv), 0.24), torch.randn(9, 320, 9, 18))
     assert torch.allclose(found, expected, atol=1e-5)
-    with torch.no_grad(), sparse_reading(thinned(Layer(conv), 0.24)):
-        model = Layer(conv).eval()
+    model = thinned(Layer(conv), 0.24)
+    with torch.no_grad(), sparse_reading(model):
         model(torch.randn(1, 320, 9, 18))
-        assert next(iter(reading._active._lists.values())).parts > 1
+        assert next(iter(reading._active.get()._lists.values())).parts > 1
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 17])
@@ -111,7 +134,7 @@ def test_a_network_with_other_layers_between_says_the_same():
     assert torch.allclose(found, expected, atol=1e-3)
 
 
-@pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
+@needs_half
 def test_half_is_less_exact():
     x = torch.randn(9, 3, 32, 32)
     expected, found = both(thinned(resnet18(10), 0.1, images=x), x, half=True)
@@ -155,17 +178,61 @@ def test_what_is_not_sparse_ours_or_at_rest_is_read_as_ever():
     with sparse_reading(model):
         model(x).sum().backward()  # gradients
         assert model.conv1.weight.grad is not None
-        calls = []
-        handle = model.layer1[0].conv1.register_forward_hook(lambda *_: calls.append(1))
-        with torch.no_grad():
-            model(x)
-        handle.remove()
-        assert calls == [1]
+        for part in (model.layer1[0].conv1, model.layer1[0].bn1):
+            calls = []
+            handle = part.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+            with torch.no_grad():
+                model(x)
+            handle.remove()
+            assert calls == [1]
+    handle = model.layer1.register_forward_hook(lambda *_: None)
+    with sparse_reading(model) as is_sparse:
+        assert not is_sparse  # it gets tensors, all of them
+    handle.remove()
     before = model.bn1.running_mean.clone()
     model.train()
     with torch.no_grad(), sparse_reading(model):
         model(x)
     assert not torch.equal(model.bn1.running_mean, before)
+
+
+def test_layers_that_do_not_fit_are_left_to_torch():
+    model = thinned(Layer(nn.Conv2d(6, 5, 3, padding=1, bias=False), with_residual=False), 0.2)
+    x = torch.randn(4, 6, 8, 8)
+    with torch.no_grad(), sparse_reading(model):
+        with pytest.raises(RuntimeError, match="channels"):
+            model(x[:, :1])
+        narrow = conv_norm_relu(model.conv, model.norm, x, torch.ones(4, 5, 1, 1))
+        assert isinstance(narrow, torch.Tensor)
+        assert torch.allclose(narrow, (model.norm(model.conv(x)) + 1).relu(), atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert isinstance(model(x), torch.Tensor)
+        other = thinned(Layer(nn.Conv2d(6, 5, 1, bias=False)), 0.2)
+        assert isinstance(other(x), torch.Tensor)  # not the model that is read
+        assert model(x[:0]).shape == (0, 5, 8, 8)
+        wide = model(x.contiguous(memory_format=torch.channels_last)).tensor()
+        assert torch.allclose(wide, model(x).tensor(), atol=1e-5)
+    with torch.inference_mode(), sparse_reading(model):
+        first = model(x).tensor()
+        with torch.inference_mode(False), torch.no_grad():
+            assert torch.equal(model(x).tensor(), first)
+
+
+def test_readings_of_two_threads_do_not_mix():
+    models = [thinned(resnet18(10), 0.1, seed) for seed in range(2)]
+    x = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        expected = [model(x) for model in models]
+
+    def read_often(index):
+        with torch.no_grad():
+            for _ in range(3):
+                with sparse_reading(models[index]):
+                    assert torch.allclose(models[index](x), expected[index], atol=1e-5)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(read_often, range(2)))
+    assert reading._active.get() is None
 
 
 @pytest.fixture
@@ -198,9 +265,11 @@ def test_what_cannot_be_compiled_is_told(monkeypatch, tmp_path):
 
 def test_a_bench_reads_so_and_says_the_same():
     row = BENCHMARKS["cifar10"]
-    model = thinned(resnet18(10), 0.1)
     bench, data = Bench(row, {}, {}, ()), noise(row, 18)
+    (images, _), *_ = bench.batches(data, "cpu")
+    model = thinned(resnet18(10), 0.1, images=images)
     expected = read(model, bench.batches(data, "cpu"))
+    assert expected.logits.std(0).min() > 0.05
     found = bench.read(model, data)
     assert torch.allclose(found.logits.float(), expected.logits, atol=1e-4)
     assert torch.allclose(found.features, expected.features, atol=1e-4)
@@ -212,7 +281,7 @@ def test_a_bench_reads_so_and_says_the_same():
         bench.read(model, data, precision="bfloat16")
 
 
-@pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
+@needs_half
 def test_evidence_of_another_precision_is_not_taken(tmp_path):
     row = BENCHMARKS["cifar10"]
     model, bench, data = thinned(resnet18(10), 0.1), Bench(row, {}, {}, ()), noise(row, 16)
@@ -228,5 +297,5 @@ def test_weights_that_a_topology_keeps_at_zero_are_not_read():
     topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.95)
     with torch.no_grad(), sparse_reading(model.eval()):
         model(torch.randn(1, 3, 32, 32))
-        read_ones = sum(len(lists.value) for lists in reading._active._lists.values())
+        read_ones = sum(len(lists.value) for lists in reading._active.get()._lists.values())
     assert read_ones == sum(int(m.sum()) for n, m in topology.masks.items() if n != "fc.weight")

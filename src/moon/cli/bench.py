@@ -56,6 +56,8 @@ def act(arguments: argparse.Namespace) -> None:
         raise ValueError("a batch of one has no statistics; give --batch-size 2 or more")
     if arguments.out is not None:
         _check_out(arguments.out)  # refused before anything is measured
+    if arguments.from_evidence and arguments.precision != "float32":
+        raise ValueError("from evidence nothing is read; leave out --precision")
     device = device_of(arguments.device)
     set_exact(not arguments.inexact)
     row = build.pick(BENCHMARKS, arguments.benchmark, "benchmark")

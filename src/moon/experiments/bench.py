@@ -97,8 +97,8 @@ class Bench:
         if precision not in ("float32", "float16"):
             raise ValueError(f"images are read in float32 or float16, not {precision}")
         with sparse_reading(model, half=precision == "float16") as is_sparse:
-            small = max(16, 2**16 // self.row.size**2)  # maps that stay in a cache
-            batches = self.batches(dataset, next(model.parameters()).device, small if is_sparse else 500)
+            small = {"batch_size": max(16, 2**12 // self.row.size**2 * 16)}  # whose maps stay in a cache
+            batches = self.batches(dataset, next(model.parameters()).device, **(small if is_sparse else {}))
             evidence = read(model, batches, perturb)
         return replace(evidence, logits=evidence.logits.double())
 

@@ -1,7 +1,7 @@
 """What a model says about sets of images, read once: in memory, and in files for those who come later.
 
 evidence/<set>.safetensors   logits, features and labels of one set, and the classifier; of which model and images is in
-                             the file's head, and a file of others is read anew
+                             the file's head, and a file of others is read anew; <set>.float16 where it was read so
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class Readings:
         return self._read[name]
 
     def _path(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / FOLDER / f"{name.replace('/', '-')}.safetensors"
+        if self.folder is None:
+            return None
+        how = "" if self.precision == "float32" else f".{self.precision}"
+        return self.folder / FOLDER / f"{name.replace('/', '-')}{how}.safetensors"
 
     def _about(self, data: AnySet) -> dict[str, str]:
-        how = "1" if self.precision == "float32" else f"1, {self.precision}"
-        return {"model": self.model_digest, "images": data.digest(), "format": how}
+        return {"model": self.model_digest, "images": data.digest(), "format": "1"}
 
     def _from_file(self, name: str, data: AnySet) -> Evidence | None:
         path = self._path(name)

@@ -82,6 +82,11 @@ def score_run(
             "name some under the data root with --near and --far"
         )
     check_data(folder, bench)
+    if precision != "float32" and (old := read_summary(folder)) is not None and "precision" not in old:
+        raise ValueError(
+            f"{folder}: has scores of a float32 reading, which is the better one; leave out --precision, or move "
+            "scores.json away first"
+        )
     model = load_model(folder, bench.row, device)
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was named")

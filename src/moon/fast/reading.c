@@ -31,6 +31,13 @@ typedef int16_t word;
 #error "this CPU does not compute in float16"
 #endif
 
+/* Whether there are 32 registers for vectors: half of them for sums. */
+#if defined(__aarch64__) || defined(__AVX512F__)
+#define MANY 1
+#else
+#define MANY 0
+#endif
+
 typedef number vector __attribute__((vector_size(BYTES)));
 typedef word bits __attribute__((vector_size(BYTES)));
 
@@ -61,7 +68,7 @@ INLINE void places(const int height, const int width, const int stride, const la
     for (int64_t k = 0; k < l->outputs; k++) {
       const int32_t *range = l->start + part * l->outputs + k;
       const int64_t first = at + k * line;
-      vector sum[height * width];
+      vector sum[16];
       EACH(i, height * width) {
         const int64_t place = first + i / width * next + i % width;
         sum[i] = part ? l->out[place] : (vector){0} + l->shift[k];
@@ -99,8 +106,8 @@ void convolve(const layer *l, int64_t first, int64_t last) {
   for (int64_t at = first; at < last; at++) {
     const int64_t group = at / l->rows, y = at % l->rows, left = l->rows - y < last - at ? l->rows - y : last - at;
     if (l->stride > 2 || l->columns < 4) row(1, 1, 1, l, group, y);
-    else if (l->columns >= 16) ROW(1, 16);
-    else if (l->columns >= 8 && left >= 2) ROW(2, 8);
+    else if (MANY && l->columns >= 16) ROW(1, 16);
+    else if (MANY && l->columns >= 8 && left >= 2) ROW(2, 8);
     else if (l->columns >= 8) ROW(1, 8);
     else if (left >= 2) ROW(2, 4);
     else ROW(1, 4);
