@@ -181,11 +181,11 @@ def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) 
         f"all {len(result['alone'])} from one reading: {result['together']:.2f} s, {result['ratio']:.2f} of the "
         f"slowest alone ({result['slowest']})\n"
         f"of it reading {sum(result['reading'].values()):.2f} s, from kept evidence {result['from_evidence']:.2f} s\n"
-        f"limit: the reading's products take {result['limit']:.2f} s at the rate of a large matrix product, those with "
-        f"weights that exist {result['limit_sparse']:.2f} s"
+        f"limit: the reading's products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
     )
     if result["dense_reading"] is not None:
         print(
-            f"plain reading, with dense products: {result['dense_reading']:.0f} s at the pace of the validation images"
+            f"those with weights that exist {result['limit_sparse']:.2f} s; "
+            f"a plain reading with all of them {result['dense_reading']:.0f} s, at the pace of the validation images"
         )
     return {"score": result}
