@@ -328,6 +328,7 @@ def test_on_a_gpu_captured_steps_begin_as_plain_ones(name, monkeypatch):
     expected, found = (losses(small_run(name, "cuda", captured, monkeypatch), 3 * 4) for captured in (False, True))
     assert found[:2] == pytest.approx(expected[:2], rel=1e-5)
     assert found[:4] == pytest.approx(expected[:4], rel=1e-3)
+    assert found == pytest.approx(expected, rel=0.1)  # the plain loop differs from itself by 5% by then (docs/LOG.md)
 
 
 @of_the_compiler
