@@ -27,7 +27,7 @@ from moon.fast.norm import norm_only, norm_relu
 _SOURCE = Path(__file__).with_name("reading.c")
 _CACHE = 2**16  # bytes that a part of a layer may touch: of a first cache
 _LIST = 32  # weights of an output in a part, on average, at least: sums are fetched and put back for each
-_SPARSE = 0.3  # of the weights: with more, dense products were as fast (docs/speed.md)
+_SPARSE = 0.3  # of the weights: with more, dense products were as fast (docs/LOG.md)
 
 _active: ContextVar[SparseReading | None] = ContextVar("_active", default=None)
 
