@@ -107,6 +107,7 @@ def test_what_belongs_to_the_data():
     assert dict(of(moon("moon", "dense", 0.0, "mnist")).objective_options) == {"final": 0.01}
     imagenet = of(moon("moon", data="imagenet"))
     assert (imagenet.batch_size, imagenet.net) == (32, "resnet50")
+    assert of(moon("moon", data="mnist")).net == "resnet18"  # the paper's, not the benchmark's
     assert of(moon("plain", "dense", 0.0)).topology == "dense"
 
 
