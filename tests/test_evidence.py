@@ -122,3 +122,12 @@ def test_read_takes_batches_without_labels_and_refuses_none(small_net):
 def test_to_converts_the_numbers_but_not_the_labels(evidence):
     e = evidence().to(torch.float64)
     assert (e.logits.dtype, e.features.dtype, e.labels.dtype) == (torch.float64, torch.float64, torch.int64)
+
+
+def test_the_mean_of_views_is_what_the_classifier_says_of_the_mean_features(small_net):
+    model = small_net()
+    views = [look(model, torch.randn(5, 1, 8, 8)) for _ in range(2)]
+    found = Evidence.mean(views)
+    assert torch.equal(found.features, (views[0].features + views[1].features) / 2)
+    weight, bias = found.head
+    assert torch.allclose(found.logits, found.features @ weight.T + bias, atol=1e-6)

@@ -98,6 +98,13 @@ class Evidence:
             parts[0].head,
         )
 
+    @staticmethod
+    def mean(views: Iterable[Evidence]) -> Evidence:
+        """One evidence of several views of the same inputs; as the classifier is linear, it is that of the features."""
+        views = list(views)
+        logits, features = (torch.stack([getattr(v, part) for v in views]).mean(0) for part in ("logits", "features"))
+        return replace(views[0], logits=logits, features=features)
+
 
 class OpenHead(nn.Linear):
     """The K+1-way classifier of Section 3.1: K known outputs and a last one that stores the unknown."""

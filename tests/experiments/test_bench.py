@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,13 @@ def test_logits_are_widened_so_that_confidences_do_not_tie(data_root):
     evidence = bench.read(lenet(), bench.known["val"])
     assert evidence.logits.dtype == torch.float64
     assert len(evidence) == 10
+
+
+def test_what_is_not_trained_with_mirrored_images_is_not_read_so(data_root):
+    bench = Bench.open(data_root, "mnist")
+    bench = replace(bench, row=replace(bench.row, flip=False))
+    with pytest.raises(ValueError, match="mnist are not trained with mirrored images; read them as they are"):
+        bench.read(lenet(), bench.known["val"], mirrored=True)
 
 
 def test_the_fingerprint_is_of_images_and_labels(data_root):

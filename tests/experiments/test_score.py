@@ -1,4 +1,6 @@
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -170,3 +172,32 @@ def test_a_float16_reading_takes_the_place_of_nothing_better(bench, folder):
     assert read_summary(folder)["detectors"] == result["detectors"]
     assert which_scored(result) == which_scored(read_summary(folder))
     assert which_scored(result | {"precision": "float16"}) != which_scored(result)
+
+
+def test_mirrored_readings_do_not_tell_an_image_from_its_mirror_image(bench, folder, tmp_path):
+    turned = {name: data._replace(images=data.images[:, :, ::-1].copy()) for name, data in bench.unknown.items()}
+    other = shutil.copytree(folder, tmp_path / "other")
+    names = ["msp", "odin", "knn"]
+    result, scores = score_run(folder, bench, names, mirrored=True)
+    _, found = score_run(other, replace(bench, unknown=turned), names, mirrored=True)
+    for name in names:
+        for key, expected in scores[name].items():
+            assert np.allclose(found[name][key], expected, rtol=1e-4, atol=1e-5), (name, key)
+    (other / "scores.json").unlink()
+    plain, once = score_run(other, bench, names)
+    assert not np.allclose(once["msp"]["dtd"], scores["msp"]["dtd"])
+    assert result["mirrored"] is True
+    assert which_scored(result) != which_scored(plain)
+
+
+def test_scores_of_another_reading_are_not_lost(bench, folder):
+    once, _ = score_run(folder, bench, ["msp"], keep_evidence=True)
+    with pytest.raises(ValueError, match="has scores of images as they are; leave out --mirrored"):
+        score_run(folder, bench, ["msp"], mirrored=True)
+    assert read_summary(folder) == once
+    (folder / "scores.json").unlink()
+    both, _ = score_run(folder, bench, ["msp"], keep_evidence=True, mirrored=True)
+    with pytest.raises(ValueError, match="has scores of mirrored images, too; give --mirrored"):
+        score_run(folder, bench, ["msp"])
+    assert both["known"] != once["known"]  # from evidence of its own
+    assert score_run(folder, bench, ["msp"], mirrored=True)[0] == both

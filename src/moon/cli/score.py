@@ -52,6 +52,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="of the reading; float16 is for sparse networks on a CPU that computes in it (default: %(default)s)",
     )
+    parser.add_argument(
+        "--mirrored",
+        action="store_true",
+        help="read every image as it is and mirrored, and take the mean of what is said: twice the time",
+    )
     add_data(parser)
     add_device(parser)
 
@@ -69,6 +74,7 @@ def act(arguments: argparse.Namespace) -> None:
         device=device_of(arguments.device),
         keep_evidence=arguments.keep_evidence,
         precision=arguments.precision,
+        mirrored=arguments.mirrored,
         track=tracked,
     )
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)

@@ -88,18 +88,32 @@ class Bench:
         return Batches(dataset, self.row.mean, self.row.std, batch_size=batch_size, device=device)
 
     def read(
-        self, model: nn.Module, dataset: AnySet, perturb: Perturb | None = None, precision: str = "float32"
+        self,
+        model: nn.Module,
+        dataset: AnySet,
+        perturb: Perturb | None = None,
+        precision: str = "float32",
+        mirrored: bool = False,
     ) -> Evidence:
         """One reading of a set. Logits are widened so that confidences near 1 do not tie in float32.
 
         `precision` is float16 for a faster and less exact reading of a sparse network on a CPU that computes in it.
+        With `mirrored` every image is read as it is and mirrored, and the evidence is the mean of the two.
         """
         if precision not in ("float32", "float16"):
             raise ValueError(f"images are read in float32 or float16, not {precision}")
+        if mirrored and not self.row.flip:
+            raise ValueError(f"networks on {self.row.name} are not trained with mirrored images; read them as they are")
+
+        def mirror(model: nn.Module, x: Tensor) -> Tensor:
+            x = x.flip(-1)
+            return x if perturb is None else perturb(model, x)
+
+        views = (perturb, mirror) if mirrored else (perturb,)
         with sparse_reading(model, half=precision == "float16") as is_sparse:
             small = {"batch_size": max(16, 2**12 // self.row.size**2 * 16)}  # whose maps stay in a cache
             batches = self.batches(dataset, next(model.parameters()).device, **(small if is_sparse else {}))
-            evidence = read(model, batches, perturb)
+            evidence = Evidence.mean(read(model, batches, view) for view in views)
         return replace(evidence, logits=evidence.logits.double())
 
     def digests(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What a model says about sets of images, read once: in memory, and in files for those who come later.
 
 evidence/<set>.safetensors   logits, features and labels of one set, and the classifier; of which model and images is in
-                             the file's head, and a file of others is read anew; <set>.float16 where it was read so
+                             the file's head, and a file of others is read anew; <set>.float16 or <set>.mirrored where
+                             it was read so
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Readings:
     folder: Path | None = None
     keep: bool = False
     precision: str = "float32"
+    mirrored: bool = False
     _read: dict[str, Evidence] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Evidence:
@@ -46,7 +48,7 @@ class Readings:
     def _path(self, name: str) -> Path | None:
         if self.folder is None:
             return None
-        how = "" if self.precision == "float32" else f".{self.precision}"
+        how = ("" if self.precision == "float32" else f".{self.precision}") + (".mirrored" if self.mirrored else "")
         return self.folder / FOLDER / f"{name.replace('/', '-')}{how}.safetensors"
 
     def _about(self, data: AnySet) -> dict[str, str]:
@@ -69,7 +71,7 @@ class Readings:
         return Evidence(logits, part["features"], int(about["num_known"]), part.get("labels"), _head(part))
 
     def _anew(self, name: str, data: AnySet) -> Evidence:
-        found = self.bench.read(self.model, data, precision=self.precision)
+        found = self.bench.read(self.model, data, precision=self.precision, mirrored=self.mirrored)
         path = self._path(name)
         if path is not None and self.keep:
             path.parent.mkdir(exist_ok=True)

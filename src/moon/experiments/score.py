@@ -61,13 +61,14 @@ def score_run(
     skip_unfit: bool = False,
     keep_evidence: bool = False,
     precision: str = "float32",
+    mirrored: bool = False,
     track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
     """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data.
 
     With `skip_unfit` those that were named and do not fit are left out, too. With `keep_evidence` what the model says
-    about each set stays in the folder, and the next scoring needs no forward pass. `precision` is that of the reading
-    (`Bench.read`).
+    about each set stays in the folder, and the next scoring needs no forward pass. `precision` and `mirrored` say how
+    images are read (`Bench.read`).
 
     Where the bench has validation unknowns, options of detectors are chosen by them first, and the search is recorded.
     """
@@ -82,11 +83,7 @@ def score_run(
             "name some under the data root with --near and --far"
         )
     check_data(folder, bench)
-    if precision != "float32" and (old := read_summary(folder)) is not None and "precision" not in old:
-        raise ValueError(
-            f"{folder}: has scores of a float32 reading, which is the better one; leave out --precision, or move "
-            "scores.json away first"
-        )
+    _check_place(folder, precision, mirrored)
     model = load_model(folder, bench.row, device)
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was named")
@@ -94,11 +91,11 @@ def score_run(
     sets = {KNOWN: bench.known["test"], **bench.unknown}
 
     # One reading of each set serves every detector that changes no input.
-    seen = Readings(bench, model, load_result(folder)["model_sha256"], folder, keep_evidence, precision)
+    seen = Readings(bench, model, load_result(folder)["model_sha256"], folder, keep_evidence, precision, mirrored)
 
     def evidence(detector: Detector, name: str, data: AnySet) -> Evidence:
         if detector.perturbs:
-            return bench.read(model, data, detector.perturb, precision)
+            return bench.read(model, data, detector.perturb, precision, mirrored)
         return seen.of(name, data)
 
     def fitted(detector: Detector) -> Detector:
@@ -141,6 +138,7 @@ def score_run(
         "known_scaled": known_metrics(scaling(seen[KNOWN])) | {"temperature": scaling.temperature},
         "p_unknown": {name: p_unknown(seen[KNOWN], seen[name]) for name in bench.unknown if seen[KNOWN].is_open},
         **({} if precision == "float32" else {"precision": precision}),
+        **({"mirrored": True} if mirrored else {}),
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
     }
     with locked(folder):
@@ -190,6 +188,20 @@ def examples(sets: Mapping[str, AnySet], by_set: Mapping[str, NDArray], known: E
     return found
 
 
+def _check_place(folder: Path, precision: str, mirrored: bool) -> None:
+    """Scores that were read in another way, and are not worse, are not to be lost."""
+    if (old := read_summary(folder)) is None:
+        return
+    if precision != "float32" and "precision" not in old:
+        raise ValueError(
+            f"{folder}: has scores of a float32 reading, which is the better one; leave out --precision, or move "
+            "scores.json away first"
+        )
+    if mirrored != old.get("mirrored", False):
+        which, asked = ("mirrored images, too", "give") if not mirrored else ("images as they are", "leave out")
+        raise ValueError(f"{folder}: has scores of {which}; {asked} --mirrored, or move scores.json away first")
+
+
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
     """Keep what other detectors were found to score on the same images."""
     if (found := read_scores(folder)) is None or which_scored(found[0]) != which_scored(result):
@@ -204,10 +216,10 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
 
 
 def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells the scores of a run from others: digests of the images, which sets are near and far, and the precision
-    of the reading where it is not float32."""
+    """What tells the scores of a run from others: digests of the images, which sets are near and far, and how images
+    were read where it is not as usual."""
     images = {key: summary.get(key) for key in ("sha256", "near", "far")}
-    return images | ({"precision": summary["precision"]} if "precision" in summary else {})
+    return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
