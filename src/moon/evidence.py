@@ -102,7 +102,9 @@ class Evidence:
     def mean(views: Iterable[Evidence]) -> Evidence:
         """One evidence of several views of the same inputs; as the classifier is linear, it is that of the features."""
         views = list(views)
-        logits, features = (torch.stack([getattr(v, part) for v in views]).mean(0) for part in ("logits", "features"))
+        if len(views) == 1:
+            return views[0]
+        logits, features = (sum(getattr(v, part) / len(views) for v in views) for part in ("logits", "features"))
         return replace(views[0], logits=logits, features=features)
 
 

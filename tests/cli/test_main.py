@@ -482,8 +482,11 @@ def test_paper_lists_plans_runs_and_shows(moon, tmp_path):
 def test_report_writes_a_page(moon, tmp_path):
     assert moon(*TRAIN, "--out", "run")[0] == 0
     fails(moon("report", "run"), 2, "is not scored; moon score run")
-    assert moon("score", "run", "--detector", "msp", "--mirrored")[0] == 0
-    fails(moon("score", "run", "--detector", "msp"), 2, "has scores of mirrored images, too; give --mirrored")
+    code, out, _ = moon("score", "run", "--detector", "msp", "--mirrored")
+    assert code == 0
+    assert "each read mirrored, too" in " ".join(out.split())
+    fails(moon("report", "run"), 2, "is not scored; moon score run")  # pages are of images as they are
+    assert moon("score", "run", "--detector", "msp")[0] == 0
     code, out, _ = moon("report", "run", "--title", "A page")
     assert code == 0
     assert "run/report.html: 1 run" in out

@@ -167,7 +167,7 @@ def test_a_float16_reading_takes_the_place_of_nothing_better(bench, folder):
     with pytest.raises(ValueError, match="float16: it is none of our residual networks"):
         score_run(folder, bench, ["msp"], precision="float16")
     result, _ = score_run(folder, bench, ["msp", "ebo"])
-    with pytest.raises(ValueError, match=r"has scores of a float32 reading.*move scores.json away"):
+    with pytest.raises(ValueError, match=r"has scores of a float32 reading.*score a copy"):
         score_run(folder, bench, ["msp"], precision="float16")
     assert read_summary(folder)["detectors"] == result["detectors"]
     assert which_scored(result) == which_scored(read_summary(folder))
@@ -183,21 +183,19 @@ def test_mirrored_readings_do_not_tell_an_image_from_its_mirror_image(bench, fol
     for name in names:
         for key, expected in scores[name].items():
             assert np.allclose(found[name][key], expected, rtol=1e-4, atol=1e-5), (name, key)
-    (other / "scores.json").unlink()
     plain, once = score_run(other, bench, names)
     assert not np.allclose(once["msp"]["dtd"], scores["msp"]["dtd"])
     assert result["mirrored"] is True
     assert which_scored(result) != which_scored(plain)
 
 
-def test_scores_of_another_reading_are_not_lost(bench, folder):
+def test_mirrored_readings_are_kept_beside_the_others(bench, folder):
     once, _ = score_run(folder, bench, ["msp"], keep_evidence=True)
-    with pytest.raises(ValueError, match="has scores of images as they are; leave out --mirrored"):
-        score_run(folder, bench, ["msp"], mirrored=True)
-    assert read_summary(folder) == once
-    (folder / "scores.json").unlink()
-    both, _ = score_run(folder, bench, ["msp"], keep_evidence=True, mirrored=True)
-    with pytest.raises(ValueError, match="has scores of mirrored images, too; give --mirrored"):
-        score_run(folder, bench, ["msp"])
+    both, _ = score_run(folder, bench, ["msp", "ebo"], keep_evidence=True, mirrored=True)
     assert both["known"] != once["known"]  # from evidence of its own
-    assert score_run(folder, bench, ["msp"], mirrored=True)[0] == both
+    assert read_summary(folder) == once
+    assert read_summary(folder / "mirrored") == both
+    assert score_run(folder, bench, ["msp"])[0] == once
+    assert score_run(folder, bench, ["msp"], mirrored=True)[0]["detectors"].keys() == {"msp", "ebo"}
+    files = {path.name for path in (folder / "mirrored").iterdir()}
+    assert files == {"scores.json", "scores.npz", "known.npz", "examples.npz"}

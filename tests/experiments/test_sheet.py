@@ -211,7 +211,7 @@ def test_runs_scored_on_other_images_are_left_out(filled, tmp_path):
     some.write_text(json.dumps(summary | {"sha256": {"known": "others"}}))
     sheet = Sheet.read(items()["table1"], FULL, Path(), tmp_path)
     assert sheet.runs == (23, 24)
-    assert "1 runs were scored on other images, or in another precision, and are left out" in text(sheet)
+    assert "1 runs were scored on other images, or were read in another way, and are left out" in text(sheet)
     _, rows = sheet.grid()
     assert len(rows[1][1][0].ours) == 2
     # Nor is a detector whose options were chosen for one run averaged with the others.

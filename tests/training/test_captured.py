@@ -331,8 +331,8 @@ def test_on_a_gpu_captured_steps_begin_as_plain_ones(name, monkeypatch):
     assert found == pytest.approx(expected, rel=0.1)  # the plain loop differs from itself by 5% by then (docs/LOG.md)
 
 
-# How far off the change of a parameter may be. On a GPU rounding puts values on the other side of a ReLU, which the
-# plain loop's own ResNet-18 answers with up to 7e-3, if the last bits of its weights are others (docs/LOG.md).
+# How far off the change of a parameter may be. A GPU has a ResNet-18, in which rounding puts values on the other side
+# of a ReLU: the plain loop is off from itself by up to 7e-3 if the last bits of its weights are others (docs/LOG.md).
 APART = {"cpu": 1e-3, "cuda": 1e-2}
 
 

@@ -11,7 +11,7 @@ from moon.experiments.bench import Bench
 from moon.experiments.build import TABLES
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import load_result
-from moon.experiments.score import score_run
+from moon.experiments.score import place_of, score_run
 
 EXAMPLES = """
 examples:
@@ -55,7 +55,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mirrored",
         action="store_true",
-        help="read every image as it is and mirrored, and take the mean of what is said: twice the time",
+        help="read every image as it is and mirrored, and take the mean: twice the time; scores go into RUN/mirrored",
     )
     add_data(parser)
     add_device(parser)
@@ -77,7 +77,8 @@ def act(arguments: argparse.Namespace) -> None:
         mirrored=arguments.mirrored,
         track=tracked,
     )
-    show_scores({recipe.objective: [result]}, {recipe.objective: scores}, arguments.run / "scores.png", recipe.name)
+    picture = place_of(arguments.run, arguments.mirrored) / "scores.png"
+    show_scores({recipe.objective: [result]}, {recipe.objective: scores}, picture, recipe.name)
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
     for name, record in result["search"].items():

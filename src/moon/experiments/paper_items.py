@@ -45,7 +45,7 @@ _CONTROLLED = ("plain", "control", "moon", "moon-logitnorm")
 _MEANT = (
     "control is the plain loss with MOON's learning rates and vote; normalised means MOON's loss on normalised logits."
 )
-_MNIST = "ResNet-18, as the paper says; its MSP numbers are OpenOOD's, of a LeNet."
+_MNIST = "The paper says that it trained a ResNet-18; the MSP numbers that it quotes are OpenOOD's, of a LeNet."
 _AGAINST = (("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"))
 
 

@@ -40,7 +40,7 @@ class Runs:
     def notes(self) -> list[str]:
         """What a reader must know about the runs."""
         notes = [
-            f"{len(self._apart)} runs were scored on other images, or in another precision, and are left out"
+            f"{len(self._apart)} runs were scored on other images, or were read in another way, and are left out"
         ] * bool(self._apart)
         same = {tuple(sorted(map(called, words))) for words in self._shared.values() if len(words) > 1}
         return notes + [f"{' and '.join(words)} are the same runs at this length" for words in sorted(same)]

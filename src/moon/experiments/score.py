@@ -5,6 +5,7 @@ scores.npz    the scores themselves, `<detector>/<set>`, for pictures and furthe
 known.npz     of each known test input: label, prediction, confidence, p_unknown, first principal component
 evidence/     what the model says about each set, if it was asked to be kept
 examples.npz  a few images of each set that MSP, or else the first detector, ranked best and worst
+mirrored/     the same four files where each image was read mirrored, too: tables and pages are of the others
 """
 
 from __future__ import annotations
@@ -83,7 +84,12 @@ def score_run(
             "name some under the data root with --near and --far"
         )
     check_data(folder, bench)
-    _check_place(folder, precision, mirrored)
+    place = place_of(folder, mirrored)
+    if precision != "float32" and (old := read_summary(place)) is not None and "precision" not in old:
+        raise ValueError(
+            f"{place}: has scores of a float32 reading, which is the better one; leave out --precision, or score a "
+            "copy of the run's folder"
+        )
     model = load_model(folder, bench.row, device)
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was named")
@@ -142,15 +148,21 @@ def score_run(
         "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
     }
     with locked(folder):
-        _keep_others(folder, result, scores)
-        write_json(folder / "scores.json", result)
+        place.mkdir(exist_ok=True)
+        _keep_others(place, result, scores)
+        write_json(place / "scores.json", result)
         flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
-        _write_arrays(folder / "scores.npz", flat)
-        _write_arrays(folder / "known.npz", about_known(seen[KNOWN]))
+        _write_arrays(place / "scores.npz", flat)
+        _write_arrays(place / "known.npz", about_known(seen[KNOWN]))
         if scores:
             by = "msp" if "msp" in scores else next(iter(scores))
-            _write_arrays(folder / "examples.npz", examples(sets, scores[by], seen[KNOWN]))
+            _write_arrays(place / "examples.npz", examples(sets, scores[by], seen[KNOWN]))
     return result, scores
+
+
+def place_of(folder: Path, mirrored: bool) -> Path:
+    """Where the scores of a run are."""
+    return folder / "mirrored" if mirrored else folder
 
 
 def about_known(known: Evidence) -> dict[str, NDArray]:
@@ -186,20 +198,6 @@ def examples(sets: Mapping[str, AnySet], by_set: Mapping[str, NDArray], known: E
             if len(indices):
                 found[f"{side}/{name}"] = thumbnails(data, indices[:EXAMPLES])
     return found
-
-
-def _check_place(folder: Path, precision: str, mirrored: bool) -> None:
-    """Scores that were read in another way, and are not worse, are not to be lost."""
-    if (old := read_summary(folder)) is None:
-        return
-    if precision != "float32" and "precision" not in old:
-        raise ValueError(
-            f"{folder}: has scores of a float32 reading, which is the better one; leave out --precision, or move "
-            "scores.json away first"
-        )
-    if mirrored != old.get("mirrored", False):
-        which, asked = ("mirrored images, too", "give") if not mirrored else ("images as they are", "leave out")
-        raise ValueError(f"{folder}: has scores of {which}; {asked} --mirrored, or move scores.json away first")
 
 
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:

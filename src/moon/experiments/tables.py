@@ -82,7 +82,9 @@ def _sets(run: Mapping[str, Any]) -> str:
         groups = [("", list(shown))]
     sets = "; ".join(f"{group}{', '.join(shown[name] for name in names)}" for group, names in groups)
     missing = f"; not found: {', '.join(run['missing'])}" if run["missing"] else ""
-    return f"{run['benchmark']}: {sets}{missing}"
+    how = f"; read in {run['precision']}" if "precision" in run else ""
+    how += "; each read mirrored, too" if "mirrored" in run else ""
+    return f"{run['benchmark']}: {sets}{missing}{how}"
 
 
 def known_table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Group:
