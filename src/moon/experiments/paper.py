@@ -155,7 +155,7 @@ def _recipe(line: Line, row: Benchmark, epochs: int, common: tuple[tuple[str, An
     if row.known_set == "imagenet":
         settings |= {"batch_size": 32}  # the paper's
     if (row.known_set, row.net) == ("mnist", "lenet"):
-        settings |= {"net": "resnet18"}  # the paper's; LeNet is OpenOOD's
+        settings.setdefault("net", "resnet18")  # the paper's; LeNet is OpenOOD's
     settings |= {"topology": line.topology, "epochs": epochs}
     settings |= {"sparsity": None if line.topology == "dense" else line.sparsity}
     return build.recipe(row, training.objective, options=options, **settings)
