@@ -9,13 +9,19 @@ from moon.experiments.paper import FULL
 from moon.experiments.paper_items import items
 from moon.experiments.sheet import Sheet
 
-KEPT = Path(__file__).parents[2] / "results" / "cifar10"
+RESULTS = Path(__file__).parents[2] / "results"
+TABLES = sorted(
+    (path.parent.parent.name, path.stem)
+    for data in ("cifar10", "mnist")
+    for path in RESULTS.glob(f"{data}/paper/*.csv")
+)
 
 
-@pytest.mark.parametrize("key", sorted(path.stem for path in (KEPT / "paper").glob("*.csv")))
-def test_kept_tables_are_of_kept_runs(key):
-    scale = replace(FULL.on(["cifar10=cifar10-part"]), settings={"precision": "bfloat16"})
-    sheet = Sheet.read(items()[key], scale, KEPT, KEPT)
+@pytest.mark.parametrize(("data", "key"), TABLES)
+def test_kept_tables_are_of_kept_runs(data, key):
+    scale = replace(FULL.on([f"{data}={data}-part"]), settings={"precision": "bfloat16"})
+    kept = RESULTS / data
+    sheet = Sheet.read(items()[key], scale, kept, kept)
     again = "moon paper show with the options of docs/results.md makes them again"
-    assert sheet.csv() == (KEPT / "paper" / f"{key}.csv").read_text(), again
-    assert sheet.markdown() == (KEPT / "paper" / f"{key}.md").read_text(), again
+    assert sheet.csv() == (kept / "paper" / f"{key}.csv").read_text(), again
+    assert sheet.markdown() == (kept / "paper" / f"{key}.md").read_text(), again

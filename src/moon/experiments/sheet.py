@@ -86,9 +86,8 @@ class Claim:
         a, b = self.pairs()
         line, other = self.number.line, self.against.line
         places = ", ".join(dict.fromkeys(_words(number.line, ["sparsity"])[0] for number, _ in self.both))
-        where = " ".join(
-            [*_words(line, ("data", "topology")), places, *_words(line, ("detector", "metric")), self.number.set]
-        ).strip()
+        network = dict.fromkeys([*_words(line, ("data", "topology")), places])  # dense is both topology and sparsity
+        where = " ".join([*network, *_words(line, ("detector", "metric")), self.number.set]).strip()
         difference = mean(x - y for x, y in zip(a, b, strict=True))
         digits = self.number.digits
         head = f"{called(line.training)} against {called(other.training)}, {where}: {difference:+.{digits}f}"
