@@ -335,12 +335,18 @@ def test_on_a_gpu_captured_steps_begin_as_plain_ones(name, monkeypatch):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
 @pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
 def test_each_captured_step_from_the_plain_loops_state_is_the_plain_one(name, device, monkeypatch):
-    """One by one, so that rounding cannot grow; what was captured once is replayed in all steps of its kind."""
+    """One by one, so that rounding cannot grow; what was captured once is replayed in all steps of its kind.
+
+    In most steps all agrees up to rounding. In some a unit whose input is nearly 0 is on in one loop and off in the
+    other, which changes the gradients of all layers before it, as it does in the plain loop if the last bits of its
+    weights change (docs/LOG.md). So the quarter of the steps that agree best shows whether the two are one method, and
+    the one that agrees least how wrong a single step can be.
+    """
     plain, fast = (small_run(name, device, captured, monkeypatch) for captured in (False, True))
     for made in (plain, fast):
         made.model.train()
         made.begin(pytest.fail)
-    changes = 0
+    changes, off = 0, []
     for epoch in range(plain.epochs):
         for x, y in plain.batches.epoch(epoch):
             take_over(fast, plain)
@@ -352,8 +358,11 @@ def test_each_captured_step_from_the_plain_loops_state_is_the_plain_one(name, de
                 losses.append(made.take(x, y, epoch, 0.05).item())
             assert losses[1] == pytest.approx(losses[0], rel=1e-4)
             changes += any(not torch.equal(mask, plain.topology.masks[name]) for name, mask in masks.items())
-            check_near(plain, fast, before)
+            off.append(differences(plain, fast, before))
     assert changes >= 2
+    for what, values in {key: torch.tensor([step[key] for step in off]) for key in off[0]}.items():
+        assert values.quantile(0.25) <= 5e-5, what
+        assert values.max() <= (1e-2 if device == "cuda" else 1e-3), what
 
 
 def take_over(fast, plain):
@@ -386,18 +395,22 @@ def buffers(plain, fast):
                 yield buffer, theirs[name]
 
 
-def check_near(plain, fast, before):
-    """Where masks agree, what the step changed agrees; and masks do, but for a few weights that are alike in what
-    decides."""
+def differences(plain, fast, before):
+    """How far apart the two are in what a step changed, relative to the change, of each parameter and its momentum,
+    where masks agree; and masks do, but for a few weights that are alike in what decides."""
     apart = {name: mask != fast.topology.masks[name] for name, mask in plain.topology.masks.items()}
     assert sum(int(m.sum()) for m in apart.values()) <= 1e-4 * sum(m.numel() for m in apart.values())
+    found = {}
     for (name, a), (_, b), old in zip(parameters(plain), parameters(fast), before, strict=True):
         shared = ~apart[name] if name in apart else torch.ones_like(a, dtype=torch.bool)
-        for one, other in ((a - old, b - old), (momentum(plain, a), momentum(fast, b))):
+        pairs = {"change": (a - old, b - old), "momentum": (momentum(plain, a), momentum(fast, b))}
+        for what, (one, other) in pairs.items():
             one, other = one.detach()[shared], other.detach()[shared]
-            assert (one - other).abs().mean() <= 1e-3 * one.abs().mean() + 1e-8, name
+            beyond = (one - other).abs().mean() - 1e-8  # of a bias before BatchNorm all is rounding
+            found[name, what] = float(beyond / one.abs().mean()) if beyond > 0 else 0.0
     for a, b in buffers(plain, fast):
         assert torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-5, equal_nan=True)
+    return found
 
 
 def test_the_plain_loop_is_taken_with_a_line_that_says_why():
