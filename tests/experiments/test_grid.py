@@ -87,7 +87,29 @@ def test_a_file_says_all_of_it(data_root, tmp_path):
     assert sorted(set(names.values())) == [
         "cross-entropy lr_start=0.1",
         "cross-entropy lr_start=0.12",
-        "moon lr_start=0.12",
+        "moon",
+    ]
+
+
+def test_trainings_that_have_names_are_called_by_them(data_root):
+    def called(*grids):
+        found = [recipe for axes in grids for recipe in recipes(data_root, SMALL | {"seed": [0, 1]} | axes)]
+        return list(dict.fromkeys(labels(found).values()))
+
+    quiet = {"set": {"quiet_epochs": 1}}
+    trainings = {"preset": ["plain", "control", "without-vt"]} | quiet, {"objective": ["moon", "mixup"]} | quiet
+    assert called(*trainings) == ["plain", "control", "without-vt", "moon", "mixup"]
+    assert called({"preset": ["control"]}) == ["cross-entropy"]
+    both = {"preset": ["plain", "control"], "sparsity": [0.8, 0.9]}
+    assert called(both) == ["plain 80%", "plain 90%", "control 80%", "control 90%"]
+    assert called({"preset": ["plain", "control"]}, {"objective": "cross-entropy", "lr": 0.3}) == [
+        "cross-entropy lr_start=0.1",
+        "cross-entropy lr_start=0.12",
+        "cross-entropy lr_start=0.3",
+    ]
+    assert called({"objective": "moon", "set": {"quiet_epochs": 1, "final": [1, 2]}}) == [
+        "moon final=1.0 quiet_epochs=1",
+        "moon final=2.0 quiet_epochs=1",
     ]
 
 

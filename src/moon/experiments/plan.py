@@ -11,7 +11,8 @@ from typing import Any
 
 from moon.data import benchmark
 from moon.experiments import build
-from moon.experiments.recipe import Recipe
+from moon.experiments.presets import PRESETS, Preset
+from moon.experiments.recipe import RATES, Recipe
 from moon.words import nearest
 
 # What a grid may vary, by the words of `moon train`: what `build.recipe` calls it, and its type.
@@ -121,22 +122,55 @@ def _several(value: Any) -> list[Any]:
 
 def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
     """A label for each recipe, by its name, as short as tells the methods apart, whatever the seed."""
-    recipes = list(recipes)
-    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]
+    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]  # if these differ, all say so
     order = first + [f.name for f in fields(Recipe) if f.name not in (*first, "seed")]
     methods = {recipe.name: replace(recipe, seed=0) for recipe in recipes}
+    trainings = _trainings(methods.values())
+    shown = {method: {"objective"} for method in methods.values()}
 
-    def label(method: Recipe, shown: list[str]) -> str:
-        words = [_word(name, getattr(method, name)) for name in shown]
-        return " ".join(word for word in words if word)
+    def label(method: Recipe) -> str:
+        words = {name: _word(name, getattr(method, name)) for name in order} | {"objective": trainings[method]}
+        return " ".join(words[name] for name in order if name in shown[method] and words[name])
 
-    shown = ["objective"]
     for name in order:
-        made = {method: label(method, shown) for method in methods.values()}
-        tied = [method for method in made if list(made.values()).count(made[method]) > 1]
-        if len({getattr(method, name) for method in tied}) > 1 and name not in shown:
-            shown = sorted([*shown, name], key=order.index)
-    return {name: label(method, shown) for name, method in methods.items()}
+        alike: dict[str, list[Recipe]] = {}
+        for method in shown:
+            alike.setdefault(label(method), []).append(method)
+        for tied in alike.values():
+            if len({getattr(method, name) for method in tied}) > 1:
+                for method in shown if name in first else tied:
+                    shown[method].add(name)
+    return {name: label(method) for name, method in methods.items()}
+
+
+def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
+    """What the trainings are called: by their objectives, or, where one is used in several ways that all have names, by
+    these."""
+    by_objective: dict[str, dict[Recipe, str]] = {}
+    for method in methods:
+        by_objective.setdefault(method.objective, {})[method] = _training(method)
+    return {
+        method: name if all(names.values()) and len({*names.values()}) > 1 else method.objective
+        for names in by_objective.values()
+        for method, name in names.items()
+    }
+
+
+def _training(recipe: Recipe) -> str:
+    """The preset that this training is, or its objective, if it has that one's own learning rates and vote; or ''."""
+    kind = build.TABLES["objective"][recipe.objective]
+    given = dict(recipe.objective_options)
+    for name, preset in {**PRESETS, recipe.objective: Preset(recipe.objective)}.items():
+        settings = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
+        rates = RATES[settings["rates"]]
+        if (
+            preset.objective == recipe.objective
+            and preset.options.items() <= given.items()
+            and (rates.start, rates.end, rates.hold) == (recipe.lr_start, recipe.lr_end, recipe.lr_hold_share)
+            and settings["vote_share"] == recipe.vote_share
+        ):
+            return name
+    return ""
 
 
 def _word(name: str, value: Any) -> str:
