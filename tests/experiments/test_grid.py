@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,9 @@ def test_trainings_that_have_names_are_called_by_them(data_root):
     quiet = {"set": {"quiet_epochs": 1}}
     trainings = {"preset": ["plain", "control", "without-vt"]} | quiet, {"objective": ["moon", "mixup"]} | quiet
     assert called(*trainings) == ["plain", "control", "without-vt", "moon", "mixup"]
-    assert called({"preset": ["control"]}) == ["cross-entropy"]
+    assert called({"preset": ["plain"]}) == ["cross-entropy"]
+    assert called({"preset": ["control"]}) == ["control"]
+    assert called({"preset": ["plain", "without-lm"], "epochs": 9}) == ["cross-entropy", "without-lm"]
     both = {"preset": ["plain", "control"], "sparsity": [0.8, 0.9]}
     assert called(both) == ["plain 80%", "plain 90%", "control 80%", "control 90%"]
     assert called({"preset": ["plain", "control"]}, {"objective": "cross-entropy", "lr": 0.3}) == [
@@ -111,6 +114,18 @@ def test_trainings_that_have_names_are_called_by_them(data_root):
         "moon final=1.0 quiet_epochs=1",
         "moon final=2.0 quiet_epochs=1",
     ]
+    several = {"set": {"quiet_epochs": 1, "final": 5}}
+    assert called({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [
+        "moon final=5.0 quiet_epochs=1",
+        "moon final=0.01 quiet_epochs=1",
+    ]
+
+
+def test_labels_are_of_one_method_each(data_root):
+    (recipe,) = recipes(data_root, SMALL | {"epochs": 9})
+    near = [replace(recipe, lr_start=0.1234567 + i * 1e-7) for i in range(2)]
+    near += [replace(recipe, delta_t_steps=1_000_000 + i) for i in range(2)] + [replace(recipe, objective="mine")]
+    assert len(set(labels(near).values())) == 5
 
 
 def test_a_block_may_have_an_objective_in_place_of_a_preset(data_root, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from moon.data import benchmark
 from moon.experiments import build
 from moon.experiments.presets import PRESETS, Preset
-from moon.experiments.recipe import RATES, Recipe
+from moon.experiments.recipe import RATES, Recipe, Scalar
 from moon.words import nearest
 
 # What a grid may vary, by the words of `moon train`: what `build.recipe` calls it, and its type.
@@ -122,7 +122,7 @@ def _several(value: Any) -> list[Any]:
 
 def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
     """A label for each recipe, by its name, as short as tells the methods apart, whatever the seed."""
-    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]  # if these differ, all say so
+    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]  # what one must show, all do
     order = first + [f.name for f in fields(Recipe) if f.name not in (*first, "seed")]
     methods = {recipe.name: replace(recipe, seed=0) for recipe in recipes}
     trainings = _trainings(methods.values())
@@ -144,40 +144,42 @@ def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
 
 
 def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
-    """What the trainings are called: by their objectives, or, where one is used in several ways that all have names, by
-    these."""
-    by_objective: dict[str, dict[Recipe, str]] = {}
+    """What the trainings are called: by their presets, or by their objectives where an objective is used in one way,
+    its own, or in ways that have no names."""
+    by_objective: dict[str, list[Recipe]] = {}
     for method in methods:
-        by_objective.setdefault(method.objective, {})[method] = _training(method)
-    return {
-        method: name if all(names.values()) and len({*names.values()}) > 1 else method.objective
-        for names in by_objective.values()
-        for method, name in names.items()
-    }
+        by_objective.setdefault(method.objective, []).append(method)
+    called: dict[Recipe, str] = {}
+    for objective, alike in by_objective.items():
+        shared = set.intersection(*({*method.objective_options} for method in alike))
+        names = [_names(method, shared) for method in alike]
+        same = all(objective in some for some in names) or not all(names)
+        called |= {method: objective if same else some[0] for method, some in zip(alike, names, strict=True)}
+    return called
 
 
-def _training(recipe: Recipe) -> str:
-    """The preset that this training is, or its objective, if it has that one's own learning rates and vote; or ''."""
-    kind = build.TABLES["objective"][recipe.objective]
-    given = dict(recipe.objective_options)
-    for name, preset in {**PRESETS, recipe.objective: Preset(recipe.objective)}.items():
-        settings = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
-        rates = RATES[settings["rates"]]
-        if (
-            preset.objective == recipe.objective
-            and preset.options.items() <= given.items()
-            and (rates.start, rates.end, rates.hold) == (recipe.lr_start, recipe.lr_end, recipe.lr_hold_share)
-            and settings["vote_share"] == recipe.vote_share
-        ):
-            return name
-    return ""
+def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
+    """The presets that this training is, and its objective, if it is that one's own; options that are shared with all
+    that it is compared with do not count."""
+    kind = build.TABLES["objective"].get(recipe.objective)
+    if kind is None:  # somebody's own
+        return []
+    candidates = {**PRESETS, recipe.objective: Preset(recipe.objective)}
+    own = {"rates": kind.rates, "vote_share": kind.vote_share}
+    found = [
+        name
+        for name, preset in candidates.items()
+        if preset.objective == recipe.objective
+        and preset.options.items() <= {*recipe.objective_options} <= preset.options.items() | shared
+        and build.rate(recipe) == RATES[(own | dict(preset.settings))["rates"]]
+        and recipe.vote_share == (own | dict(preset.settings))["vote_share"]
+    ]
+    return [name for name in found if candidates[name].options] or found  # what says more
 
 
 def _word(name: str, value: Any) -> str:
     if name == "objective_options":
         return " ".join(f"{key}={item}" for key, item in value)
     if name == "sparsity":
-        return f"{100 * value:g}%"
-    if isinstance(value, str):
-        return value
-    return f"{name}={value:g}"
+        return f"{100 * value:.10g}%"
+    return value if isinstance(value, str) else f"{name}={value}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -102,27 +101,19 @@ def _fresh(like: Tensor, count: int, shape: torch.Size) -> Tensor:
 def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor]]:
     """The model from the input of `stage` on, as a function, and an example of that input.
 
-    A hook gives the stage h in place of what one image made of it, so any model will do; modules that are done before
-    it answer what they answered once. BatchNorm is in evaluation mode meanwhile: samples leave no trace in its
-    statistics. All is as found afterwards.
+    A hook gives the stage h in place of what one image made of it, so any model will do. BatchNorm is in evaluation
+    mode meanwhile: samples leave no trace in its statistics. All is as found afterwards.
     """
     given: list[Tensor] = []
     seen: list[Tensor] = []
-    answers: dict[nn.Module, list[tuple[Tensor, int] | None]] = {part: [] for part in model.modules()}
 
     def replace(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         seen[:] = inputs[:1]
         return (given[0], *inputs[1:]) if given else inputs
 
-    def note(part: nn.Module, _: object, answer: Any) -> None:
-        is_early = isinstance(answer, Tensor) and not seen
-        answers[part].append((answer, answer._version) if is_early else None)
-
     modes = [(part, part.training) for part in model.modules()]
-    forwards = [(part, vars(part).get("forward")) for part in model.modules()]
     model.eval()
     handle = stage.register_forward_pre_hook(replace)
-    notes = [part.register_forward_hook(note) for part in answers]
 
     def logits_of(h: Tensor) -> Tensor:
         given[:] = [h]
@@ -135,26 +126,11 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
             raise ValueError(
                 f"the {type(stage).__name__} to be sampled takes no part in the forward pass; name another"
             )
-        while notes:
-            notes.pop().remove()
-        for part, said in answers.items():
-            match said:
-                case [(answer, version)] if answer._version == version:  # asked once, and nobody wrote on the answer
-                    part.forward = _always(answer)
         yield logits_of, widened(seen[0])
     finally:
-        for one in (handle, *notes):
-            one.remove()
-        for part, forward in forwards:
-            vars(part).pop("forward", None)
-            if forward is not None:
-                part.forward = forward
+        handle.remove()
         for part, training in modes:
             part.training = training
-
-
-def _always(answer: Any) -> Callable[..., Any]:
-    return lambda *_, **__: answer
 
 
 def _stage(model: nn.Module, layer: str) -> nn.Module:
