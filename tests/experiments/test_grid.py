@@ -114,6 +114,14 @@ def test_trainings_that_have_names_are_called_by_them(data_root):
         "moon final=1.0 quiet_epochs=1",
         "moon final=2.0 quiet_epochs=1",
     ]
+    changes = [{"lr": 0.3}, {"weight_decay": [1e-3, 1e-4]}, {"lr": 0.3, "vote": 0.0}]
+    assert called(*({"objective": "mixup", "vote": 0.2} | change for change in [{}, *changes])) == [
+        "mixup",
+        "mixup lr_start=0.3",
+        "mixup weight_decay=0.001",
+        "mixup weight_decay=0.0001",
+        "mixup lr_start=0.3 vote_share=0.0",
+    ]
     several = {"set": {"quiet_epochs": 1, "final": 5}}
     assert called({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [
         "moon final=5.0 quiet_epochs=1",

@@ -25,6 +25,7 @@ from moon.cli.screen import counted, tracked
 from moon.experiments.bench import Bench
 from moon.experiments.grid import Facts, Grid, Job, Processes, State, Workers
 from moon.experiments.mps import shared_gpus
+from moon.experiments.plan import labels
 from moon.experiments.recipe import Recipe
 
 
@@ -171,9 +172,11 @@ def standing(grid: Grid) -> Table:
     states = grid.states()
     counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in State)
     table = Table(title=f"{len(states)} runs in {grid.folder}: {counts}", title_justify="left", box=box.SIMPLE)
-    for heading in ("run", "state", "epochs"):
+    for heading in ("run", "method", "state", "epochs"):
         table.add_column(heading, overflow="fold")
+    methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
-        why = f": {escape(job.why())}" if states[job.recipe.name] is State.FAILED else ""
-        table.add_row(job.recipe.name, f"{states[job.recipe.name]}{why}", f"{job.epochs_done()}/{job.recipe.epochs}")
+        name = job.recipe.name
+        why = f": {escape(job.why())}" if states[name] is State.FAILED else ""
+        table.add_row(name, methods[name], f"{states[name]}{why}", f"{job.epochs_done()}/{job.recipe.epochs}")
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields, replace
 from itertools import product
@@ -138,9 +139,17 @@ def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
             alike.setdefault(label(method), []).append(method)
         for tied in alike.values():
             if len({getattr(method, name) for method in tied}) > 1:
-                for method in shown if name in first else tied:
+                for method in shown if name in first else _unusual(name, tied, shown):
                     shown[method].add(name)
     return {name: label(method) for name, method in methods.items()}
+
+
+def _unusual(name: str, methods: Iterable[Recipe], others: Iterable[Recipe]) -> list[Recipe]:
+    """Those whose value is not the one that most have of all with their objective: that one goes without saying."""
+    methods = list(methods)
+    values = [getattr(other, name) for other in others if other.objective == methods[0].objective]
+    ((usual, count),) = Counter(values).most_common(1)
+    return [method for method in methods if 2 * count <= len(values) or getattr(method, name) != usual]
 
 
 def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
