@@ -486,7 +486,10 @@ def test_report_writes_a_page(moon, tmp_path):
     assert code == 0
     assert "each read mirrored, too" in " ".join(out.split())
     fails(moon("report", "run"), 2, "is not scored; moon score run")  # pages are of images as they are
-    assert moon("score", "run", "--detector", "msp")[0] == 0
+    code, out, _ = moon("score", "run", "--detector", "msp", "--keep-evidence")
+    assert code == 0
+    kept = len(list((tmp_path / "run" / "evidence").iterdir()))
+    assert f"evidence: run/evidence, {kept} readings, " in " ".join(out.split())
     code, out, _ = moon("report", "run", "--title", "A page")
     assert code == 0
     assert "run/report.html: 1 run" in out

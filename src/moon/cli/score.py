@@ -9,6 +9,7 @@ from moon.cli.arguments import add_data, add_device, device_of
 from moon.cli.screen import show_scores, tracked
 from moon.experiments.bench import Bench
 from moon.experiments.build import TABLES
+from moon.experiments.readings import EVIDENCE
 from moon.experiments.recipe import Recipe
 from moon.experiments.run import load_result
 from moon.experiments.score import place_of, score_run
@@ -79,6 +80,9 @@ def act(arguments: argparse.Namespace) -> None:
     )
     picture = place_of(arguments.run, arguments.mirrored) / "scores.png"
     show_scores({recipe.objective: [result]}, {recipe.objective: scores}, picture, recipe.name)
+    if arguments.keep_evidence:
+        sizes = [path.stat().st_size for path in (arguments.run / EVIDENCE).iterdir()]
+        print(f"evidence: {arguments.run / EVIDENCE}, {len(sizes)} readings, {sum(sizes) / 2**20:.1f} MiB")
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
     for name, record in result["search"].items():

@@ -20,7 +20,7 @@ from moon.evidence import Evidence
 from moon.experiments.bench import Bench
 from moon.training.checkpoint import write_whole
 
-FOLDER = "evidence"
+EVIDENCE = "evidence"
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Readings:
         if self.folder is None:
             return None
         how = ("" if self.precision == "float32" else f".{self.precision}") + (".mirrored" if self.mirrored else "")
-        return self.folder / FOLDER / f"{name.replace('/', '-')}{how}.safetensors"
+        return self.folder / EVIDENCE / f"{name.replace('/', '-')}{how}.safetensors"
 
     def _about(self, data: AnySet) -> dict[str, str]:
         return {"model": self.model_digest, "images": data.digest(), "format": "1"}
