@@ -331,44 +331,71 @@ def test_on_a_gpu_captured_steps_begin_as_plain_ones(name, monkeypatch):
     assert found == pytest.approx(expected, rel=0.1)  # the plain loop differs from itself by 5% by then (docs/LOG.md)
 
 
+on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+
+
 @of_the_compiler
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@on_both
 @pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
 def test_each_captured_step_from_the_plain_loops_state_is_the_plain_one(name, device, monkeypatch):
     """One by one, so that rounding cannot grow; what was captured once is replayed in all steps of its kind.
 
-    In most steps all agrees up to rounding. In some a unit whose input is nearly 0 is on in one loop and off in the
-    other, which changes the gradients of all layers before it, as it does in the plain loop if the last bits of its
-    weights change (docs/LOG.md). So of each kind of step the one that agrees best shows whether the two are one method,
-    and the one that agrees least how wrong a single step can be.
+    On a GPU ResNet-18's plain loop is off from itself by up to 4.2e-3 if the last bits of its weights change: a value
+    near 0 falls on the other side of a ReLU, which changes the gradients of all layers before it (docs/LOG.md).
     """
+    bound = 1e-2 if device == "cuda" else 1e-3
+    plain, fast = (small_run(name, device, captured, monkeypatch) for captured in (False, True))
+    for _, changes in step_by_step(plain, fast):
+        for what, (_, one, other) in changes.items():
+            assert (one - other).abs().mean() <= bound * one.abs().mean() + 1e-8, what
+
+
+@of_the_compiler
+@on_both
+@pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
+def test_the_best_captured_step_of_each_kind_is_the_plain_one_up_to_rounding(name, device, monkeypatch):
+    """What is wrong with the method is wrong in all steps of a kind, so the one in which no ReLU tips over shows it."""
     plain, fast = (small_run(name, device, captured, monkeypatch, epochs=8) for captured in (False, True))
+    convolutions = [name for name, part in plain.model.named_modules() if isinstance(part, nn.Conv2d)]
+    biases = {f"{name}.bias" for name in convolutions}  # before BatchNorm: their gradients are rounding alone
+    off: dict[object, list[float]] = {}
+    for kinds, changes in step_by_step(plain, fast):
+        for (name, what), (old, one, other) in changes.items():
+            rounding = 1.2e-7 * old.abs().mean()  # of the weight itself
+            beyond = ((one - other).abs().mean() - rounding).clamp(min=0) / one.abs().mean().clamp(min=1e-30)
+            for kind in kinds if name not in biases else ():
+                off.setdefault((kind, name, what), []).append(beyond.item())
+    assert {kind[0] for kind, *_ in off} == {"due", "phase", "batch"}
+    for what, values in off.items():
+        assert len(values) >= 3, what
+        assert torch.tensor(values).min() <= 2e-5, what  # not Python's min, which may pass over a NaN
+
+
+def step_by_step(plain, fast):
+    """Of every step from the plain loop's state, once losses, masks and buffers are found to agree: its kinds, and by
+    parameter and what of it what was there before, what the plain step made of it and what the captured one did.
+
+    Masks agree but for a few weights that are alike in what decides; these are left out of the changes.
+    """
     for made in (plain, fast):
         made.model.train()
         made.begin(pytest.fail)
-    changes, off = 0, []
-    kinds: dict[tuple[str, object], list[int]] = {}
+    rewired = 0
     for epoch in range(plain.epochs):
         for x, y in plain.batches.epoch(epoch):
             take_over(fast, plain)
             masks = {name: mask.clone() for name, mask in plain.topology.masks.items()}
             before = [p.detach().clone() for _, p in parameters(plain)]
             seed, losses = plain.topology.steps, []
-            due, phase = plain.topology.is_due, plain.objective.phase(epoch)
-            for fact in [("due", True)] if due else [("phase", phase), ("batch", len(x))]:  # due: only masks change
-                kinds.setdefault(fact, []).append(seed)
+            usual = [("phase", plain.objective.phase(epoch)), ("batch", len(x))]
+            kinds = [("due", True)] if plain.topology.is_due else usual  # due: it may be that only masks change
             for made in (plain, fast):
                 torch.manual_seed(seed)
                 losses.append(made.take(x, y, epoch, 0.05).item())
             assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-            changes += any(not torch.equal(mask, plain.topology.masks[name]) for name, mask in masks.items())
-            off.append(differences(plain, fast, before))
-    assert changes >= 2
-    assert all(len(steps) >= 3 for steps in kinds.values())
-    for what, values in {key: torch.tensor([step[key] for step in off]) for key in off[0]}.items():
-        assert values.max() <= 0.1, what
-        for kind, steps in kinds.items():
-            assert values[steps].min() <= 2e-5, (what, kind)
+            rewired += any(not torch.equal(mask, plain.topology.masks[name]) for name, mask in masks.items())
+            yield kinds, changes_of(plain, fast, before)
+    assert rewired >= 2
 
 
 def take_over(fast, plain):
@@ -401,26 +428,17 @@ def buffers(plain, fast):
                 yield buffer, theirs[name]
 
 
-def differences(plain, fast, before):
-    """How far apart the two are in what a step changed, relative to the change, of each parameter and its momentum,
-    where masks agree; and masks do, but for a few weights that are alike in what decides."""
+def changes_of(plain, fast, before):
     apart = {name: mask != fast.topology.masks[name] for name, mask in plain.topology.masks.items()}
     assert sum(int(m.sum()) for m in apart.values()) <= 1e-4 * sum(m.numel() for m in apart.values())
-    convolutions = [name for name, part in plain.model.named_modules() if isinstance(part, nn.Conv2d)]
-    biases = {f"{name}.bias" for name in convolutions}  # before BatchNorm: their gradients are rounding alone
-    found = {}
-    for (name, a), (_, b), old in zip(parameters(plain), parameters(fast), before, strict=True):
-        if name in biases:
-            continue
-        shared = ~apart[name] if name in apart else torch.ones_like(a, dtype=torch.bool)
-        pairs = {"change": (a - old, b - old), "momentum": (momentum(plain, a), momentum(fast, b))}
-        for what, (one, other) in pairs.items():
-            one, other = one.detach()[shared], other.detach()[shared]
-            rounding = 1.2e-7 * old[shared].abs().mean()  # of the weight itself
-            beyond = ((one - other).abs().mean() - rounding).clamp(min=0)
-            found[name, what] = float(beyond / one.abs().mean().clamp(min=1e-30))
     for a, b in buffers(plain, fast):
         assert torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-5, equal_nan=True)
+    found = {}
+    for (name, a), (_, b), old in zip(parameters(plain), parameters(fast), before, strict=True):
+        shared = ~apart[name] if name in apart else torch.ones_like(a, dtype=torch.bool)
+        pairs = {"change": (a - old, b - old), "momentum": (momentum(plain, a), momentum(fast, b))}
+        for what, pair in pairs.items():
+            found[name, what] = tuple(tensor.detach()[shared] for tensor in (old, *pair))
     return found
 
 
