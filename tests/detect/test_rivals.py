@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import mahalanobis
-from scipy.stats import entropy, weibull_min
+from scipy.stats import combine_pvalues, entropy, weibull_min
 
-from moon import Energy, Evidence
+from moon import Energy, Evidence, Knn, Msp
 from moon.detect import (
     Ash,
     Dice,
     Entropy,
     Fdbd,
+    Fisher,
     Gen,
     GradNorm,
     Mahalanobis,
@@ -217,6 +218,38 @@ def test_temperature_scaling_keeps_predictions_and_scales_the_head(evidence):
     assert torch.equal(scaled.prediction, e.prediction)
     weight, bias = scaled.known_head
     torch.testing.assert_close(scaled.features @ weight.T + bias, scaled.known_logits)
+
+
+def test_fisher_adds_the_logarithms_of_p_values(evidence):
+    train, validation, query = evidence(80), evidence(40, seed=1), evidence(15, seed=2)
+    scores = Fisher(k=5).fit(train, validation).score(query)
+    parts = [detector.fit(train) for detector in (Msp(), Fdbd(), Knn(k=5))]
+    for i, found in enumerate(scores.double().tolist()):
+        p = [(1 + sum(float(known <= part.score(query)[i]) for known in part.score(validation))) / 41 for part in parts]
+        assert found == pytest.approx(-combine_pvalues(p, "fisher").statistic / 2, rel=1e-5)
+
+
+def test_fisher_of_inputs_below_all_known_ones_is_finite_and_lowest(evidence):
+    known = evidence(40)
+    detector = Fisher(k=5).fit(evidence(80, seed=1), known)
+    odd = Evidence(known.logits[:1] * 0, -known.features.mean(0, keepdim=True) * 50, 3, None, known.head)
+    assert detector.score(odd).item() == pytest.approx(3 * math.log(1 / 41))
+    assert (detector.score(odd) <= detector.score(known)).all()
+
+
+def test_fisher_takes_scores_that_are_there_already(evidence):
+    query = evidence(15, seed=2)
+    detector = Fisher(k=5).fit(evidence(80), evidence(40, seed=1))
+    expected, knn = detector.score(query), detector.parts["knn"].score(query)
+    detector.parts["knn"].score = None  # not asked again
+    assert torch.equal(detector.score_given(query, {"knn": knn}), expected)
+
+
+def test_fisher_wants_inputs_that_were_not_trained_on(evidence):
+    with pytest.raises(ValueError, match="not trained on"):
+        Fisher().fit(evidence(80))
+    with pytest.raises(ValueError, match="not fitted"):
+        Fisher().score(evidence())
 
 
 @pytest.mark.parametrize("kind", [Mahalanobis, Rmds, She, OpenMax, TemperatureScaling])

@@ -51,6 +51,16 @@ def test_every_detector_on_every_set(bench, folder):
         assert np.array_equal(saved["ebo/dtd"], scores["ebo"]["dtd"])
 
 
+def test_a_combination_takes_the_scores_of_its_parts(bench, folder, monkeypatch):
+    whole = score_run(folder, bench, ["fisher"])[1]["fisher"]
+    asked = []
+    original = DETECTORS["knn"].score
+    monkeypatch.setattr(DETECTORS["knn"], "score", lambda *a: asked.append(len(a[1])) or original(*a))
+    shared = score_run(folder, bench, ["msp", "knn", "fisher"])[1]["fisher"]
+    assert sorted(asked) == [10, 30, 30, 30, 90]  # each set once, and the validation images of Fisher's fit
+    assert all(np.array_equal(shared[name], whole[name]) for name in whole)
+
+
 def test_one_reading_serves_all_detectors_but_odin(bench, folder, monkeypatch):
     import moon.experiments.bench as module
 

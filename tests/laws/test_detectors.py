@@ -20,7 +20,7 @@ def made(name, fit_on=None, **options):
     if "k" in inspect.signature(kind).parameters:
         options["k"] = 5
     detector = kind(**options)
-    return detector if fit_on is None else detector.fit(fit_on)
+    return detector if fit_on is None else detector.fit(*[fit_on] * max(1, len(detector.fits_on_splits)))
 
 
 @EVERY

@@ -6,6 +6,7 @@ from moon.detect.dice import Dice
 from moon.detect.energy import Energy
 from moon.detect.entropy import Entropy
 from moon.detect.fdbd import Fdbd
+from moon.detect.fisher import Fisher
 from moon.detect.gen import Gen
 from moon.detect.gradnorm import GradNorm
 from moon.detect.klm import Klm
@@ -48,10 +49,11 @@ DETECTORS: dict[str, type[Detector]] = {
     "gradnorm": GradNorm,
     "openmax": OpenMax,
     "tempscale": TempScale,
+    "fisher": Fisher,
 }
 
 __all__ = [
-    "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Gen", "GradNorm", "Klm", "Knn",
-    "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "She",
+    "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
+    "Knn", "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "She",
     "TempScale", "TemperatureScaling", "Unknown", "Vim",
 ]  # fmt: skip

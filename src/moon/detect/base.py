@@ -20,8 +20,9 @@ class Detector(ABC):
     that code does.
     """
 
-    fits_on: ClassVar[Literal["nothing", "train", "validation"]] = "nothing"  # the known data `fit` wants
+    fits_on: ClassVar[Literal["nothing", "train", "validation", "both"]] = "nothing"  # the known data `fit` wants
     grid: ClassVar[Mapping[str, tuple]] = {}  # values worth trying, where there are validation unknowns to choose by
+    parts: Mapping[str, Detector] = {}  # of a detector that combines others: those, by name
 
     def perturb(self, model: nn.Module, x: Tensor) -> Tensor:
         """The input to look at in place of x; ODIN's differs."""
@@ -32,13 +33,22 @@ class Detector(ABC):
         """Whether this detector needs a forward pass of its own."""
         return type(self).perturb is not Detector.perturb
 
+    @property
+    def fits_on_splits(self) -> tuple[str, ...]:
+        """The same as a list: evidence of these, in this order, is what `fit` is called with."""
+        return {"nothing": (), "both": ("train", "validation")}.get(self.fits_on, (self.fits_on,))
+
     def fit(self, evidence: Evidence) -> Self:
-        """Learn from evidence of known inputs."""
+        """Learn from evidence of known inputs; `fit(training, validation)` where both are wanted."""
         return self
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Tensor:
         """(N,): how known each input is."""
+
+    def score_given(self, evidence: Evidence, scores: Mapping[str, Tensor]) -> Tensor:
+        """`score`, where some of the parts' scores of this evidence are there already."""
+        return self.score(evidence)
 
     def options(self) -> dict[str, Any]:
         """The arguments it was made with; they and the state make it again."""

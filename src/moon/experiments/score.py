@@ -105,15 +105,16 @@ def score_run(
         return seen.of(name, data)
 
     def fitted(detector: Detector) -> Detector:
-        if detector.fits_on != "nothing":
-            split = {"train": "train", "validation": "val"}[detector.fits_on]
-            detector.fit(seen.of(f"fit/{split}", bench.known[split]))  # no set can be called so
+        splits = [{"train": "train", "validation": "val"}[name] for name in detector.fits_on_splits]
+        if splits:
+            detector.fit(*(seen.of(f"fit/{split}", bench.known[split]) for split in splits))  # no set can be called so
         return detector
 
     for name in track(list(sets), "reading"):
         seen.of(name, sets[name])
     scaling = TemperatureScaling().fit(seen.of("fit/val", bench.known["val"]))
     scores: Scores = {}
+    used: dict[str, Detector] = {}
     left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
     searches: dict[str, Any] = {}
     for name in track(list(chosen), "scoring"):
@@ -122,9 +123,12 @@ def score_run(
                 detector, searches[name] = search(name, bench, fitted, evidence)
             else:
                 detector = fitted(chosen[name])
-            scores[name] = {
-                key: detector.score(evidence(detector, key, data)).cpu().numpy() for key, data in sets.items()
-            }
+            done = [d for d, part in detector.parts.items() if d in used and used[d].options() == part.options()]
+            by_set = {}
+            for key, data in sets.items():
+                given = {d: torch.as_tensor(scores[d][key], device=device) for d in done}
+                by_set[key] = detector.score_given(evidence(detector, key, data), given).cpu().numpy()
+            scores[name], used[name] = by_set, detector
         except ValueError as error:
             if detectors is not None and not skip_unfit:
                 raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from moon.data import Benchmark, DataSet
 from moon.detect import Detector
@@ -229,16 +229,17 @@ def time_scores(
     own: dict[str, float] = {}
     alone: dict[str, float] = {}
     left_out: dict[str, str] = {}
+    scores: dict[str, Tensor] = {}
     for name in track(list(names), "scoring"):
         detector = build.detector(name, row)
         if detector.perturbs:
             continue
-        needs = [] if detector.fits_on == "nothing" else [detector.fits_on]
+        needs = detector.fits_on_splits
 
-        def act(detector: Detector = detector, needs: list[str] = needs) -> None:
-            for key in needs:
-                detector.fit(evidence[key])
-            detector.score(evidence["queries"])
+        def act(name: str = name, detector: Detector = detector, needs: tuple[str, ...] = needs) -> None:
+            if needs:
+                detector.fit(*(evidence[key] for key in needs))
+            scores[name] = detector.score_given(evidence["queries"], scores)
 
         try:
             act()  # libraries warm up
@@ -246,7 +247,8 @@ def time_scores(
             left_out[name] = str(error)
             continue
         own[name] = _seconds(act, device)
-        alone[name] = own[name] + reading["queries"] + sum(reading[key] for key in needs)
+        parts = sum(own[part] for part in detector.parts if part in own)
+        alone[name] = own[name] + parts + reading["queries"] + sum(reading[key] for key in needs)
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
     images = sum(len(part.labels) for part in data.values())
