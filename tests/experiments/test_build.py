@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import torch
 from moon import Energy, Odin, OpenHead
 from moon.data import BENCHMARKS, DataSet
 from moon.experiments import build
+from moon.experiments.recipe import Recipe
 from moon.objectives import OBJECTIVES
 from moon.sparse import TOPOLOGIES, Dense
 
@@ -200,6 +202,26 @@ def test_what_is_given_counts_more_than_the_preset():
     assert build.asked(ROW, {"preset": "control", "rates": "plain", "epochs": 10}, {}).lr_start == 0.1
     ablated = build.asked(ROW, {"preset": "without-lm", "epochs": 10}, {"final": 0.5})
     assert dict(ablated.objective_options) == {"schedule": "final", "final": 0.5}
+
+
+def test_votes_of_changing_masks_are_refused_without_data():
+    with pytest.raises(
+        ValueError, match=r"after 61 of 100 epochs.*masks change in the first 70; let the last 31 or fewer"
+    ):
+        build.recipe(ROW, "moon", vote_share=0.4)
+    assert build.recipe(ROW, "moon", vote_share=0.3).vote_from == 70
+    assert build.recipe(ROW, "moon", vote_share=0.31).vote_from == 69  # the first vote is cast at the end of its epoch
+    assert build.recipe(ROW, "moon", vote_share=0.4, t_end_share=0.6).vote_from == 60
+    for topology in ("static", "snip", "dense"):  # whose masks do not change
+        assert build.recipe(ROW, "moon", vote_share=0.9, topology=topology).vote_from == 10
+
+
+def test_the_best_preset_is_the_recipe_of_the_kept_runs():
+    kept = Path(__file__).parents[2] / "results" / "cifar10-best"
+    row = replace(BENCHMARKS["cifar10"], name="cifar10-part")
+    for seed in (0, 1):
+        asked = build.asked(row, {"preset": "best", "seed": seed, "precision": "bfloat16"}, {})
+        assert Recipe.load(kept / asked.name / "recipe.json") == asked
 
 
 @pytest.mark.parametrize("name", build.TABLES["preset"])

@@ -122,6 +122,12 @@ def test_trainings_that_have_names_are_called_by_them(data_root):
         "mixup weight_decay=0.0001",
         "mixup lr_start=0.3 vote_share=0.0",
     ]
+    long, short = {"preset": "best", "epochs": 300}, {"objective": "moon-logitnorm", "epochs": 9}
+    assert called(long, short) == ["moon-logitnorm epochs=300", "moon-logitnorm epochs=9"]
+    assert called(long, {"objective": "moon-logitnorm", "epochs": 300, "vote": 0.0}) == [
+        "moon-logitnorm vote_share=0.2",
+        "moon-logitnorm vote_share=0.0",
+    ]
     several = {"set": {"quiet_epochs": 1, "final": 5}}
     assert called({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [
         "moon final=5.0 quiet_epochs=1",

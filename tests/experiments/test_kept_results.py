@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from moon.experiments.paper import FULL
 from moon.experiments.paper_items import items
+from moon.experiments.score import read_summary
 from moon.experiments.sheet import Sheet
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -25,3 +27,13 @@ def test_kept_tables_are_of_kept_runs(data, key):
     again = "moon paper show with the options of docs/results.md makes them again"
     assert sheet.csv() == (kept / "paper" / f"{key}.csv").read_text(), again
     assert sheet.markdown() == (kept / "paper" / f"{key}.md").read_text(), again
+
+
+def test_the_best_preset_has_what_is_said_of_it():
+    runs = [read_summary(path) for path in sorted((RESULTS / "cifar10-best").iterdir())]
+    fisher = [run["detectors"]["fisher"] for run in runs]
+    assert np.mean([one["near"]["auroc"] for one in fisher]) >= 0.915
+    assert np.mean([one["far"]["auroc"] for one in fisher]) >= 0.97
+    assert np.mean([run["known"]["accuracy"] for run in runs]) >= 0.94
+    assert np.mean([run["known_scaled"]["ece"] for run in runs]) <= 0.015
+    assert [run["images"]["known"] for run in runs] == [9000] * len(runs)

@@ -1,4 +1,4 @@
-"""Fisher's combination (1932) of three detectors that look at different things: probability, boundary, neighbours."""
+"""Fisher's combination (Fisher 1932): MSP, fDBD and KNN as one, by their p values among known inputs."""
 
 from __future__ import annotations
 

@@ -147,6 +147,7 @@ def _check(recipe: Recipe, row: Benchmark) -> None:
         raise ValueError(f"objective '{recipe.objective}' takes no outliers; leave out --outliers {recipe.outliers}")
     rate(recipe)
     schedule(recipe, 1000 * recipe.epochs)
+    _check_votes(recipe)
     with torch.device("meta"):
         model = network(recipe, row, "meta")
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
@@ -158,6 +159,19 @@ def _check(recipe: Recipe, row: Benchmark) -> None:
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern; leave out --pattern {recipe.pattern}")
     loss(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
+
+
+def _check_votes(recipe: Recipe) -> None:
+    """Refuse what every number of steps would refuse: votes of networks whose masks still change."""
+    kind, first, changing = TOPOLOGIES[recipe.topology], recipe.vote_from, int(recipe.t_end_share * recipe.epochs)
+    if first is None or not issubclass(kind, SparseTopology) or not kind.rewires or kind.superposes:
+        return
+    if first + 1 < changing:
+        raise ValueError(
+            f"the first vote is cast after {first + 1} of {recipe.epochs} epochs, but the masks change in the first "
+            f"{changing}; let the last {recipe.epochs + 1 - changing} or fewer vote (--vote), or rewire less long "
+            "(--t-end)"
+        )
 
 
 def _options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:

@@ -174,7 +174,7 @@ def _all_items() -> list[Item]:
                   *_CONTROLLED, *(f"{name}{vote}" for name in VOTELESS for vote in ("", "+vote")),
                   "cigl-alone", "cigl")),
               tuple(("moon", name) for name in ("control", "logitnorm+vote", "cigl")),
-              note=f"{_MEANT} EOW-Softmax takes 20 Langevin steps, not its authors' 100."),
+              note=f"{_MEANT} EOW-Softmax takes 20 Langevin steps of 0.01, not its authors' 100 of 1."),
         _ours("mnist", "MNIST, dense and RigL 95%",
               _summary("mnist", ["dense", "rigl"], [0.95], _BOTH), (("moon", "plain"),), note=_MNIST),
     ]  # fmt: skip

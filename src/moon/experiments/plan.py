@@ -174,15 +174,17 @@ def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
     if kind is None:  # somebody's own
         return []
     candidates = {**PRESETS, recipe.objective: Preset(recipe.objective)}
-    own = {"rates": kind.rates, "vote_share": kind.vote_share}
-    found = [
-        name
-        for name, preset in candidates.items()
-        if preset.objective == recipe.objective
-        and preset.options.items() <= {*recipe.objective_options} <= preset.options.items() | shared
-        and build.rate(recipe) == RATES[(own | dict(preset.settings))["rates"]]
-        and recipe.vote_share == (own | dict(preset.settings))["vote_share"]
-    ]
+
+    def is_called(preset: Preset) -> bool:
+        settings = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
+        return (
+            preset.objective == recipe.objective
+            and preset.options.items() <= {*recipe.objective_options} <= preset.options.items() | shared
+            and build.rate(recipe) == RATES[settings.pop("rates")]
+            and all(getattr(recipe, name) == value for name, value in settings.items())
+        )
+
+    found = [name for name, preset in candidates.items() if is_called(preset)]
     return [name for name in found if candidates[name].options] or found  # what says more
 
 
