@@ -237,6 +237,15 @@ def test_fisher_of_inputs_below_all_known_ones_is_finite_and_lowest(evidence):
     assert (detector.score(odd) <= detector.score(known)).all()
 
 
+def test_fisher_of_what_is_no_number_is_none(evidence):
+    e, odd = evidence(40), evidence(3, seed=2)
+    odd.logits[1] = math.nan
+    assert Fisher(k=5).fit(evidence(80, seed=1), e).score(odd).isnan().tolist() == [False, True, False]
+    e.features[7] = math.nan
+    with pytest.raises(ValueError, match="not numbers"):
+        Fisher(k=5).fit(evidence(80, seed=1), e)
+
+
 def test_fisher_takes_scores_that_are_there_already(evidence):
     query = evidence(15, seed=2)
     detector = Fisher(k=5).fit(evidence(80), evidence(40, seed=1))

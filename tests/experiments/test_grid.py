@@ -123,7 +123,8 @@ def test_trainings_that_have_names_are_called_by_them(data_root):
         "mixup lr_start=0.3 vote_share=0.0",
     ]
     long, short = {"preset": "best", "epochs": 300}, {"objective": "moon-logitnorm", "epochs": 9}
-    assert called(long, short) == ["moon-logitnorm epochs=300", "moon-logitnorm epochs=9"]
+    assert called(long) == ["best"]
+    assert called(long, short) == ["best", "moon-logitnorm"]
     assert called(long, {"objective": "moon-logitnorm", "epochs": 300, "vote": 0.0}) == [
         "moon-logitnorm vote_share=0.2",
         "moon-logitnorm vote_share=0.0",

@@ -35,7 +35,7 @@ class Detector(ABC):
 
     @property
     def fits_on_splits(self) -> tuple[str, ...]:
-        """The same as a list: evidence of these, in this order, is what `fit` is called with."""
+        """The same, one by one: evidence of these, in this order, is what `fit` is called with."""
         return {"nothing": (), "both": ("train", "validation")}.get(self.fits_on, (self.fits_on,))
 
     def fit(self, evidence: Evidence) -> Self:

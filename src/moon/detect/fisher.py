@@ -36,7 +36,10 @@ class Fisher(Detector):
             raise ValueError("Fisher wants known inputs that were not trained on, too; call fit(training, validation)")
         for part in self.parts.values():
             part.fit(evidence)
-        self.reference = torch.stack([part.score(validation) for part in self.parts.values()]).sort().values
+        reference = torch.stack([part.score(validation) for part in self.parts.values()])
+        if reference.isnan().any():
+            raise ValueError("the scores of some validation inputs are not numbers; see what the model says of them")
+        self.reference = reference.sort().values
         return self
 
     def score(self, evidence: Evidence) -> Tensor:
@@ -46,7 +49,8 @@ class Fisher(Detector):
         reference = self._fitted("reference")
         each = torch.stack([scores[d] if d in scores else part.score(evidence) for d, part in self.parts.items()])
         no_higher = torch.searchsorted(reference, each.to(reference), right=True).to(each)
-        return ((1 + no_higher) / (1 + reference.shape[1])).log().sum(0)
+        p = (1 + no_higher) / (1 + reference.shape[1])
+        return p.where(~each.isnan(), each).log().sum(0)  # what is no number stays none
 
     def state_dict(self) -> dict[str, Tensor]:
         learned = {f"{name}.{key}": v for name, part in self.parts.items() for key, v in part.state_dict().items()}

@@ -181,11 +181,14 @@ def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
             preset.objective == recipe.objective
             and preset.options.items() <= {*recipe.objective_options} <= preset.options.items() | shared
             and build.rate(recipe) == RATES[settings.pop("rates")]
-            and all(getattr(recipe, name) == value for name, value in settings.items())
+            and all(getattr(recipe, name, None) == value for name, value in settings.items())
         )
 
     found = [name for name, preset in candidates.items() if is_called(preset)]
-    return [name for name in found if candidates[name].options] or found  # what says more
+    says_more = [
+        name for name in found if candidates[name].options or candidates[name].settings.keys() - {"rates", "vote_share"}
+    ]
+    return says_more or found
 
 
 def _word(name: str, value: Any) -> str:
