@@ -50,7 +50,7 @@ def test_one_step_in_literals():
 
 def test_samples_seek_what_the_model_thinks_known(small_net):
     model = open_head(small_net())
-    objective = EowSoftmax(1, steps=20, noise=0.0, replay=16, restart=0.0, layer="4")
+    objective = EowSoftmax(1, steps=20, step=1.0, noise=0.0, replay=16, restart=0.0, layer="4")
     with _tail(model, _stage(model, "4"), torch.randn(2, 1, 8, 8)) as (logits_of, like):
         objective.replay = torch.randn(16, 512)
         before = logits_of(objective.replay).softmax(1)[:, -1].sort().values

@@ -43,8 +43,7 @@ _HEADINGS = {
 
 VOTELESS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")  # rivals that do not vote
 
-# The authors' 100 Langevin steps take as long as 26 training steps of cross-entropy, and with SGD samples run away in
-# steps of 1 (docs/LOG.md).
+# Not the authors' (100, 1), so the tables' recipes say it whatever the default (docs/LOG.md).
 _OPTIONS = {"eow-softmax": {"steps": 20, "step": 0.01}}
 
 # How the networks of the tables are trained.

@@ -33,8 +33,8 @@ class EowSoftmax(Objective):
         epochs: int,
         weight: float = 0.1,
         start_share: float = 8 / 15,
-        steps: int = 100,
-        step: float = 1.0,
+        steps: int = 20,
+        step: float = 0.01,  # of 1, as the authors', samples run away under SGD (docs/LOG.md)
         noise: float = 1e-3,
         replay: int = 10_000,
         restart: float = 0.05,
