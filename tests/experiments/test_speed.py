@@ -46,6 +46,20 @@ def test_scores_are_timed_alone_and_together():
     assert result["ratio"] == result["together"] / max(result["alone"].values())
 
 
+def test_a_detector_of_others_is_timed_with_their_scores_and_alone_without(monkeypatch):
+    given = []
+    original = DETECTORS["fisher"].score_given
+
+    def seen(detector, evidence, scores):
+        given.append(len(scores))
+        return original(detector, evidence, scores)
+
+    monkeypatch.setattr(DETECTORS["fisher"], "score_given", seen)
+    speed.time_scores(ROW, ["msp", "knn", "fisher"], device=CPU, bank=300, queries=100, from_evidence=True)
+    assert given[0] == 2  # which also warms up
+    assert given[-1] == 0
+
+
 def test_nothing_is_read_where_evidence_is_made_up(monkeypatch):
     monkeypatch.setattr(speed.Bench, "read", lambda *_: pytest.fail("was read"))
     result = speed.time_scores(ROW, ["msp", "knn", "mds"], device=CPU, bank=300, queries=100, from_evidence=True)

@@ -76,11 +76,7 @@ def threads(request):
 
 
 def has_half():
-    try:
-        reading._compiled(True)
-    except OSError:
-        return False
-    return True
+    return not isinstance(reading._kernel(True), OSError)
 
 
 needs_half = pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
@@ -242,10 +238,10 @@ def test_readings_of_two_threads_do_not_mix():
 
 @pytest.fixture
 def without_compiler(monkeypatch):
-    reading._compiled.cache_clear()
+    reading._kernel.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
     yield
-    reading._compiled.cache_clear()
+    reading._kernel.cache_clear()
 
 
 @pytest.mark.usefixtures("without_compiler")
@@ -258,14 +254,26 @@ def test_without_a_compiler_a_line_says_so():
         pass
 
 
+@pytest.mark.usefixtures("without_compiler")
+def test_a_compiler_that_fails_is_asked_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(reading.subprocess, "run", lambda command, **_: asked.append(command) or missing())
+    for _ in range(3):
+        with pytest.warns(UserWarning, match="dense products"), sparse_reading(thinned(resnet18(10), 0.1)) as sparse:
+            assert not sparse
+    assert len(asked) == 1
+
+
+def missing():
+    raise FileNotFoundError("no-such-compiler")
+
+
 def test_what_cannot_be_compiled_is_told(monkeypatch, tmp_path):
-    reading._compiled.cache_clear()
     source = tmp_path / "reading.c"
     source.write_text("#error no\n")
     monkeypatch.setattr(reading, "_SOURCE", source)
     with pytest.raises(OSError, match=r"does not compile reading.c: .*#error no"):
         reading._compiled(False)
-    reading._compiled.cache_clear()
 
 
 def test_a_bench_reads_so_and_says_the_same():

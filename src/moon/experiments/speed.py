@@ -236,19 +236,19 @@ def time_scores(
             continue
         needs = detector.fits_on_splits
 
-        def act(name: str = name, detector: Detector = detector, needs: tuple[str, ...] = needs) -> None:
+        def act(given: dict[str, Tensor], detector: Detector = detector, needs: tuple[str, ...] = needs) -> Tensor:
             if needs:
                 detector.fit(*(evidence[key] for key in needs))
-            scores[name] = detector.score_given(evidence["queries"], scores)
+            return detector.score_given(evidence["queries"], given)
 
         try:
-            act()  # libraries warm up
+            scores[name] = act(scores)  # libraries warm up
         except ValueError as error:
             left_out[name] = str(error)
             continue
-        own[name] = _seconds(act, device)
-        parts = sum(own[part] for part in detector.parts if part in own)
-        alone[name] = own[name] + parts + reading["queries"] + sum(reading[key] for key in needs)
+        own[name] = _seconds(lambda act=act: act(scores), device)
+        by_itself = _seconds(lambda act=act: act({}), device) if detector.parts else own[name]
+        alone[name] = by_itself + reading["queries"] + sum(reading[key] for key in needs)
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
     images = sum(len(part.labels) for part in data.values())

@@ -153,7 +153,10 @@ class SparseReading:
     """The kernel, and the layers that it has seen."""
 
     def __init__(self, model: nn.Module, half: bool) -> None:
-        self._library = _compiled(half)
+        kernel = _kernel(half)
+        if isinstance(kernel, OSError):
+            raise kernel
+        self._library = kernel
         self.dtype = torch.float16 if half else torch.float32
         self.lanes = self._library.lanes()
         self._modules = set(model.modules())
@@ -263,6 +266,14 @@ def _fits(x: Tensor | Maps) -> bool:
 
 
 @cache
+def _kernel(half: bool) -> ctypes.CDLL | OSError:
+    """The kernel, or why there is none: it is tried once."""
+    try:
+        return _compiled(half)
+    except OSError as error:
+        return error
+
+
 def _compiled(half: bool) -> ctypes.CDLL:
     """The kernel for this machine; an OSError says why it cannot be had."""
     named = shlex.split(os.environ.get("CC", ""))
