@@ -154,8 +154,8 @@ class SparseReading:
 
     def __init__(self, model: nn.Module, half: bool) -> None:
         kernel = _kernel(half)
-        if isinstance(kernel, OSError):
-            raise kernel
+        if isinstance(kernel, str):
+            raise OSError(kernel)
         self._library = kernel
         self.dtype = torch.float16 if half else torch.float32
         self.lanes = self._library.lanes()
@@ -266,12 +266,12 @@ def _fits(x: Tensor | Maps) -> bool:
 
 
 @cache
-def _kernel(half: bool) -> ctypes.CDLL | OSError:
-    """The kernel, or why there is none: it is tried once."""
+def _kernel(half: bool) -> ctypes.CDLL | str:
+    """The kernel, or why there is none: it is tried once. Not the error itself, which would keep the model alive."""
     try:
         return _compiled(half)
     except OSError as error:
-        return error
+        return str(error)
 
 
 def _compiled(half: bool) -> ctypes.CDLL:
