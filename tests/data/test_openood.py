@@ -8,10 +8,10 @@ from PIL import Image
 
 from moon.data import DataError, Listed, benchmark, has, known_sets, open_set
 from moon.data import openood as module
-from moon.experiments import build
-from moon.experiments.bench import Bench
-from moon.experiments.run import run
-from moon.experiments.score import score_run
+from moon.recipe import build
+from moon.run.images import Bench
+from moon.run.train import run
+from moon.score.score import score_run
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from moon import SET, Dense, DropSchedule, RigL, Static, uniform
-from moon.chance import derive
+from moon.seeds import derive
 from moon.sparse import SparseTopology, sparse_weights
 
 OPTIMIZERS = {

@@ -9,11 +9,11 @@ from torch import nn
 
 from moon.data import BENCHMARKS
 from moon.evidence import OpenHead
-from moon.experiments import build
-from moon.experiments.speed import noise
 from moon.fast import Flat, on_buffers
 from moon.objectives import OBJECTIVES, CrossEntropy, OutlierExposure
+from moon.recipe import build
 from moon.sparse import TOPOLOGIES, RigL
+from moon.timing import noise
 from moon.training import Training
 from moon.training.captured import obstacle
 

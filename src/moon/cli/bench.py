@@ -12,11 +12,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from moon import timing as speed
 from moon.cli.arguments import add_device, add_inexact, device_of, whole
 from moon.cli.screen import counted, tracked
 from moon.data import BENCHMARKS, Benchmark
-from moon.experiments import build, speed
-from moon.experiments.run import hardware, set_exact, software
+from moon.recipe import build
+from moon.run.train import hardware, set_exact, software
 from moon.training.checkpoint import write_json
 
 EXAMPLES = """

@@ -14,11 +14,11 @@ from rich.table import Table
 from moon.cli.arguments import add_data, whole
 from moon.cli.screen import tracked
 from moon.data import BENCHMARKS, DataError, DataSet, declarations, declared, has, load, open_set, save
-from moon.data.arrays import path_of, split_off, verify
+from moon.data.dataset import path_of, split_off, verify
+from moon.data.download import SOURCES, fetch
 from moon.data.embedded import NAMES as EMBEDDED
-from moon.data.fetch import SOURCES, fetch
 from moon.data.readers import read_any
-from moon.words import nearest
+from moon.suggest import did_you_mean
 
 SPLITS = ("train", "val", "test")
 EXAMPLES = """
@@ -76,7 +76,7 @@ def _import(arguments: argparse.Namespace) -> None:
     if arguments.source is None or arguments.name is None:
         raise ValueError("import needs a source and --name; see the examples in moon data --help")
     if arguments.split not in SPLITS:
-        raise ValueError(f"--split is train, val or test, not '{arguments.split}'{nearest(arguments.split, SPLITS)}")
+        raise ValueError(f"--split is train, val or test, not '{arguments.split}'{did_you_mean(arguments.split, SPLITS)}")
     _check_name(arguments.name)
     dataset = read_any(
         arguments.source, arguments.split, arguments.root, arguments.size, lambda items: tracked(items, "decoding")
@@ -142,7 +142,7 @@ def _verify(arguments: argparse.Namespace) -> None:
     paths = sorted(path for path in arguments.data.glob(f"{wanted}/*.npz") if not path.parent.name.startswith("."))
     if not paths:
         there = sorted({path.parent.name for path in arguments.data.glob("*/*.npz")})
-        named = "" if wanted == "*" else f" '{wanted}'{nearest(wanted, there)}"
+        named = "" if wanted == "*" else f" '{wanted}'{did_you_mean(wanted, there)}"
         raise DataError(f"{arguments.data}: no set{named} to verify")
     bad = 0
     for path in tracked(paths, "verifying"):

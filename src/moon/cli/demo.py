@@ -6,12 +6,12 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
+from moon import demo
 from moon.cli.arguments import add_device, device_of, whole
 from moon.cli.screen import show_scores, tracked, train_on_screen
-from moon.experiments import demo
-from moon.experiments.bench import Bench
-from moon.experiments.report import write_report
-from moon.experiments.score import Scores, score_run
+from moon.report.page import write_report
+from moon.run.images import Bench
+from moon.score.score import Scores, score_run
 
 EXAMPLES = """
 examples:

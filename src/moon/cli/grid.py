@@ -11,13 +11,13 @@ from rich.console import Console
 
 from moon.cli.arguments import add_data
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
-from moon.experiments.build import TABLES, pick
-from moon.experiments.demo import DETECTORS
-from moon.experiments.grid import Grid, State
-from moon.experiments.plan import AXES, labels, read_file, recipes
-from moon.experiments.recipe import Recipe
-from moon.experiments.score import read_summary
-from moon.experiments.tables import csv_text, summary_table, tidy
+from moon.demo import DETECTORS
+from moon.grid.grid import Grid, State
+from moon.recipe.build import TABLES, pick
+from moon.recipe.expand import AXES, labels, read_file, recipes
+from moon.recipe.recipe import Recipe
+from moon.results.tables import csv_text, summary_table, tidy
+from moon.score.score import read_summary
 from moon.training.checkpoint import write_text
 
 EXAMPLES = """

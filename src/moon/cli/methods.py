@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from moon.experiments.methods import Method, find, methods
+from moon.recipe.methods import Method, find, methods
 
 EXAMPLES = """
 examples:

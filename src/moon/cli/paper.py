@@ -16,11 +16,13 @@ from moon.cli.arguments import add_data, whole
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.cli.screen import tracked
 from moon.data import DataError
-from moon.experiments import paper, paper_items, theory
-from moon.experiments.build import TABLES
-from moon.experiments.grid import Grid, State
-from moon.experiments.paper import EXTRAS, FULL, MINI, Item, Scale
-from moon.experiments.sheet import Sheet
+from moon.grid.grid import Grid, State
+from moon.paper import items as paper_items
+from moon.paper import spec as paper
+from moon.paper import theory
+from moon.paper.spec import EXTRAS, FULL, MINI, Item, Scale
+from moon.paper.table import Sheet
+from moon.recipe.build import TABLES
 from moon.training.checkpoint import write_json, write_text
 
 EXAMPLES = """
@@ -131,7 +133,7 @@ def _show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path
         for suffix, text in (("md", sheet.markdown()), ("csv", sheet.csv()), ("tex", sheet.latex())):
             write_text(target / f"{item.key}.{suffix}", text)
         if item.draw and find_spec("matplotlib") is not None:
-            from moon.experiments.paper_figures import draw
+            from moon.paper.figures import draw
 
             draw(sheet, folder, target / item.key)
     if "flops" in extras:

@@ -6,7 +6,7 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from moon.experiments.report import write_report
+from moon.report.page import write_report
 
 EXAMPLES = """
 examples:

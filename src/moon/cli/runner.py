@@ -22,11 +22,11 @@ from rich.table import Table
 
 from moon.cli.arguments import add_inexact, device_of, seconds, whole
 from moon.cli.screen import counted, tracked
-from moon.experiments.bench import Bench
-from moon.experiments.grid import Facts, Grid, Job, Processes, State, Workers
-from moon.experiments.mps import shared_gpus
-from moon.experiments.plan import labels
-from moon.experiments.recipe import Recipe
+from moon.grid.grid import Facts, Grid, Job, Processes, State, Workers
+from moon.grid.mps import shared_gpus
+from moon.recipe.expand import labels
+from moon.recipe.recipe import Recipe
+from moon.run.images import Bench
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +89,7 @@ def facts_of(root: Path) -> Callable[[Recipe], Facts]:
 
 def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
     if arguments.ray is not None:
-        from moon.experiments.on_ray import RayWorkers
+        from moon.grid.on_ray import RayWorkers
 
         return RayWorkers(
             arguments.ray,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from moon.cli.arguments import add_data, add_device, device_of
 from moon.cli.screen import show_scores, tracked
-from moon.experiments.bench import Bench
-from moon.experiments.build import TABLES
-from moon.experiments.readings import EVIDENCE
-from moon.experiments.recipe import Recipe
-from moon.experiments.run import load_result
-from moon.experiments.score import place_of, score_run
+from moon.recipe.build import TABLES
+from moon.recipe.recipe import Recipe
+from moon.run.images import Bench
+from moon.run.train import load_result
+from moon.score.cache import EVIDENCE
+from moon.score.score import place_of, score_run
 
 EXAMPLES = """
 examples:

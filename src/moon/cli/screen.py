@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-from moon.experiments.bench import Bench
-from moon.experiments.figures import save, score_histograms
-from moon.experiments.recipe import Recipe
-from moon.experiments.run import run
-from moon.experiments.score import Scores
-from moon.experiments.tables import known_table, unknown_table
+from moon.recipe.recipe import Recipe
+from moon.results.figures import save, score_histograms
+from moon.results.tables import known_table, unknown_table
+from moon.run.images import Bench
+from moon.run.train import run
+from moon.score.score import Scores
 from moon.training import Training
 from moon.training.ranks import Ranks
 

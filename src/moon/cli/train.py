@@ -8,10 +8,10 @@ from pathlib import Path
 from moon.cli.arguments import add_data, add_device, add_inexact, device_of, local_device, seconds, whole
 from moon.cli.screen import counted, train_on_screen
 from moon.data import BENCHMARKS, benchmark
-from moon.experiments import build
-from moon.experiments.bench import Bench
-from moon.experiments.plan import AXES
-from moon.experiments.recipe import Recipe
+from moon.recipe import build
+from moon.recipe.expand import AXES
+from moon.recipe.recipe import Recipe
+from moon.run.images import Bench
 from moon.training.ranks import Ranks
 
 EXAMPLES = """

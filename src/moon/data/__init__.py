@@ -1,6 +1,5 @@
 """A data set is two arrays, images (N, H, W, C) uint8 and labels (N,)."""
 
-from moon.data.arrays import DataError, DataSet, checked, fit_to, load, save, split_off
 from moon.data.batches import Batches
 from moon.data.benchmarks import (
     BENCHMARKS,
@@ -13,6 +12,7 @@ from moon.data.benchmarks import (
     known_sets,
     open_set,
 )
+from moon.data.dataset import DataError, DataSet, checked, fit_to, load, save, split_off
 from moon.data.streams import Listed, Streams
 
 __all__ = [

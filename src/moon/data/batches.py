@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from moon.chance import generator
-from moon.data.arrays import DataSet
+from moon.data.dataset import DataSet
+from moon.seeds import generator
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from moon.data.arrays import DataError, DataSet, load, path_of, split_off
+from moon.data.dataset import DataError, DataSet, load, path_of, split_off
 from moon.data.embedded import SPLITS as EMBEDDED
 from moon.data.embedded import embedded
 from moon.data.openood import list_path, listed, read_set
 from moon.data.streams import Listed
-from moon.words import nearest
+from moon.suggest import did_you_mean
 
 AnySet = DataSet | Listed
 DECLARED = "benchmarks.toml"  # under the root
@@ -145,7 +145,7 @@ def benchmark(root: Path, name: str, near: tuple[str, ...] = (), far: tuple[str,
     else:
         others = [*BENCHMARKS, *own]
         raise ValueError(
-            f"unknown benchmark '{name}'{nearest(name, others)}; known: {', '.join(others)}; "
+            f"unknown benchmark '{name}'{did_you_mean(name, others)}; known: {', '.join(others)}; "
             f"for a set of your own put train.npz and test.npz into {root / name}, or declare it in {root / DECLARED}"
         )
     return replace(found, near=near or found.near, far=far or found.far)
@@ -195,7 +195,7 @@ def declared(root: Path, name: str, table: Any) -> Benchmark:
     if known == name or (known not in BENCHMARKS and not has(root, known, "train")):
         there = [*BENCHMARKS, *(path.parent.name for path in root.glob("*/train.npz"))]
         why = "is its own name" if known == name else f"is neither a benchmark nor a set under {root}"
-        raise DataError(f"{where} known = '{known}' {why}{nearest(known, [n for n in there if n != name])}")
+        raise DataError(f"{where} known = '{known}' {why}{did_you_mean(known, [n for n in there if n != name])}")
     base = BENCHMARKS.get(known) or _own(root, known)
     values = {key: _declarable(where, key, value, base) for key, value in table.items() if key != "known"}
     row = replace(base, name=name, known=base.known_set, **values)
@@ -208,14 +208,14 @@ def declared(root: Path, name: str, table: Any) -> Benchmark:
         if is_here and not has(root, unknown, "test", row):
             place = f"a list of {row.lists} in" if row.lists else "under"
             found = [path.parent.name for path in root.glob("*/test.npz")]
-            raise DataError(f"{where} names '{unknown}', which is not {place} {root}{nearest(unknown, found)}")
+            raise DataError(f"{where} names '{unknown}', which is not {place} {root}{did_you_mean(unknown, found)}")
     return row
 
 
 def _declarable(where: str, key: str, value: Any, base: Benchmark) -> Any:
     """A value of a declaration, checked."""
     if key not in _DECLARABLE:
-        raise DataError(f"{where} has no '{key}'{nearest(key, _DECLARABLE)}; known: known, {', '.join(_DECLARABLE)}")
+        raise DataError(f"{where} has no '{key}'{did_you_mean(key, _DECLARABLE)}; known: known, {', '.join(_DECLARABLE)}")
     kind, called = _DECLARABLE[key]
     several = isinstance(value, list)
     if kind is float and several:

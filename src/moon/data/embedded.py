@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.arrays import DataError, DataSet, checked
+from moon.data.dataset import DataError, DataSet, checked
 
 SIZE = 28
 COUNT = 1000  # images of each unknown set

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moon.data.arrays import DataError, DataSet, load, save
+from moon.data.dataset import DataError, DataSet, load, save
 from moon.data.readers import read_entries, read_list
 from moon.data.streams import Listed
 

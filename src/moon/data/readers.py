@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.data import plain_pickle
-from moon.data.arrays import DataError, DataSet, checked
+from moon.data.dataset import DataError, DataSet, checked
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 MOST_PIXELS = 2**26  # of one image: 64 million, more than any of the known sets has

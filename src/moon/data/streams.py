@@ -15,10 +15,10 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from moon.chance import derive, generator
-from moon.data.arrays import DataError
 from moon.data.batches import batch_sizes
+from moon.data.dataset import DataError
 from moon.data.readers import decode
+from moon.seeds import derive, generator
 
 Key = tuple[int, int]  # (epoch, or -1 for an image as it is; index)
 

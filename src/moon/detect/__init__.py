@@ -21,8 +21,8 @@ from moon.detect.react import React
 from moon.detect.rmds import Rmds
 from moon.detect.scale import Scale
 from moon.detect.she import She
-from moon.detect.temp_scale import TempScale
-from moon.detect.temperature import TemperatureScaling
+from moon.detect.temperature_scaling import TemperatureScaling
+from moon.detect.tempscale import TempScale
 from moon.detect.unknown import Unknown
 from moon.detect.vim import Vim
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from moon.fast.flat import Flat, active
+from moon.fast.buffers import Flat, active
 
 _LAST = torch.channels_last
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
-from moon.fast.flat import Flat, active
+from moon.fast.buffers import Flat, active
 
 # Tiles and programs, of several tried on an H200.
 _COLUMNS = 32

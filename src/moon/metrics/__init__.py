@@ -1,8 +1,8 @@
 """Numbers from arrays. Scores are always "higher is more known"; results are fractions, not percent."""
 
-from moon.metrics.known import accuracy, brier, ece, nll
+from moon.metrics.classification import accuracy, brier, ece, nll
+from moon.metrics.detection import aupr, auroc, fpr_at_tpr
 from moon.metrics.statistics import auroc_difference, auroc_interval, bootstrap, holm, interval, paired_test, verdict
-from moon.metrics.unknown import aupr, auroc, fpr_at_tpr
 
 __all__ = [
     "accuracy", "aupr", "auroc", "auroc_difference", "auroc_interval", "bootstrap", "brier", "ece", "fpr_at_tpr",

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.metrics.arrays import numbers, same_length
+from moon.metrics.checks import numbers, same_length
 
 Interval = tuple[float, float]
 Verdict = Literal["better", "no evidence", "worse"]

@@ -2,8 +2,8 @@
 (schedule), which (a topology's scores)."""
 
 from moon.sparse.allocation import erk, uniform
-from moon.sparse.cost import LayerCost, MoonExtra, NetCost, PaperRow, layer_costs, moon_extra, net_cost, paper_flops
 from moon.sparse.dense import Dense
+from moon.sparse.flops import LayerCost, MoonExtra, NetCost, PaperRow, layer_costs, moon_extra, net_cost, paper_flops
 from moon.sparse.gmp import Gmp
 from moon.sparse.granet import GraNet
 from moon.sparse.mest import Mest

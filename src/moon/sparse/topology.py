@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moon.chance import derive, generator, scattered
 from moon.fast import top
+from moon.seeds import derive, generator, hashed_uniform
 from moon.sparse.allocation import Allocation, Shapes, erk
 from moon.sparse.pattern import ANYWHERE, Pattern
 from moon.sparse.schedule import DropSchedule
@@ -278,7 +278,7 @@ class SparseTopology(Topology):
 
     def _random(self, weight: Tensor) -> Tensor:
         """Scores uniform in [0, 1), which depend on seed, layer and step alone."""
-        return scattered(self.key, weight.numel(), weight.device).view(weight.shape)
+        return hashed_uniform(self.key, weight.numel(), weight.device).view(weight.shape)
 
     @torch.no_grad()
     def _enforce(self) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moon.chance import derive
 from moon.objectives import Objective
+from moon.seeds import derive
 from moon.sparse import Topology
 from moon.training.captured import CapturedSteps, CaptureFailed, obstacle
 from moon.training.checkpoint import Checkpoints

@@ -1,1 +1,0 @@
-"""Recipes, runs and what is made of them."""

@@ -1,0 +1,1 @@
+"""Many runs, each done exactly once, on one machine or a cluster."""

@@ -1,0 +1,74 @@
+"""Runs of a grid on a Ray cluster, local or of many machines that share the folders. Ray is imported only here."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+
+class RayWorkers:
+    """One Ray task a run; a fraction of a GPU lets several share one.
+
+    A task that dies with its process or machine is started again by the grid, wherever there is room, and goes on from
+    the checkpoint in its folder.
+    """
+
+    places = 10**6  # the cluster knows how many it has room for
+
+    def __init__(
+        self,
+        address: str,
+        data: Path,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        checkpoint_seconds: float = 30.0,
+        exact: bool = True,
+    ) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ValueError("Ray is not installed; pip install 'moon-sparse[ray]'") from None
+        self._ray = ray
+        where = None if address == "local" else address
+        if not ray.is_initialized():
+            try:
+                ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            except TypeError:  # an existing cluster has its own dashboard
+                ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError) as error:
+                first = str(error).strip().splitlines()[0]
+                raise ValueError(f"no Ray cluster at '{address}' ({first}); start one with: ray start --head") from None
+        self._settings = str(data.resolve()), max(1, int(cpus)), checkpoint_seconds, exact
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_task)
+
+    def start(self, folder: Path) -> Any:
+        return self._task.remote(str(folder.resolve()), *self._settings)
+
+    def ended(self, handle: Any) -> str | None:
+        ready, _ = self._ray.wait([handle], timeout=0)
+        if not ready:
+            return None
+        try:
+            self._ray.get(handle)
+        except Exception as error:  # whatever ended the process of the task
+            return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return ""
+
+    def stop(self, handles: list[Any]) -> None:
+        if not handles:
+            return
+        for handle in handles:
+            self._ray.cancel(handle, force=False)
+        self._ray.wait(handles, num_returns=len(handles), timeout=20)
+
+
+def _task(folder: str, data: str, threads: int, checkpoint_seconds: float, exact: bool) -> None:
+    """What a Ray worker does."""
+    import ray
+    import torch
+
+    from moon.grid.worker import work
+
+    torch.set_num_threads(threads)
+    work(Path(folder), Path(data), "cuda" if ray.get_gpu_ids() else "cpu", checkpoint_seconds, exact)

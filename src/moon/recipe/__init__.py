@@ -1,0 +1,1 @@
+"""What a run is: one frozen recipe, the tables of names, and how names become objects."""

@@ -1,0 +1,1 @@
+"""Finished runs read back: numbers, comparisons, tables and figures."""

@@ -1,0 +1,1 @@
+"""Scores of a finished run: every detector on every unknown set."""

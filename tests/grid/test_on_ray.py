@@ -1,0 +1,62 @@
+"""A grid on a local Ray cluster; a worker that is killed goes on from its checkpoint in another."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from moon.grid import grid
+from moon.grid.on_ray import RayWorkers
+
+DRIVER = """
+import sys
+from pathlib import Path
+from moon.grid.grid import Grid
+from moon.recipe.expand import recipes
+from moon.grid.on_ray import RayWorkers
+root, out, seeds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+axes = {"benchmark": "mnist", "net": "lenet-norm", "objective": "cross-entropy", "epochs": 12, "batch_size": 64}
+planned = Grid.plan(out, recipes(root, axes | {"seed": list(range(seeds))}), ["msp"])
+planned.run(RayWorkers("local", root, checkpoint_seconds=0))
+print([str(state) for state in planned.states().values()], [job.tries for job in planned.jobs])
+"""
+
+
+def test_a_killed_worker_goes_on_elsewhere(data_root, tmp_path):
+    pytest.importorskip("ray")
+    out = tmp_path / "runs"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp/ray-moon-test"}
+    command = [sys.executable, "-W", "ignore", "-c", DRIVER, str(data_root), str(out), "2"]
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    killed = False
+    deadline = time.monotonic() + 180
+    while driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        for checkpoint in [] if killed else list(out.glob("*/checkpoints/0*")):
+            lock = checkpoint.parents[1] / "lock"
+            if grid.is_locked(lock.parent) and int(checkpoint.name) < 11:
+                os.kill(int(lock.read_text()), signal.SIGKILL)
+                killed = True
+                break
+    assert killed
+    printed, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 0
+    assert "['done', 'done']" in printed
+    assert printed.strip().endswith(("[1, 0]", "[0, 1]")), printed  # one was tried again
+    for log in out.glob("*/log.jsonl"):
+        assert len(log.read_text().splitlines()) == 12
+
+
+def test_without_ray_the_message_says_which_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install 'moon-sparse\[ray\]'"):
+        RayWorkers("local", Path())
+
+
+def test_ray_is_imported_only_when_asked_for():
+    code = "import sys, moon.cli, moon.grid.grid; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

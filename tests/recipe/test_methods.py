@@ -1,0 +1,40 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from moon.recipe import build
+from moon.recipe.methods import find, methods
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_everything_is_listed_once_with_a_line_and_a_card():
+    listed = [(method.kind, method.name) for method in methods()]
+    assert listed == [(kind, name) for kind, table in build.TABLES.items() for name in table]
+    for method in methods():
+        assert 10 < len(method.line) < 130, method.name
+        assert (ROOT / method.card).is_file(), method.name
+
+
+def test_the_index_of_cards_names_every_method():
+    index = (ROOT / "docs" / "methods" / "README.md").read_text()
+    for method in methods():
+        assert re.search(rf"^\| .*`{re.escape(method.name)}`.*\|", index, re.MULTILINE), method.name
+
+
+def test_what_is_read_from_the_code():
+    (vos,) = find("vos")
+    assert (vos.kind, vos.title, vos.paper) == ("objective", "VOS", "Du et al. 2022")
+    assert vos.options["start_share"] == 0.4
+    assert vos.facts == ("num_known", "num_features", "epochs")
+    assert "queue" in vos.about
+    assert [method.kind for method in find("moon")] == ["objective", "rates"]
+    assert {method.kind for method in find("topology")} == {"topology"}
+    (tickets,) = find("tickets")
+    assert tickets.line == "cosine from 0.1 to 0.001, the last 10% in 3 cycles up to 0.005"
+
+
+def test_a_mistyped_word_gets_the_nearest():
+    with pytest.raises(ValueError, match="no method or kind is called 'rgil', did you mean 'rigl'"):
+        find("rgil")

@@ -1,0 +1,138 @@
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from moon.data import BENCHMARKS
+from moon.recipe import build
+from moon.recipe.recipe import Recipe
+from moon.training import DamagedCheckpoint
+from moon.training.checkpoint import write_json
+
+ROW = BENCHMARKS["digits"]
+
+
+def test_a_recipe_is_re_created_from_its_file(tmp_path):
+    recipe = build.recipe(ROW, "moon", options={"final": "2", "quiet_epochs": "3"}, seed=4)
+    write_json(tmp_path / "recipe.json", recipe.to_json())
+    assert Recipe.load(tmp_path / "recipe.json") == recipe
+    assert recipe.objective_options == (("final", 2.0), ("quiet_epochs", 3))
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert len({recipe, replace(recipe)}) == 1
+
+
+def test_every_recipe_has_its_own_name():
+    base = build.recipe(ROW)
+    others = [replace(base, seed=1), replace(base, epochs=3), replace(base, objective_options={"final": 2.0})]
+    assert len({base.name, *(other.name for other in others)}) == 4
+    assert base.name.startswith("digits-rigl95-moon-s0-")
+    assert build.recipe(ROW).name == base.name
+
+
+def test_the_vote_is_the_last_fifth():
+    assert build.recipe(ROW, epochs=100).vote_from == 80
+    assert build.recipe(ROW, epochs=100, vote_share=0.0).vote_from is None
+    assert build.recipe(ROW, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # one votes at least
+
+
+def voting(recipe: Recipe) -> list[int]:
+    return list(range(recipe.vote_from, recipe.epochs, recipe.vote_every))
+
+
+def test_without_cycles_every_one_of_the_last_epochs_votes():
+    recipe = build.recipe(ROW, epochs=10)
+    assert (recipe.lr_cycles, recipe.vote_every, voting(recipe)) == (0, 1, [8, 9])
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs"),
+    [
+        ({"epochs": 10}, [7, 8, 9]),
+        ({"epochs": 50}, [45, 47, 49]),
+        ({"epochs": 100}, [93, 96, 99]),
+        ({"epochs": 250}, [233, 241, 249]),
+        ({"epochs": 100, "vote_share": 0.2}, [85, 92, 99]),
+    ],
+)
+def test_with_cycles_the_last_epoch_of_each_votes(given, epochs):
+    recipe = build.recipe(ROW, topology="sup-tickets", **given)
+    assert voting(recipe) == epochs
+    assert recipe.vote_share == recipe.lr_hold_share == pytest.approx(3 * recipe.vote_every / recipe.epochs)
+
+
+def test_a_ticket_begins_and_ends_at_the_lowest_rate():
+    recipe = build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=100)
+    assert (recipe.lr_start, recipe.lr_end, recipe.lr_cycles, recipe.lr_peak) == (0.1, 0.001, 3, 0.005)
+    schedule, rate = build.schedule(recipe, 1100), build.rate(recipe)
+    begins = [step for step in range(1100) if schedule.begins_ticket(step)]
+    assert begins == [1001, 1034, 1067]  # epochs 91, 94 and 97 of 11 steps
+    assert schedule.end == 1100
+    assert [rate(step / 1100) for step in (*begins, 1100)] == pytest.approx(4 * [0.001])
+    assert [rate((step + 16.5) / 1100) for step in begins] == pytest.approx(3 * [0.005])
+
+
+def test_tickets_need_cycles_and_epochs_enough():
+    with pytest.raises(ValueError, match="needs learning rates with cycles"):
+        build.recipe(ROW, "cross-entropy", topology="sup-tickets", rates="plain")
+    for epochs in (2, 3):  # three cycles of one epoch
+        with pytest.raises(ValueError, match=f"epochs={epochs} leave none before the last 3 cycles"):
+            build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=epochs)
+
+
+def test_a_pattern_brings_its_sparsity():
+    assert build.recipe(ROW, pattern="2:4").sparsity == 0.5
+    assert build.recipe(ROW, pattern="1:4").sparsity == 0.75
+    for wrong, what in (({"pattern": "2of4"}, "n:m"), ({"pattern": "2:4", "sparsity": 0.95}, "cannot be had")):
+        with pytest.raises(ValueError, match=what):
+            build.recipe(ROW, **wrong)
+
+
+def test_methods_bring_their_learning_rates_and_vote():
+    plain, moon = build.recipe(ROW, "cross-entropy"), build.recipe(ROW, "moon")
+    assert (plain.lr_start, plain.lr_end, plain.lr_hold_share, plain.vote_share) == (0.1, 1e-6, 0.0, 0.0)
+    assert (moon.lr_start, moon.lr_end, moon.lr_hold_share, moon.vote_share) == (0.12, 0.008, 0.2, 0.2)
+    control = build.recipe(ROW, "cross-entropy", rates="moon", vote_share=0.2)
+    assert (control.lr_start, control.vote_share) == (0.12, 0.2)
+
+
+def test_the_paper_s_final_weights():
+    final = {name: dict(build.recipe(row).objective_options).get("final", 1.0) for name, row in BENCHMARKS.items()}
+    assert {name: final[name] for name in ("digits", "mnist", "cifar10", "cifar100")} == {
+        "digits": 1.0, "mnist": 0.01, "cifar10": 1.0, "cifar100": 2.0,
+    }  # fmt: skip
+    assert (final["cifar100-v1.5"], final["mnist-v1"], final["imagenet-v1"]) == (2.0, 0.01, 0.001)
+    assert build.recipe(BENCHMARKS["cifar100"], options={"final": "4"}).objective_options == (("final", 4.0),)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"seed": -1},
+        {"t_end_share": 1.2},
+        {"vote_share": -0.1},
+        {"precision": "float8"},
+        {"weight_decay": -1.0},
+        {"weight_decay": float("nan")},
+        {"sparsity": 1.5},
+        {"drop_fraction": 2.0},
+        {"delta_t_steps": 0},
+    ],
+)
+def test_wrong_values_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("drop_").removesuffix("_steps")):
+        build.recipe(ROW, **wrong)
+
+
+def test_what_is_no_recipe_is_refused(tmp_path):
+    path = tmp_path / "recipe.json"
+    with pytest.raises(ValueError, match="is this a run folder"):
+        Recipe.load(path)
+    path.write_text("{")
+    with pytest.raises(DamagedCheckpoint, match="is no recipe"):
+        Recipe.load(path)
+    path.write_text(json.dumps({"benchmark": "digits", "net": "lenet", "colour": "blue"}))
+    with pytest.raises(DamagedCheckpoint, match="colour"):
+        Recipe.load(path)

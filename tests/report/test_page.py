@@ -1,0 +1,230 @@
+"""The page about runs: what is on it, and that it works in a real browser without anything from outside."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from moon.data import BENCHMARKS
+from moon.recipe import build
+from moon.report.page import page, write_report
+from moon.results.collect import collect
+from moon.run.images import Bench
+from moon.run.train import run
+from moon.score.score import score_run
+
+ROW = BENCHMARKS["mnist"]
+CHROMIUM = shutil.which("chromium")
+
+
+def make(objective, seed=0, sparsity=0.9, **settings):
+    return build.recipe(ROW, objective, net="lenet-norm", sparsity=sparsity, seed=seed, epochs=10, **settings)
+
+
+@pytest.fixture
+def several(tmp_path, fabricate):
+    """Two methods of three seeds, MOON ahead on unknown inputs."""
+    for seed in range(3):
+        fabricate(tmp_path / "runs", make("cross-entropy", seed), auroc=0.8 + 0.001 * seed, accuracy=0.9)
+        fabricate(tmp_path / "runs", make("moon", seed), auroc=0.9 + 0.002 * seed, accuracy=0.9 + 0.001 * seed)
+    return tmp_path / "runs"
+
+
+class Outside(HTMLParser):
+    """Collects every address that a page would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.ids, self.links = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.ids += [named["id"]] if "id" in named else []
+        for key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
+            if key in named and not named[key].startswith(("data:", "#")):
+                self.found.append(named[key])
+        if tag == "a":
+            self.links.append(named["href"])
+
+
+def test_the_page_says_it_all_and_loads_nothing(several):
+    text = page(*collect([several]))
+    parser = Outside()
+    parser.feed(text)
+    assert parser.found == []
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert all(link.removeprefix("#") in parser.ids for link in parser.links)
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == ["Methods", "Detectors", "Comparisons", "Scores", "Calibration", "Training", "Masks", "Examples",
+                        "Recipes"]  # fmt: skip
+    assert "6 runs of 2 methods on mnist" in text
+    assert "AUROC 90.2%" in text  # the best, in the sentence
+    assert text.count("<details>") == 6
+    assert text.count("data:image/png;base64,") == 2 * 4 * 3
+    assert "Images scored (count, SHA-256): mnist: known 50" in text
+
+
+def test_comparisons_are_tested(several):
+    text = page(*collect([several]))
+    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)[1:]]
+    verdicts = {row[2]: row[-1] for row in rows}
+    assert verdicts == {
+        "accuracy %": "no evidence",
+        "ECE": "no evidence",
+        "msp near AUROC %": "better",
+        "msp far AUROC %": "better",
+    }
+    assert rows[0][:2] == ["moon", "cross-entropy"]
+
+
+def test_one_run_makes_no_claim(tmp_path, fabricate):
+    folder = fabricate(tmp_path, make("moon"))
+    text = page(*collect([folder]))
+    assert "no claim" in text
+    assert "Comparisons" not in text
+    fabricate(tmp_path, make("cross-entropy"))
+    assert "one seed: no claim" in page(*collect([tmp_path]))
+
+
+def test_of_many_methods_the_first_are_pictured_and_compared_with(tmp_path, fabricate):
+    for index in range(8):
+        for seed in range(2):
+            fabricate(tmp_path, make("moon", seed, sparsity=0.5 + 0.05 * index))
+    text = page(*collect([tmp_path]))
+    assert "Pictures are of the first 6 methods" in text
+    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+    assert table.count("<tr>") == 1 + 7 * 4
+    assert text.count("data:image/png;base64,") == 6 * 4 * 3
+
+
+def test_no_run_is_counted_twice_and_benchmarks_are_not_compared(several, tmp_path, fabricate):
+    some = next(several.iterdir())
+    runs, left_out = collect([several, some])
+    assert len(runs) == 6
+    assert left_out == [f"{some}: is on the page already"]
+    for seed in range(3):
+        other = build.recipe(BENCHMARKS["digits"], "moon", seed=seed, sparsity=0.9, epochs=10)
+        fabricate(several, other, auroc=0.5, accuracy=0.5, near=["letters"], far=["photos"])
+    text = page(*collect([several]))
+    assert "9 runs of 3 methods on digits and mnist" in text
+    assert '<button type="button">letters</button>' in text  # sets of all
+    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+    assert "digits" not in table
+    assert "class=best" not in text[: text.index("<h2>Comparisons")]
+
+
+def test_sparsities_are_a_picture(tmp_path, fabricate):
+    for sparsity in (0.8, 0.9):
+        fabricate(tmp_path, make("moon", sparsity=sparsity))
+    assert "<h2>Sparsity" in page(*collect([tmp_path]))
+
+
+def test_summaries_alone_will_do(tmp_path, fabricate):
+    fabricate(tmp_path, make("moon"), arrays=False)
+    text = page(*collect([tmp_path]))
+    assert "were not kept" in text
+    assert "<h2>Examples" not in text
+
+
+def test_names_cannot_break_the_page(tmp_path, fabricate):
+    fabricate(tmp_path, make("moon"), near=["<script>alert(1)</script>"])
+    text = page(*collect([tmp_path]), "a < b & c")
+    assert "<script>alert" not in text
+    assert "<title>a &lt; b &amp; c</title>" in text
+
+
+def test_what_cannot_be_reported_is_named(tmp_path, fabricate):
+    with pytest.raises(ValueError, match="no such folder"):
+        collect([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no run in it"):
+        collect([tmp_path / "empty"])
+    folder = fabricate(tmp_path / "runs", make("moon"))
+    other = fabricate(tmp_path / "runs", make("mixup"))
+    (folder / "scores.json").unlink()
+    runs, left_out = collect([tmp_path / "runs"])
+    assert [run.folder for run in runs] == [other]
+    assert "is not scored; moon score" in left_out[0]
+    (other / "result.json").unlink()
+    with pytest.raises(ValueError, match="no finished and scored run"):
+        collect([tmp_path / "runs"])
+
+
+def test_of_a_real_run(data_root, tmp_path):
+    bench = Bench.open(data_root, "mnist")
+    run(make("cross-entropy"), tmp_path / "run", bench, say=lambda _: None)
+    result, scores = score_run(tmp_path / "run", bench, ["msp", "ebo"])
+    with np.load(tmp_path / "run" / "known.npz") as known:
+        assert float((known["prediction"] == known["labels"]).mean()) == pytest.approx(result["known"]["accuracy"])
+        assert np.allclose(known["confidence"], scores["msp"]["known"])
+        assert known["first_component"].std() > 0
+        correct = known["prediction"] == known["labels"]
+    with np.load(tmp_path / "run" / "examples.npz") as found:
+        best = np.argsort(scores["msp"]["dtd"], kind="stable")
+        assert np.array_equal(found["right/dtd"], bench.unknown["dtd"].images[best[:6]])
+        assert np.array_equal(found["wrong/dtd"], bench.unknown["dtd"].images[best[::-1][:6]])
+        sure = np.argsort(scores["msp"]["known"], kind="stable")[::-1]
+        assert np.array_equal(found["right/known"], bench.known["test"].images[sure[correct[sure]][:6]])
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def browse(html, tmp_path, script, size="1200,900"):
+    """The page's text after a script ran in a real browser, and a picture of it."""
+    if CHROMIUM is None:
+        if os.environ.get("MOON_NEEDS_BROWSER"):
+            pytest.fail("chromium is not installed")
+        pytest.skip("chromium is not installed")
+    target = tmp_path / "page.html"
+    target.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--hide-scrollbars", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--window-size={size}", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
+        f"--screenshot={tmp_path / 'page.png'}", "--dump-dom", target.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_in_a_browser_tables_sort_and_nothing_is_loaded(several, tmp_path):
+    script = """
+    const table = document.querySelector("#detectors table"), names = () => [...table.tBodies[0].rows]
+      .map(row => row.cells[2].dataset.value);
+    const heading = table.tHead.rows[0].cells[2].querySelector("button"), seen = [names().join()];
+    heading.click(); seen.push(names().join()); heading.click(); seen.push(names().join());
+    const wide = document.documentElement.scrollWidth > window.innerWidth;
+    const images = [...document.images].every(image => image.complete && image.naturalWidth > 0);
+    const loaded = performance.getEntriesByType("resource").map(entry => entry.name);
+    document.body.dataset.seen = JSON.stringify({seen, wide, images, sort: table.tHead.rows[0].cells[2].ariaSort,
+      loaded: loaded.filter(name => !name.startsWith("data:"))});
+    """
+    html = page(*collect([several]))
+    for size in ("1200,900", "390,844"):  # a desk, and a phone
+        dom = browse(html, tmp_path, script, size)
+        found = re.search(r'data-seen="([^"]*)"', dom)
+        assert found, dom[-2000:]
+        seen = json.loads(unescape(found[1]))
+        values = [[float(v) for v in text.split(",")] for text in seen["seen"]]
+        assert values[1] == sorted(values[0], reverse=True)
+        assert values[2] == sorted(values[0])
+        assert seen["sort"] == "ascending"
+        assert seen["loaded"] == []
+        assert seen["images"]
+        assert not seen["wide"]  # wide tables scroll by themselves
+
+
+def test_a_browser_refuses_whatever_is_outside(several, tmp_path):
+    html = page(*collect([several])).replace("<h1>", '<img src="https://example.org/x.png"><h1>', 1)
+    script = """
+    document.addEventListener("securitypolicyviolation", e => { document.body.dataset.refused = e.blockedURI; });
+    """
+    html = html.replace("<body>", f"<body><script>{script}</script>", 1)
+    assert "https://example.org/x.png" in browse(html, tmp_path, "").split("data-refused=")[1][:60]

@@ -1,0 +1,316 @@
+"""Runs in their folders; the heart is that a run killed at any moment ends as if it had not been."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from moon.data import DataError
+from moon.recipe import build
+from moon.run.images import Bench
+from moon.run.train import WATCHED, load_model, load_result, read_log, run, watcher
+from moon.sparse import sparse_weights
+from moon.training import DamagedCheckpoint, RunLocked, locked
+
+EPOCHS = 30
+TRAIN = [
+    *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "8"),
+    *("--set", "quiet_epochs=8", "--delta-t", "20", "--checkpoint-seconds", "0"),
+]
+
+
+@pytest.fixture
+def bench(data_root):
+    return Bench.open(data_root, "mnist")
+
+
+def recipe(bench, objective="moon", **settings):
+    settings = {"epochs": 4, "batch_size": 64, "delta_t_steps": 3, "vote_share": 0.25, "t_end_share": 0.6} | settings
+    options = {"quiet_epochs": 1} if objective == "moon" else {}
+    return build.recipe(bench.row, objective, options=options, **settings)
+
+
+def quiet(*_):
+    pass
+
+
+def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
+    result = run(recipe(bench), tmp_path, bench, say=quiet)
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "recipe.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json",
+    }  # fmt: skip
+    assert len({path.stat().st_mode for path in tmp_path.iterdir() if path.is_file()}) == 1  # who reads one reads all
+    assert result == load_result(tmp_path)
+    assert result["density"] == pytest.approx(0.05, abs=0.001)
+    assert result["voters"] == 1
+    assert result["turnover"] > 0
+    assert set(result["known"]) == {"accuracy", "ece", "ece_10_bins", "nll", "brier"}
+    assert result["images"] == {"train": 256, "test": 90, "val": 10}
+    model = load_model(tmp_path, bench.row)
+    zeros = sum(int((w == 0).sum()) for w in sparse_weights(model).values())
+    assert zeros / sum(w.numel() for w in sparse_weights(model).values()) >= 0.949
+    log = read_log(tmp_path)
+    assert [line["epoch"] for line in log] == [0, 1, 2, 3]
+    wanted = {"loss", "lr", "density", "turnover", "w", "val_accuracy", "p_unknown_correct", "p_unknown_wrong"}
+    assert wanted | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
+
+
+def test_unknown_images_are_watched_together(bench):
+    model = build.network(recipe(bench), bench.row, "cpu")
+    found = watcher(bench, torch.device("cpu"), torch.float32)(model)
+    each = []
+    for data in bench.unknown.values():
+        step = max(1, len(data.labels) // WATCHED)
+        each.append(bench.read(model, data.take(np.arange(0, len(data.labels), step)[:WATCHED])).unknown)
+    assert len(each) > 1
+    assert found["p_unknown_unknown"] == pytest.approx(float(torch.cat(each).mean()))
+
+
+def test_a_plain_run_has_no_unknown_output(bench, tmp_path):
+    result = run(recipe(bench, "cross-entropy", vote_share=0.0), tmp_path, bench, say=quiet)
+    assert result["voters"] == 0
+    assert not any(key.startswith(("p_unknown", "w")) for key in read_log(tmp_path)[0])
+
+
+def test_a_finished_run_is_only_read(bench, tmp_path):
+    first = run(recipe(bench), tmp_path, bench, say=quiet)
+    stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    assert run(recipe(bench), tmp_path, bench, say=quiet) == first
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_another_recipe_is_refused(bench, tmp_path):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    with pytest.raises(ValueError, match="another recipe"):
+        run(recipe(bench, seed=1), tmp_path, bench, say=quiet)
+
+
+def test_other_data_are_refused(bench, data_root, tmp_path):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    (tmp_path / "result.json").unlink()
+    path = data_root / "mnist" / "train.npz"
+    with np.load(path) as file:
+        np.savez(path, images=file["images"], labels=(file["labels"] + 1) % 10)
+    with pytest.raises(DataError, match="other images or labels"):
+        run(recipe(bench), tmp_path, Bench.open(data_root, "mnist"), say=quiet)
+
+
+@pytest.mark.parametrize("name", ["result.json", "data.json", "recipe.json"])
+def test_damaged_files_of_a_run_are_named(bench, tmp_path, name):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(DamagedCheckpoint, match=name):
+        run(recipe(bench), tmp_path, bench, say=quiet)
+
+
+def test_a_locked_folder_is_refused(bench, tmp_path):
+    with locked(tmp_path), pytest.raises(RunLocked):
+        run(recipe(bench), tmp_path, bench, say=quiet)
+
+
+def test_a_changed_model_is_refused(bench, tmp_path):
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(DamagedCheckpoint, match="is not the model this run wrote"):
+        load_model(tmp_path, bench.row)
+
+
+def test_the_log_is_cut_back_to_the_checkpoint(bench, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    run(recipe(bench), whole, bench, checkpoint_seconds=0, say=quiet)
+
+    class Stop(Exception):
+        pass
+
+    def stop(record):
+        if record["epoch"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(recipe(bench), resumed, bench, checkpoint_seconds=0, say=quiet, on_epoch=stop)
+    with (resumed / "log.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "lo')  # cut off by a kill
+    said = []
+    run(recipe(bench), resumed, bench, say=said.append)
+    assert said == ["going on from epoch 2 of 4"]
+    assert same_log(whole, resumed)
+
+
+def same_log(a, b):
+    lines = [
+        [{k: v for k, v in line.items() if k not in ("seconds", "elapsed_seconds")} for line in read_log(folder)]
+        for folder in (a, b)
+    ]
+    assert lines[0] == lines[1]
+    return True
+
+
+def start(out, data_root):
+    """The command in a process of its own; what it says goes to `<out>.txt`."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    command = [sys.executable, "-m", "moon", *TRAIN, "--out", str(out), "--data", str(data_root)]
+    with out.with_suffix(".txt").open("a") as said:
+        return subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+
+
+def log_stamp(folder):
+    path = folder / "log.jsonl"
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(data_root, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole, data_root).wait(timeout=200) == 0, whole.with_suffix(".txt").read_text()
+
+    # Quiet epochs are 0..7, masks change until epoch 21, votes are cast from epoch 24 on.
+    chance = random.Random(0)
+    epochs_of_kills = []
+    phases = ((0, 5), (8, 18), (23, 28))
+    for target in sorted(chance.randrange(*phase) for phase in phases for _ in range(6)):
+        before = log_stamp(killed)
+        process = start(killed, data_root)
+        deadline = time.monotonic() + 100
+        # Wait until it has taken up the log, and then for the epoch in which it is to die.
+        while log_stamp(killed) == before or len(read_log(killed)) < target:
+            assert process.poll() is None, killed.with_suffix(".txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        epochs_of_kills.append(len(read_log(killed)))
+    # And at any time of its start, and when all epochs are done: while it votes, writes the model, the result.
+    for when in [chance.uniform(0.5, 4) for _ in range(4)]:
+        process = start(killed, data_root)
+        time.sleep(when)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for _ in range(3):
+        process = start(killed, data_root)
+        while len(read_log(killed)) < EPOCHS and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert sum(epoch < 8 for epoch in epochs_of_kills) >= 3
+    assert sum(8 <= epoch < 21 for epoch in epochs_of_kills) >= 3
+    assert sum(epoch >= 24 for epoch in epochs_of_kills) >= 2
+
+    assert start(killed, data_root).wait(timeout=200) == 0, killed.with_suffix(".txt").read_text()
+    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+    for name in ("tree.json", "tensors.safetensors"):  # weights, masks, optimizer, beta, votes
+        paths = [folder / "checkpoints" / f"{EPOCHS:06d}" / name for folder in (whole, killed)]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert same_log(whole, killed)
+    results = [load_result(folder) for folder in (whole, killed)]
+    assert results[0]["known"] == results[1]["known"]
+    assert json.loads((whole / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
+
+
+def test_tensorboard_is_written_where_installed(bench, tmp_path):
+    pytest.importorskip("tensorboard")
+    run(recipe(bench), tmp_path, bench, say=quiet)
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_results_do_not_depend_on_what_was_drawn_before(bench, tmp_path):
+    torch.manual_seed(1)
+    run(recipe(bench), tmp_path / "a", bench, say=quiet)
+    torch.manual_seed(2)
+    run(recipe(bench), tmp_path / "b", bench, say=quiet)
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("objective", "topology", "options"),
+    [
+        ("vos", "rigl", {"start_share": 0.2, "queue": 64}),
+        ("eow-softmax", "rigl", {"start_share": 0.2, "steps": 2, "replay": 64}),
+        ("hod", "set", {}),
+        ("dac", "rigl", {"quiet_epochs": 1}),
+        ("moon-logitnorm", "granet", {"quiet_epochs": 1}),
+        ("mixup", "snfs", {}),
+        ("cigl", "snip", {}),
+        ("regmixup", "sup-tickets", {}),
+    ],
+)
+def test_rivals_resume_bit_for_bit_with_their_queues_and_buffers(data_root, tmp_path, objective, topology, options):
+    outliers = "notmnist" if objective == "hod" else ""
+    bench = Bench.open(data_root, "mnist", outliers=outliers)
+    recipe = build.recipe(
+        bench.row, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm", sparsity=0.8,
+        epochs=5, batch_size=64, delta_t_steps=2,
+    )  # fmt: skip
+
+    class Stop(Exception):
+        pass
+
+    def stop(record):
+        if record["epoch"] == 3:  # the checkpoint of the third epoch is the last one written
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(recipe, tmp_path / "stopped", bench, checkpoint_seconds=0, say=lambda _: None, on_epoch=stop)
+    resumed = run(recipe, tmp_path / "stopped", bench, checkpoint_seconds=0, say=lambda _: None)
+    whole = run(recipe, tmp_path / "whole", bench, say=lambda _: None)
+    assert resumed["model_sha256"] == whole["model_sha256"]
+    assert resumed["known"] == whole["known"]
+    assert whole["density"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(bench, tmp_path):
+    recipe = build.recipe(bench.row, "cross-entropy", epochs=1, net="lenet-norm")
+    run(recipe, tmp_path, bench, say=lambda _: None)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(DamagedCheckpoint, match="the model of this finished run is missing"):
+        run(recipe, tmp_path, bench, say=lambda _: None)
+
+
+def test_a_result_has_its_flops(data_root, tmp_path):
+    bench = Bench.open(data_root, "mnist")
+    found = {}
+    for topology, sparsity in (("dense", None), ("set", 0.9), ("rigl", 0.9), ("gmp", 0.9)):
+        recipe = build.recipe(
+            bench.row,
+            "cross-entropy",
+            net="lenet-norm",
+            epochs=1,
+            topology=topology,
+            sparsity=sparsity,
+            delta_t_steps=9,
+            batch_size=16,
+        )
+        found[topology] = run(recipe, tmp_path / topology, bench, say=lambda _: None)["flops"]
+    dense, of_set, rigl = (found[name] for name in ("dense", "set", "rigl"))
+    assert dense["inference"] == dense["inference_dense"] == of_set["inference_dense"]
+    assert dense["training"] == pytest.approx(256 * 3 * dense["inference"])
+    assert of_set["training"] == pytest.approx(256 * 3 * of_set["inference"])
+    assert of_set["inference"] < 0.6 * dense["inference"]
+    f = rigl["inference"]
+    amortised = (3 * f * 9 + 2 * f + rigl["inference_dense"]) / 10
+    assert rigl["training"] == pytest.approx(256 * (0.7 * amortised + 0.3 * 3 * f))
+    assert sum(rigl["layers"].values()) == pytest.approx(f)
+    assert found["gmp"]["training"] is None  # its density changes
+
+
+def test_a_run_says_whether_its_bits_follow_from_the_recipe(bench, tmp_path):
+    import torch
+
+    recipe = build.recipe(bench.row, "cross-entropy", epochs=1, net="lenet-norm")
+    try:
+        for exact in (False, True):
+            result = run(recipe, tmp_path / str(exact), bench, say=lambda _: None, exact=exact)
+            assert result["exact"] is exact
+            assert torch.backends.cudnn.deterministic is exact
+            assert torch.backends.cudnn.benchmark is not exact
+    finally:
+        torch.backends.cudnn.deterministic = torch.backends.cudnn.benchmark = False

@@ -1,0 +1,83 @@
+import json
+
+import numpy as np
+import pytest
+
+from moon import auroc
+from moon.detect import DETECTORS, Detector
+from moon.recipe import build
+from moon.run.images import Bench
+from moon.run.train import run
+from moon.score.score import score_run
+
+
+@pytest.fixture
+def folder(data_root, tmp_path):
+    bench = Bench.open(data_root, "mnist")
+    run(build.recipe(bench.row, "cross-entropy", epochs=3, batch_size=32, net="lenet-norm"), tmp_path / "run", bench)
+    return tmp_path / "run"
+
+
+def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(data_root, folder, monkeypatch):
+    class Sharpness(Detector):
+        """A score whose only good option is 3. K+1 rule: none."""
+
+        grid = {"power": (1.0, 2.0, 3.0)}  # noqa: RUF012
+
+        def __init__(self, power: float = 1.0):
+            self.power = power
+
+        def score(self, evidence):
+            return evidence.confidence * (1 if self.power == 3 else -1)
+
+    monkeypatch.setitem(DETECTORS, "sharpness", Sharpness)
+    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, bench, ["sharpness", "msp"])
+    record = result["search"]["sharpness"]
+    assert record["on"] == {"notmnist": 30}
+    assert [entry["options"] for entry in record["tried"]] == [{"power": 1.0}, {"power": 2.0}, {"power": 3.0}]
+    means = [entry["auroc"]["notmnist"] for entry in record["tried"]]
+    assert means[0] == means[1] == pytest.approx(1 - means[2])
+    assert record["chosen"] == {"power": 3.0 if means[2] > means[0] else 1.0}
+    sign = 1 if record["chosen"]["power"] == 3 else -1
+    assert np.array_equal(scores["sharpness"]["dtd"], sign * scores["msp"]["dtd"])
+    assert "msp" not in result["search"]  # nothing to choose
+    assert json.loads((folder / "scores.json").read_text())["search"] == result["search"]
+
+
+def test_what_was_tuned_on_is_not_scored(data_root, folder):
+    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, bench, ["ebo"])
+    assert set(scores["ebo"]) == {"known", "fashionmnist", "dtd"}
+    assert "near" in result["detectors"]["ebo"]
+    with pytest.raises(ValueError, match="'notmnist' is trained or tuned with"):
+        Bench.open(data_root, "mnist", near=("notmnist",), tune_on=("notmnist",))
+
+
+def test_a_validation_split_of_its_own_leaves_the_set_scored_unless_images_are_shared(data_root):
+    with np.load(data_root / "dtd" / "test.npz") as file:
+        images, labels = file["images"], file["labels"]
+    np.savez(data_root / "dtd" / "val.npz", images=255 - images, labels=labels)
+    bench = Bench.open(data_root, "mnist", tune_on=("dtd",))
+    assert "dtd" in bench.unknown
+    assert (bench.validation["dtd"].images != bench.unknown["dtd"].images).any()
+    images[0] = 255 - images[0]
+    np.savez(data_root / "dtd" / "val.npz", images=255 - images, labels=labels)
+    with pytest.raises(ValueError, match=r"1 image.* of 'dtd' are among the test images of 'dtd'"):
+        Bench.open(data_root, "mnist", tune_on=("dtd",))
+
+
+def test_a_candidate_that_the_data_cannot_serve_is_recorded(data_root, folder):
+    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
+    result, _ = score_run(folder, bench, ["knn"])
+    tried = {entry["options"]["k"]: entry for entry in result["search"]["knn"]["tried"]}
+    assert "500 known features, found 256" in tried[500]["refused"]
+    assert tried[50]["auroc"]
+    assert result["search"]["knn"]["chosen"]["k"] <= 256
+
+
+def test_odin_is_searched_with_its_own_passes(data_root, folder):
+    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, bench, ["odin"])
+    assert len(result["search"]["odin"]["tried"]) == 8
+    assert result["detectors"]["odin"]["sets"]["dtd"]["auroc"] == auroc(scores["odin"]["known"], scores["odin"]["dtd"])
