@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from moon.data import BENCHMARKS
+from moon.files import write_json
 from moon.recipe import build
 from moon.recipe.recipe import Recipe
 from moon.training import DamagedCheckpoint
-from moon.training.checkpoint import write_json
 
 ROW = BENCHMARKS["digits"]
 

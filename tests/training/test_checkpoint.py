@@ -5,8 +5,8 @@ from concurrent import futures
 import pytest
 import torch
 
+from moon.files import write_json
 from moon.training import Checkpoints, DamagedCheckpoint
-from moon.training.checkpoint import write_json
 
 STATE = {
     "epoch": 3,

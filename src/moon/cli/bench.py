@@ -16,9 +16,9 @@ from moon import timing as speed
 from moon.cli.arguments import add_device, add_inexact, device_of, whole
 from moon.cli.screen import counted, tracked
 from moon.data import BENCHMARKS, Benchmark
+from moon.files import write_json
 from moon.recipe import build
 from moon.run.train import hardware, set_exact, software
-from moon.training.checkpoint import write_json
 
 EXAMPLES = """
 examples:

@@ -12,13 +12,13 @@ from rich.console import Console
 from moon.cli.arguments import add_data
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.demo import DETECTORS
+from moon.files import write_text
 from moon.grid.grid import Grid, State
 from moon.recipe.build import TABLES, pick
 from moon.recipe.expand import AXES, labels, read_file, recipes
 from moon.recipe.recipe import Recipe
 from moon.results.tables import csv_text, summary_table, tidy
 from moon.score.score import read_summary
-from moon.training.checkpoint import write_text
 
 EXAMPLES = """
 examples:

@@ -16,6 +16,7 @@ from moon.cli.arguments import add_data, whole
 from moon.cli.runner import add_workers, check_done, do, facts_of, standing
 from moon.cli.screen import tracked
 from moon.data import DataError
+from moon.files import write_json, write_text
 from moon.grid.grid import Grid, State
 from moon.paper import items as paper_items
 from moon.paper import spec as paper
@@ -23,7 +24,6 @@ from moon.paper import theory
 from moon.paper.spec import EXTRAS, FULL, MINI, Item, Scale
 from moon.paper.table import Sheet
 from moon.recipe.build import TABLES
-from moon.training.checkpoint import write_json, write_text
 
 EXAMPLES = """
 examples:

@@ -19,12 +19,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from moon.files import write_json
 from moon.grid.worker import JOB, todo_of
 from moon.recipe.recipe import Recipe
 from moon.run.train import check_data, read_log
 from moon.score.score import read_summary, which_scored
 from moon.training import is_locked
-from moon.training.checkpoint import write_json
 
 
 class State(StrEnum):

@@ -16,12 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from moon.data import DataError
+from moon.files import write_json
 from moon.recipe.recipe import Recipe
 from moon.run.images import Bench
 from moon.run.train import run
 from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
-from moon.training.checkpoint import write_json
 
 JOB = "job"  # the name of a worker's lock
 LEFT = "todo.json"  # in a run's folder: what is to be done once it is trained

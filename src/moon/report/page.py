@@ -14,6 +14,7 @@ from statistics import mean
 from string import Template
 from typing import Any
 
+from moon.files import write_text
 from moon.metrics import auroc_interval, holm, interval, paired_test, verdict
 from moon.recipe.expand import labels
 from moon.recipe.recipe import Recipe
@@ -22,7 +23,6 @@ from moon.results import figures
 from moon.results.collect import Run, collect
 from moon.results.tables import which_images
 from moon.score.score import KNOWN, which_scored
-from moon.training.checkpoint import write_text
 
 PICTURED = 6  # methods, at most: more would not be told apart in a picture
 

@@ -24,13 +24,14 @@ from torch import nn
 from moon import __version__
 from moon.data import Batches, Benchmark, DataError, DataSet, Streams
 from moon.evidence import Evidence, read
+from moon.files import sha256, write_json, write_text
 from moon.metrics import accuracy, brier, ece, nll
 from moon.recipe import build
 from moon.recipe.recipe import Recipe
 from moon.run.images import Bench
 from moon.sparse.flops import layer_costs, net_cost
 from moon.training import Checkpoints, DamagedCheckpoint, Training, locked
-from moon.training.checkpoint import load_tensors, save_tensors, sha256, write_json, write_text
+from moon.training.checkpoint import load_tensors, save_tensors
 from moon.training.loop import Record
 from moon.training.ranks import Ranks
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from moon.data import AnySet
 from moon.evidence import Evidence
+from moon.files import write_atomic
 from moon.run.images import Bench
-from moon.training.checkpoint import write_whole
 
 EVIDENCE = "evidence"
 
@@ -80,7 +80,7 @@ class Readings:
             part |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
             part = {key: value.detach().cpu().contiguous() for key, value in part.items()}
             about = self._about(data) | {"num_known": str(found.num_known)}
-            write_whole(path, lambda partial: partial.write_bytes(save(part, about)))
+            write_atomic(path, lambda partial: partial.write_bytes(save(part, about)))
         return found
 
 

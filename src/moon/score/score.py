@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from moon.data import AnySet
 from moon.detect import DETECTORS, Detector, TemperatureScaling
 from moon.evidence import Evidence
+from moon.files import write_atomic, write_json
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.recipe import build
 from moon.recipe.recipe import Recipe
@@ -31,7 +32,6 @@ from moon.run.train import check_data, known_metrics, load_model, load_result, p
 from moon.score.cache import Readings
 from moon.score.tune import search
 from moon.training import locked
-from moon.training.checkpoint import write_json, write_whole
 
 EXAMPLES = 6  # images of each kind
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
@@ -264,4 +264,4 @@ def _write_arrays(path: Path, arrays: dict[str, NDArray]) -> None:
         with partial.open("wb") as file:
             np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
 
-    write_whole(path, save)
+    write_atomic(path, save)

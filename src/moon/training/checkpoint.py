@@ -7,9 +7,7 @@ The state is copied at once and written by a thread, so that training does not w
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from concurrent import futures
@@ -21,6 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from moon.files import sha256, write_atomic, write_json
+
 _TENSORS, _TREE, _MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
 
 
@@ -28,47 +28,10 @@ class DamagedCheckpoint(Exception):
     """What is on disk is not what was written."""
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until the file or folder is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file or folder so that, whatever happens, the name holds all of it, all of the old one, or nothing."""
-    partial = path.with_name(f".{path.name}.part")
-    if partial.is_dir():
-        shutil.rmtree(partial)
-    write(partial)
-    for child in sorted(partial.iterdir()) if partial.is_dir() else ():
-        sync(child)
-    sync(partial)
-    partial.rename(path)
-    sync(path.parent)
-
-
-def write_text(path: Path, text: str) -> None:
-    """`write_whole` of a text file."""
-    write_whole(path, lambda partial: partial.write_text(text))
-
-
-def write_json(path: Path, value: Any) -> None:
-    """`write_whole` of a JSON file; NaN and infinity are refused."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
-
-
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """`write_whole` of a safetensors file."""
+    """`write_atomic` of a safetensors file."""
     plain = _copies(tensors)
-    write_whole(path, lambda partial: partial.write_bytes(save(plain)))  # its own writer hides the file from others
+    write_atomic(path, lambda partial: partial.write_bytes(save(plain)))  # its own writer hides the file from others
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -122,7 +85,7 @@ class Checkpoints:
         for passed_over in self._numbers():
             if passed_over >= number:  # a damaged one, or it would have been gone on from
                 shutil.rmtree(self._path(passed_over))
-        write_whole(self._path(number), lambda partial: self._write(partial, tree, tensors))
+        write_atomic(self._path(number), lambda partial: self._write(partial, tree, tensors))
         for old in self._numbers()[: -self.keep]:
             shutil.rmtree(self._path(old))
 
