@@ -1,15 +1,21 @@
-# `make demo` and `make test` need only Python >= 3.11: everything else is installed into .venv.
+# Every target needs only Python >= 3.11: everything else is installed into .venv (and .venv-cross).
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# One thread per process: two test processes share two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-fast lint clean
 
 demo: .venv/demo
 	$(BIN)/moon demo
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread each: two test processes share two cores
+	$(PYTEST)
+
+# Without the tests that are marked slow: an answer in under two minutes.
+test-fast: .venv/dev
+	$(PYTEST) -m 'not slow'
 
 lint: .venv/dev
 	$(BIN)/ruff check
@@ -30,4 +36,4 @@ lint: .venv/dev
 	touch $@
 
 clean:
-	rm -rf .venv runs dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cross runs dist .pytest_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ from moon import Evidence
 
 
 @pytest.fixture(autouse=True)
-def fixed_chance():
+def fixed_seed():
     torch.manual_seed(0)
 
 
@@ -46,22 +46,21 @@ def evidence():
     """A function that makes random evidence: 3 known classes, and the unknown output if `is_open`."""
 
     def make(count: int = 40, is_open: bool = True, seed: int = 0) -> Evidence:
-        chance = torch.Generator().manual_seed(9)
-        weight = torch.eye(4, 8) + 0.3 * torch.randn(4, 8, generator=chance)
-        head = weight[: 3 + is_open], 0.1 * torch.randn(4, generator=chance)[: 3 + is_open]
-        chance = torch.Generator().manual_seed(seed)
-        labels = torch.randint(3, (count,), generator=chance)
-        features = (torch.randn(count, 8, generator=chance) + 2 * torch.eye(3, 8)[labels]).relu()
+        rng = torch.Generator().manual_seed(9)
+        weight = torch.eye(4, 8) + 0.3 * torch.randn(4, 8, generator=rng)
+        head = weight[: 3 + is_open], 0.1 * torch.randn(4, generator=rng)[: 3 + is_open]
+        rng = torch.Generator().manual_seed(seed)
+        labels = torch.randint(3, (count,), generator=rng)
+        features = (torch.randn(count, 8, generator=rng) + 2 * torch.eye(3, 8)[labels]).relu()
         return Evidence(features @ head[0].T + head[1], features, 3, labels, head)
 
     return make
 
 
-@pytest.fixture
-def data_root(tmp_path) -> Path:
-    """A data root whose 'mnist' is easy to learn, and whose unknown sets are noise of other kinds."""
-    chance = np.random.default_rng(0)
-    root = tmp_path / "data"
+@pytest.fixture(scope="session")
+def _data(tmp_path_factory) -> Path:
+    rng = np.random.default_rng(0)
+    root = tmp_path_factory.mktemp("data")
 
     def write(name: str, split: str, images: np.ndarray, labels: np.ndarray) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -69,14 +68,39 @@ def data_root(tmp_path) -> Path:
 
     for split, count in (("train", 256), ("test", 100)):
         labels = np.arange(count) % 10
-        images = chance.integers(0, 120, (count, 28, 28, 1))
+        images = rng.integers(0, 120, (count, 28, 28, 1))
         for image, label in zip(images, labels, strict=True):
             image[2 * label : 2 * label + 8, 4:24] += 130
         write("mnist", split, images, labels)
-    write("notmnist", "test", chance.integers(0, 256, (30, 28, 28, 1)), np.arange(30) % 10)
-    write("fashionmnist", "test", chance.integers(0, 256, (30, 28, 28, 1)), np.arange(30) % 10)
-    write("dtd", "test", chance.integers(0, 256, (30, 32, 32, 3)), np.zeros(30, int))
+    write("notmnist", "test", rng.integers(0, 256, (30, 28, 28, 1)), np.arange(30) % 10)
+    write("fashionmnist", "test", rng.integers(0, 256, (30, 28, 28, 1)), np.arange(30) % 10)
+    write("dtd", "test", rng.integers(0, 256, (30, 32, 32, 3)), np.zeros(30, int))
     return root
+
+
+@pytest.fixture
+def data_root(_data, tmp_path) -> Path:
+    """A data root whose 'mnist' is easy to learn and whose unknown sets are noise of other kinds."""
+    return shutil.copytree(_data, tmp_path / "data")
+
+
+@pytest.fixture(scope="session")
+def trained_runs(_data, tmp_path_factory):
+    """A function that trains a run on 'mnist' once per test session and returns its folder, which must not change."""
+    from moon.recipe import make_recipe
+    from moon.run.images import BenchmarkImages
+    from moon.run.train import train_run
+
+    folder, done = tmp_path_factory.mktemp("runs"), {}
+
+    def train(**settings) -> Path:
+        recipe = make_recipe("mnist", root=_data, net="lenet-norm", batch_size=32, **settings)
+        if recipe.name not in done:
+            train_run(recipe, folder / recipe.name, BenchmarkImages.open(_data, "mnist"))
+            done[recipe.name] = folder / recipe.name
+        return done[recipe.name]
+
+    return train
 
 
 def _fabricate(folder, recipe, *, auroc=0.9, fpr95=0.3, accuracy=0.94, ece=0.02, seconds=100.0, arrays=True, **more):
@@ -108,16 +132,16 @@ def _fabricate(folder, recipe, *, auroc=0.9, fpr95=0.3, accuracy=0.94, ece=0.02,
         (folder / f"{name}.json").write_text(json.dumps(value))
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     if arrays:
-        chance = np.random.default_rng(recipe.seed)
+        rng = np.random.default_rng(recipe.seed)
         scores = {
-            f"{d}/{name}": chance.normal(name == "known", 1, 50) for d in detectors for name in ["known", *near, *far]
+            f"{d}/{name}": rng.normal(name == "known", 1, 50) for d in detectors for name in ["known", *near, *far]
         }
         np.savez(folder / "scores.npz", **scores)
         labels = np.arange(50) % 10
-        np.savez(folder / "known.npz", labels=labels, prediction=np.where(chance.random(50) < 0.9, labels, 0),
-                 confidence=chance.uniform(0.3, 1, 50).astype(np.float32), p_unknown=np.zeros(50, np.float32),
-                 first_component=chance.normal(labels, 1).astype(np.float32))  # fmt: skip
-        images = chance.integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
+        np.savez(folder / "known.npz", labels=labels, prediction=np.where(rng.random(50) < 0.9, labels, 0),
+                 confidence=rng.uniform(0.3, 1, 50).astype(np.float32), p_unknown=np.zeros(50, np.float32),
+                 first_component=rng.normal(labels, 1).astype(np.float32))  # fmt: skip
+        images = rng.integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
         np.savez(folder / "examples.npz", **{f"{s}/{n}": images for s in ("right", "wrong") for n in ("known", "dtd")})
     return folder
 

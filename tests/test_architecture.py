@@ -1,70 +1,126 @@
-"""The arrows between the rooms, as docs/architecture.md draws them. Any other import between rooms fails here."""
+"""The rooms and the arrows between them, as docs/architecture.md draws them. Any other import fails here."""
 
 import ast
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "moon"
 
-LIGHT = {"chance", "words"}  # whole numbers to seeds, mistyped words; every room may use them
+BASE = {"seeds", "suggest", "files"}  # no internal dependencies; every room may import them
+METHODS = {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"}
 ARROWS = {
-    "chance": set(),
-    "words": set(),
+    "seeds": set(),
+    "suggest": set(),
+    "files": set(),
     "evidence": set(),
     "metrics": set(),
     "fast": set(),
-    "data": LIGHT,
-    "sparse": LIGHT | {"fast"},
+    "data": BASE,
+    "sparse": BASE | {"fast"},
     "nets": {"evidence", "fast"},
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},
-    "training": LIGHT | {"objectives", "sparse", "fast"},
-    "experiments": LIGHT
-    | {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"},
-    "cli": LIGHT | {"experiments", "data", "training"},
+    "training": BASE | {"objectives", "sparse", "fast"},
+    "recipe": BASE | METHODS,
+    "run": BASE | METHODS | {"recipe"},
+    "score": BASE | METHODS | {"recipe", "run"},
+    "grid": BASE | METHODS | {"recipe", "run", "score"},
+    "results": BASE | METHODS | {"recipe", "run", "score"},
+    "paper": BASE | METHODS | {"recipe", "run", "score", "results"},
+    "report": BASE | METHODS | {"recipe", "run", "score", "results"},
+    "timing": BASE | METHODS | {"recipe", "run"},
+    "demo": {"recipe"},
+    "cli": BASE
+    | {"data", "training", "recipe", "run", "score", "grid", "results", "paper", "report", "timing", "demo"},
     "__main__": {"cli"},
+    "__init__": set(),
 }
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its full name; a package stands for its `__init__.py`."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
 
 
 def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """The rooms of `moon` that a file imports, at its top or inside its functions."""
-    rooms = set()
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """The modules of `moon` that a file imports, at its top or inside its functions."""
+    known, found = modules(), set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-            assert "moon" not in names, f"{path}: import from a room, not the whole house"
+            found |= {alias.name for alias in node.names if alias.name.partition(".")[0] == "moon"}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("moon.")}
-    return rooms - {"__version__"}
+            assert node.level == 0, f"{path}: imports must be absolute"
+            if (node.module or "").partition(".")[0] == "moon":
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    found.add(full if full in known else node.module)
+    return frozenset(found)
 
 
-def test_there_is_no_other_arrow():
-    for path in SOURCE.rglob("*.py"):
+def test_rooms_import_only_what_the_arrows_allow():
+    for name, path in modules().items():
         room = room_of(path)
-        if room == "__init__":
-            continue
-        assert room in ARROWS, f"{path}: a room that docs/architecture.md does not have"
-        foreign = imports(path) - {room} - ARROWS[room]
-        assert not foreign, f"{path.relative_to(SOURCE)} imports {sorted(foreign)}; {room} may use {ARROWS[room]}"
+        for target in imports(path):
+            if target == "moon":  # the version only
+                assert "from moon import __version__" in path.read_text(), f"{name}: import from a room, not from moon"
+                continue
+            other = target.split(".")[1]
+            assert other == room or other in ARROWS[room], f"{name} imports {target}: {room} -> {other} is not allowed"
+
+
+def test_there_is_no_import_cycle():
+    known = modules()
+    graph = {name: {t for t in imports(path) if t != name and t in known} for name, path in known.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_every_room_is_on_the_map():
+    rooms = {room_of(path) for path in SOURCE.rglob("*.py")}
+    assert rooms == ARROWS.keys()
+    architecture = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    for room in rooms - {"__main__", "__init__"}:
+        assert f"`{room}/`" in architecture or f"`{room}.py`" in architecture, f"docs/architecture.md lacks {room}"
+
+
+def test_no_room_holds_a_fifth_of_the_code():
+    lines: dict[str, int] = {}
+    for path in SOURCE.rglob("*.py"):
+        lines[room_of(path)] = lines.get(room_of(path), 0) + len(path.read_text().splitlines())
+    assert max(lines.values()) < sum(lines.values()) / 5
+
+
+TABLES = {"OBJECTIVES", "TOPOLOGIES", "NETS", "ALLOCATIONS", "DETECTORS", "RATES", "PRESETS"}
 
 
 def test_names_become_objects_in_one_place():
-    tables = {"OBJECTIVES", "TOPOLOGIES", "NETS", "ALLOCATIONS"}
-    for path in SOURCE.rglob("*.py"):
-        if path.name in ("build.py", "__init__.py"):
+    for name, path in modules().items():
+        if name == "moon.recipe.registry" or path.name == "__init__.py":
             continue
-        used = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
-        assert not tables & used, f"{path}: only experiments/build.py looks names up"
+        tree = ast.parse(path.read_text())
+        defined = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not (TABLES & used) - defined, f"{name}: only moon.recipe.registry looks methods up"
 
 
-def test_tests_mirror_the_rooms():
-    tests = Path(__file__).parent
-    for path in SOURCE.iterdir():
-        if path.is_dir() and path.name != "__pycache__":
-            assert any((tests / path.name).glob("test_*.py")), f"tests/{path.name} is missing"
+@pytest.mark.parametrize("room", sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()))
+def test_tests_mirror_the_rooms(room):
+    assert any((Path(__file__).parent / room).glob("test_*.py")), f"tests/{room} is missing"

@@ -1,18 +1,32 @@
-"""moon trains sparse neural networks that know what they do not know."""
+"""moon trains sparse neural networks that know what they do not know.
 
-from moon.detect import Detector, Energy, Klm, Knn, MaxLogit, Msp, Odin, Unknown
-from moon.evidence import Evidence, OpenHead, look, open_head, read
-from moon.metrics import accuracy, aupr, auroc, brier, ece, fpr_at_tpr, nll
-from moon.nets import lenet, resnet18, resnet50
-from moon.objectives import AutoWeight, CrossEntropy, LogitNorm, Moon, MoonLogitNorm, Objective, moon_loss
-from moon.sparse import SET, Dense, DropSchedule, NOfM, RigL, SparseTopology, Static, erk, uniform
-from moon.training import WeightVote
+Every public name can be imported from here. A module is imported when one of its names is first used, so `import moon`
+itself is cheap. `__init__.pyi` lists the names.
+"""
 
-__version__ = "0.2.0"
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "SET", "AutoWeight", "CrossEntropy", "Dense", "Detector", "DropSchedule", "Energy", "Evidence", "Klm", "Knn",
-    "LogitNorm", "MaxLogit", "Moon", "MoonLogitNorm", "Msp", "NOfM", "Objective", "Odin", "OpenHead", "RigL",
-    "SparseTopology", "Static", "Unknown", "WeightVote", "accuracy", "aupr", "auroc", "brier", "ece", "erk",
-    "fpr_at_tpr", "lenet", "look", "moon_loss", "nll", "open_head", "read", "resnet18", "resnet50", "uniform",
-]  # fmt: skip
+__version__ = "0.3.0"
+
+_HOMES = {
+    alias.name: node.module
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for alias in node.names
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'moon' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # later accesses do not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

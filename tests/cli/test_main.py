@@ -12,6 +12,7 @@ import pytest
 
 from moon import __version__, cli
 from moon.cli import data, train
+from moon.cli.main import VERBS
 from moon.data import load
 from moon.training import locked
 
@@ -79,14 +80,29 @@ def test_a_finished_run_is_told_again(moon):
     assert moon(*TRAIN, "--out", "run")[1].splitlines()[-2] == first
 
 
-def test_data_lists_what_is_there(moon, data_root):
+def test_data_lists_benchmarks_and_sets(moon, data_root, tmp_path):
     (data_root / "mine").mkdir()
     np.savez(data_root / "mine" / "test.npz", images=np.zeros((1, 2, 2, 1), np.uint8), labels=np.zeros(1, int))
     code, out, _ = moon("data")
     assert code == 0
     assert "✗places" in out
     assert "✓notmnist," in out
-    assert "mine" in out
+    assert f"other sets under {data_root}: mine" in " ".join(out.split())
+    assert moon("data", "list")[1] == out
+    for arguments in (("data", "--data", "elsewhere", "list"), ("data", "list", "--data", "elsewhere")):
+        assert "elsewhere is not a folder" in moon(*arguments)[1]
+    (data_root / "benchmarks.toml").write_text("[part]\nknown = 'mnist'\nfar = ['far']\n[mnist]\nknown = 'mnist'")
+    out = " ".join(moon("data")[1].split())
+    assert "[part]: 'far' cannot name a data set" in out
+    assert "[mnist] is the name of a built-in benchmark" in out
+
+
+@pytest.mark.parametrize("action", ["list", "import", "hold-out", "download", "verify"])
+def test_every_action_of_data_has_help_with_examples(moon, action):
+    code, out, _ = moon("data", action, "--help")
+    assert code == 0
+    assert f"usage: moon data {action}" in out
+    assert f"examples:\n  moon data {action}" in out
 
 
 def test_data_imports(moon, data_root):
@@ -105,7 +121,7 @@ def test_data_imports(moon, data_root):
 def test_a_folder_of_something_else_is_left_alone(moon, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("dear")
-    fails(moon(*TRAIN, "--out", "letters"), 2, "letters: holds to-mum.txt, but no run", "another --out")
+    fails(moon(*TRAIN, "--out", "letters"), 2, "letters: contains to-mum.txt but no run", "--out")
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["to-mum.txt"]
     fails(moon("grid", "digits", "--out", "letters/to-mum.txt"), 3, "letters/to-mum.txt/", ": not a directory")
 
@@ -119,21 +135,22 @@ def test_a_folder_of_something_else_is_left_alone(moon, tmp_path):
         ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl', did you mean 'rigl'"]),
         ((*TRAIN, "--objective", "moom"), ["did you mean 'moon'"]),
         ((*TRAIN, "--preset", "contrl"), ["unknown preset 'contrl', did you mean 'control'"]),
-        ((*TRAIN, "--preset", "plain", "--objective", "moon"), ["leave out one of the two"]),
+        ((*TRAIN, "--preset", "plain", "--objective", "moon"), ["give a preset or an objective"]),
         ((*TRAIN, "--sparsity", "95"), ["sparsity must be in [0, 1)"]),
         ((*TRAIN, "--sparsity", "much"), ["--sparsity", "invalid float value"]),
         ((*TRAIN, "--epochs", "0"), ["--epochs", "at least 1"]),
         ((*TRAIN, "--lr", "-1"), ["at least 0", "not from -1 to"]),
-        ((*TRAIN, "--set", "final"), ["--set takes NAME=VALUE"]),
+        ((*TRAIN, "--set", "final"), ["--set", "must be NAME=VALUE"]),
         ((*TRAIN, "--set", "finale=1"), ["no option 'finale'", "did you mean 'final'"]),
         ((*TRAIN, "--drop", "2"), ["fraction must be in [0, 1]"]),
-        ((*TRAIN, "--t-end", "0.9", "--vote", "0.5", "--out", "run"), ["first vote", "rewire less long"]),
+        ((*TRAIN, "--t-end", "0.9", "--vote", "0.5", "--out", "run"), ["first vote", "end the rewiring earlier"]),
         ((*TRAIN, "--device", "cuda:99"), ["device 'cuda:99' cannot be used"]),
         ((*TRAIN, "--device", "meta"), ["device 'meta' cannot be used"]),
         ((*TRAIN, "--device", "gpu"), ["device 'gpu' cannot be used"]),
         (("train", "mnist", "--epochs", "5"), ["quiet_epochs=5 of epochs=5"]),
         (("score", "nowhere"), ["no recipe.json"]),
-        (("data", "import"), ["import needs a source and --name"]),
+        (("data", "import"), ["moon data import: the following arguments are required: SOURCE, --name"]),
+        (("data", "imprt"), ["invalid choice: 'imprt'"]),
         (("demo", "--seeds", "0"), ["--seeds"]),
     ],
 )
@@ -153,7 +170,7 @@ def test_bad_data_exit_with_3(moon, data_root):
     fails(moon("data", "import", str(data_root / "mnist"), "--name", "x"), 3, "no class folders")
 
 
-def test_an_import_never_overwrites_another_set_unasked(moon, data_root, tmp_path):
+def test_an_import_overwrites_other_images_only_with_replace(moon, data_root, tmp_path):
     from PIL import Image
 
     for name, colour in (("one", 9), ("two", 200)):
@@ -162,8 +179,8 @@ def test_an_import_never_overwrites_another_set_unasked(moon, data_root, tmp_pat
     one, two = (("data", "import", str(tmp_path / name), "--name", "mine") for name in ("one", "two"))
     assert moon(*one)[0] == 0
     first = (data_root / "mine" / "test.npz").read_bytes()
-    assert "is there already" in moon(*one)[1]
-    fails(moon(*two), 2, "exists with other images", "--replace")
+    assert "already there, with the same 1 images" in moon(*one)[1]
+    fails(moon(*two), 2, "exists with other images", "replace it")
     assert (data_root / "mine" / "test.npz").read_bytes() == first
     assert moon(*two, "--replace")[0] == 0
     assert (data_root / "mine" / "test.npz").read_bytes() != first
@@ -176,7 +193,8 @@ def test_names_of_imported_sets(moon, data_root):
     (data_root / "tree" / "a").mkdir(parents=True)
     Image.new("L", (8, 8)).save(data_root / "tree" / "a" / "x.png")
     fails(moon("data", "import", str(data_root / "tree"), "--name", "letters"), 2, "embedded")
-    fails(moon("data", "import", str(data_root / "tree"), "--name", "../x"), 3, "cannot name a data set")
+    for name in ("../x", "known", "near", "far"):
+        fails(moon("data", "import", str(data_root / "tree"), "--name", name), 3, f"'{name}' cannot name a data set")
 
 
 def test_damage_exits_with_4(moon, tmp_path):
@@ -200,7 +218,7 @@ def test_a_locked_run_exits_with_6(moon, tmp_path):
         fails(moon(*TRAIN, "--out", "run"), 6, "another process")
 
 
-def test_an_unforeseen_error_is_one_line_too(moon, monkeypatch):
+def test_an_unexpected_error_is_one_line_too(moon, monkeypatch):
     def broken(_):
         raise RuntimeError("first line\nsecond line")
 
@@ -215,15 +233,15 @@ def test_debug_shows_the_traceback(moon):
         cli.main(["train", "nothing", "--debug"])
 
 
-def test_ctrl_c_says_how_to_go_on(moon, monkeypatch):
+def test_ctrl_c_says_how_to_resume(moon, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train, "train_on_screen", stop)
-    fails(moon(*TRAIN), 130, "the same command goes on")
+    fails(moon(*TRAIN), 130, "the same command resumes")
 
 
-@pytest.mark.parametrize("verb", ["", "demo", "train", "score", "data"])
+@pytest.mark.parametrize("verb", ["", *VERBS])
 def test_help_has_examples(moon, verb):
     code, out, _ = moon(*([verb] if verb else []), "--help")
     assert code == 0
@@ -255,7 +273,7 @@ def test_demo_end_to_end(moon, tmp_path):
     ):
         assert word in out
     assert (tmp_path / "demo" / "known-against-unknown.png").stat().st_size > 1000
-    code, out, _ = moon("demo", "--epochs", "2", "--out", "demo", "--seeds", "2")  # goes on from what is there
+    code, out, _ = moon("demo", "--epochs", "2", "--out", "demo", "--seeds", "2")  # reuses the finished runs
     assert code == 0
     assert "±" in out
 
@@ -307,8 +325,8 @@ def test_bench_prints_and_writes(moon, tmp_path):
     fails(moon("bench", "train", "--benchmark", "cifar"), 2, "unknown benchmark 'cifar', did you mean")
 
 
-def test_images_are_held_out_of_the_training_set(moon, data_root):
-    assert moon("data", "hold-out", "digits", "--name", "digits-held")[0] == 0  # embedded ones, too
+def test_hold_out_divides_the_training_images(moon, data_root):
+    assert moon("data", "hold-out", "digits", "--name", "digits-held")[0] == 0  # an embedded set
     code, out, _ = moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")
     assert code == 0
     assert "mnist-held/train.npz" in out
@@ -321,16 +339,17 @@ def test_images_are_held_out_of_the_training_set(moon, data_root):
     assert not images[1] & images[2]
     assert len(held.labels) == pytest.approx(0.2 * len(whole.labels), rel=0.1)
     assert set(held.labels) == set(whole.labels)
-    assert "is there already" in moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")[1]
+    assert "already there" in moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")[1]
     fails(moon("data", "hold-out", "mnist", "--name", "mnist-held"), 2, "exists with other images")
-    fails(moon("data", "hold-out", "mnist"), 2, "needs the set to take from and --name")
-    fails(moon("data", "hold-out", "mnist", "--name", "x", "--share", "1"), 2, "--share must be above 0 and below 1")
-    fails(moon("data", "hold-out", "mnist", "--name", "cifar10"), 2, "choose another --name")
+    fails(moon("data", "hold-out", "mnist"), 2, "the following arguments are required: --name")
+    fails(moon("data", "hold-out", "mnist", "--name", "x", "--share", "1"), 2, "share must be above 0 and below 1")
+    fails(moon("data", "hold-out", "mnist", "--name", "cifar10"), 2, "choose another name")
+    fails(moon("data", "hold-out", "mnist", "--name", "near"), 3, "'near' cannot name a data set")
 
 
 def test_outliers_and_tuning_from_the_command_line(moon, tmp_path):
     plain = [word for word in TRAIN if word not in ("--set", "quiet_epochs=1")]
-    fails(moon(*plain, "--objective", "hod"), 2, "name a set of them: --outliers SET")
+    fails(moon(*plain, "--objective", "hod"), 2, "name a set of them (outliers)")
     fails(moon(*plain, "--objective", "hod", "--outliers", "nothing"), 3, "nothing")
     assert moon(*plain, "--objective", "hod", "--outliers", "notmnist", "--out", "run")[0] == 0
     code, out, _ = moon("score", "run", "--detector", "ebo", "unknown", "--tune-on", "fashionmnist")
@@ -398,12 +417,12 @@ def test_grid_refuses_runs_of_other_data_and_scores_other_images_again(moon, dat
     assert "notmnist" not in now["near"]
     # Another preparation, or other training images, is another run.
     (data_root / "benchmarks.toml").write_text(f"{declared}mean = [0.1]\n")
-    fails(moon(*run, "--detector", "msp"), 3, "was begun on another preparation of its benchmark", "another --out")
+    fails(moon(*run, "--detector", "msp"), 3, "was started with another preparation of its benchmark", "another folder")
     (data_root / "benchmarks.toml").write_text(declared)
     images = np.load(data_root / "mnist" / "train.npz")
     np.savez(data_root / "mnist" / "train.npz", images=255 - images["images"], labels=images["labels"])
-    fails(moon(*run, "--detector", "msp"), 3, "was begun on other images or labels of its benchmark (train)")
-    fails(moon("score", str(folder), "--detector", "msp"), 3, "was begun on other images or labels")
+    fails(moon(*run, "--detector", "msp"), 3, "was started with other images or labels of its benchmark (train)")
+    fails(moon("score", str(folder), "--detector", "msp"), 3, "was started with other images or labels")
 
 
 def test_a_grid_without_unknown_sets_is_trained_and_scored_when_there_are_some(moon, data_root, tmp_path):
@@ -439,10 +458,10 @@ def test_grid_says_what_failed(moon):
         (("mnst",), "did you mean 'mnist'"),
         (("mnist", "--objective", "mooon"), "did you mean 'moon'"),
         (("mnist", "--detector", "mps"), "did you mean 'msp'"),
-        (("mnist", "--set", "final"), "--set takes NAME=VALUE"),
+        (("mnist", "--set", "final"), "must be NAME=VALUE"),
         (("mnist", "--set", "finale=1"), "did you mean 'final'"),
         (("compare.toml",), "cannot be read"),
-        (("compare.toml", "--seed", "1"), "says all of the grid"),
+        (("compare.toml", "--seed", "1"), "describes the whole grid"),
     ],
 )
 def test_grid_refuses_what_it_cannot_do(moon, arguments, what):
@@ -460,7 +479,7 @@ def test_paper_lists_plans_runs_and_shows(moon, tmp_path):
     assert not (tmp_path / "p").exists()
     code, out, _ = moon("paper", "run", "table16", "figure4", *small)
     assert code == 0, out
-    assert "mnist stands for the paper's CIFAR-10" in out
+    assert "mnist replaces the paper's CIFAR-10" in out
     written = {path.name for path in (tmp_path / "p" / "paper").iterdir()}
     assert written == {f"{k}.{s}" for k in ("table16", "figure4") for s in ("md", "csv", "tex")} | {
         "figure4.svg",
@@ -472,7 +491,7 @@ def test_paper_lists_plans_runs_and_shows(moon, tmp_path):
     code, out, _ = moon("paper", "show", "flops", *small)
     assert "7.4e+17" in out
     fails(moon("paper", "show", "tabel1"), 2, "did you mean 'table1'")
-    fails(moon("paper", "run", "table1"), 3, "none of the data is there (cifar10)")
+    fails(moon("paper", "run", "table1"), 3, "none of the data was found (cifar10)")
     code, out, _ = moon("paper", "plan", "table6")
     assert "cifar100 is not under" in out
     fails(moon("paper", "run"), 2, "needs the ID")
@@ -481,15 +500,15 @@ def test_paper_lists_plans_runs_and_shows(moon, tmp_path):
 
 def test_report_writes_a_page(moon, tmp_path):
     assert moon(*TRAIN, "--out", "run")[0] == 0
-    fails(moon("report", "run"), 2, "is not scored; moon score run")
+    fails(moon("report", "run"), 2, "not scored; run `moon score run`")
     code, out, _ = moon("score", "run", "--detector", "msp", "--mirrored")
     assert code == 0
-    assert "each read mirrored, too" in " ".join(out.split())
-    fails(moon("report", "run"), 2, "is not scored; moon score run")  # pages are of images as they are
+    assert "averaged over each image and its mirror image" in " ".join(out.split())
+    fails(moon("report", "run"), 2, "not scored; run `moon score run`")  # pages are of images as they are
     code, out, _ = moon("score", "run", "--detector", "msp", "--keep-evidence")
     assert code == 0
     kept = len(list((tmp_path / "run" / "evidence").iterdir()))
-    assert f"evidence: run/evidence, {kept} readings, " in " ".join(out.split())
+    assert f"evidence: run/evidence, {kept} files, " in " ".join(out.split())
     code, out, _ = moon("report", "run", "--title", "A page")
     assert code == 0
     assert "run/report.html: 1 run" in out
@@ -498,7 +517,7 @@ def test_report_writes_a_page(moon, tmp_path):
     fails(moon("report", "run", "--out", "page.txt"), 2, ".html")
 
 
-def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
+def test_grid_stops_with_ctrl_c_and_resumes(data_root, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -526,7 +545,7 @@ def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
     driver.send_signal(signal.SIGINT)
     _, err = driver.communicate(timeout=60)
     assert driver.returncode == 130
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     assert "Traceback" not in err
     done = subprocess.run(command, capture_output=True, check=False, **settings)
     assert done.returncode == 0, done.stderr
@@ -538,9 +557,9 @@ def test_grid_stops_with_ctrl_c_and_goes_on(data_root, tmp_path):
     [
         (("train", "mnist", "--sed", "0"), "unrecognized arguments: --sed 0 (see moon train --help)"),
         (("train", "mnist", "--objectiv", "vos"), "unrecognized arguments: --objectiv"),
-        (("train", "mnist", "--epochs", "1e3"), "must be a whole number, not '1e3'"),
+        (("train", "mnist", "--epochs", "1e3"), "must be an integer, not '1e3'"),
         (("train", "mnist", "--checkpoint-seconds", "-1"), "must be at least 0, not -1"),
-        (("train", "mnist", "--vote", "2"), "vote_share (--vote) must be in [0, 1]"),
+        (("train", "mnist", "--vote", "2"), "vote_share must be in [0, 1]"),
         (("bench", "train", "--batch-size", "1"), "give --batch-size 2 or more"),
     ],
 )
@@ -551,16 +570,16 @@ def test_small_mistakes_are_named(moon, arguments, what):
 def test_data_verify(moon, data_root):
     code, out, _ = moon("data", "verify")
     assert code == 0
-    assert "mnist/test: a part or another selection: 100 images, the published set has 10,000" in out
-    assert "dtd/test: whole and readable" in out
+    assert "mnist/test: a subset or another selection: 100 images, the published set has 10,000" in out
+    assert "dtd/test: complete and readable" in out
     assert "mnist" not in moon("data", "verify", "dtd")[1]
     (data_root / "dtd" / "test.npz").write_bytes(b"damaged")
     code, out, err = moon("data", "verify")
     assert code == 3
     assert "dtd/test.npz: cannot be read as .npz" in out
-    assert "notmnist/test: whole and readable" in out  # the others are told, too
+    assert "notmnist/test: complete and readable" in out  # the other sets are reported, too
     assert "1 of 5 cannot be used" in err
     fails(moon("data", "verify", "dtdd"), 3, "no set 'dtdd', did you mean 'dtd'")
     fails(moon("data", "verify", "nothing"), 3, "no set 'nothing' to verify")
-    fails(moon("data", "download"), 2, "download needs the name of a set")
+    fails(moon("data", "download"), 2, "the following arguments are required: SET")
     fails(moon("data", "download", "cifar"), 2, "did you mean 'cifar10'")

@@ -15,11 +15,11 @@ def batches(count=10, **settings):
 
 
 def epoch(b, e=0):
-    """{label: image} of one epoch."""
+    """Return {label: image} of one epoch."""
     return {int(y): x for xs, ys in b.epoch(e) for x, y in zip(xs, ys, strict=True)}
 
 
-def test_evaluation_is_in_order_and_as_it_is():
+def test_iterating_yields_all_images_in_order_without_augmentation():
     b = batches(crop=2, flip=True)
     assert [len(y) for _, y in b] == [4, 4, 2]
     assert len(b) == 3
@@ -38,7 +38,7 @@ def test_normalisation():
     assert x.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_every_image_comes_once_an_epoch_in_another_order():
+def test_an_epoch_yields_every_image_once_in_a_new_order():
     b = batches()
     orders = [[int(y) for _, ys in b.epoch(e) for y in ys] for e in range(3)]
     assert all(sorted(order) == list(range(10)) for order in orders)
@@ -47,10 +47,10 @@ def test_every_image_comes_once_an_epoch_in_another_order():
     assert orders[0] != [int(y) for _, ys in batches(seed=1).epoch(0) for y in ys]
 
 
-def test_crop_and_flip_are_a_shifted_and_mirrored_view_of_the_image():
+def test_augmented_images_are_shifted_and_flipped_views_of_the_image():
     b = batches(crop=2, flip=True)
     padded = np.pad(dataset().images, ((0, 0), (2, 2), (2, 2), (0, 0))).transpose(0, 3, 1, 2)
-    seen = set()
+    views_used = set()
     for e in range(8):
         for label, x in epoch(b, e).items():
             views = {
@@ -61,28 +61,28 @@ def test_crop_and_flip_are_a_shifted_and_mirrored_view_of_the_image():
             }
             matches = [key for key, view in views.items() if np.array_equal(view, x.round().numpy())]
             assert len(matches) == 1
-            seen.add(matches[0])
-    assert {flip for _, _, flip in seen} == {False, True}
-    assert {top for top, _, _ in seen} == {left for _, left, _ in seen} == set(range(5))
+            views_used.add(matches[0])
+    assert {flip for _, _, flip in views_used} == {False, True}
+    assert {top for top, _, _ in views_used} == {left for _, left, _ in views_used} == set(range(5))
 
 
-def test_what_happens_to_an_image_does_not_depend_on_the_batch_size():
+def test_augmentation_does_not_depend_on_the_batch_size():
     small, large = epoch(batches(crop=2, flip=True, batch_size=3), 5), epoch(batches(crop=2, flip=True), 5)
     assert all(torch.equal(small[label], large[label]) for label in small)
 
 
-def test_without_augmentation_images_stay_as_they_are():
+def test_without_crop_and_flip_an_epoch_does_not_change_images():
     for label, x in epoch(batches()).items():
         assert torch.equal(x, torch.from_numpy(dataset().images[label]).permute(2, 0, 1).float())
 
 
-def test_a_last_batch_of_one_joins_the_one_before():
+def test_a_last_batch_of_one_is_merged_into_the_previous_one():
     assert [len(y) for _, y in batches(9).epoch(0)] == [4, 5]
     assert [len(y) for _, y in batches(1)] == [1]
     assert [len(y) for _, y in batches(3, batch_size=1)] == [1, 1, 1]
 
 
-def test_wrong_settings_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(ValueError, match="batch_size"):
         batches(batch_size=0)
     with pytest.raises(ValueError, match="3 channel"):

@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
 
-from moon.data import DataError
-from moon.data import embedded as module
+from moon.data import DataError, embedded as module
 from moon.data.embedded import embedded
 
 
-def test_the_digits_are_split_without_overlap():
+def test_digits_are_split_without_overlap():
     sets = {split: embedded("digits", split) for split in ("train", "val", "test")}
     assert {split: len(d.labels) for split, d in sets.items()} == {"train": 3500, "val": 500, "test": 1000}
     for data in sets.values():
@@ -16,17 +15,17 @@ def test_the_digits_are_split_without_overlap():
 
 
 @pytest.mark.parametrize("name", ["letters", "textures", "photos"])
-def test_the_unknown_sets(name):
+def test_unknown_sets(name):
     data = embedded(name, "test")
     assert data.images.shape == (1000, 28, 28, 1)
     assert set(data.labels) == {-1}
-    assert data.images.reshape(1000, -1).std(1).min() > 8  # none is empty
+    assert data.images.reshape(1000, -1).std(1).min() > 8  # none is uniform
     assert len({image.tobytes() for image in data.images}) > 950
     with pytest.raises(DataError, match="not 'train'"):
         embedded(name, "train")
 
 
-def test_letters_are_placed_as_the_digits_are():
+def test_letters_are_centred_and_scaled_like_digits():
     letters, digits = embedded("letters", "test").images, embedded("digits", "test").images
     assert not letters[:, :3].any()
     assert not letters[:, -3:].any()

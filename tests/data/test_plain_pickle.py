@@ -18,7 +18,7 @@ BATCH = {
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-def test_it_reads_what_pickle_wrote(protocol):
+def test_it_reads_what_pickle_writes(protocol):
     found = read(pickle.dumps(BATCH, protocol))
     array = found.pop("data")
     assert array.dtype == np.uint8
@@ -33,7 +33,7 @@ def test_it_reads_a_fortran_array_and_other_types():
 
 
 def test_it_reads_python_2_s_byte_strings():
-    # What Python 2 wrote of {'data': array([[1, 255]], uint8), 'labels': [7]}, protocol 2, by hand.
+    # {'data': array([[1, 255]], uint8), 'labels': [7]} as Python 2 writes it, protocol 2, by hand.
     stream = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85"
         b"U\x01b\x87Rq\x05(K\x01K\x01K\x02\x86cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNN"
@@ -51,14 +51,14 @@ class Attack:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("value", [Attack(), [Attack()], {"data": Attack()}, datetime.date(2024, 1, 1), os.mkdir])
-def test_nothing_in_it_is_executed(protocol, value, tmp_path, monkeypatch):
+def test_nothing_is_executed(protocol, value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PickleError, match="not plain data"):
         read(pickle.dumps(value, protocol))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_small_pickle_of_many_references_is_read_at_once():
+def test_a_small_pickle_with_exponentially_many_references_is_read_quickly():
     value = []
     for _ in range(60):
         value = [value, value]
@@ -70,9 +70,9 @@ def test_object_arrays_are_refused():
         read(pickle.dumps(np.array([{}, []], dtype=object), 2))
 
 
-@pytest.mark.parametrize("cut", [0, 1, 10, 50, -1])
-def test_damaged_streams_are_refused(cut):
+@pytest.mark.parametrize("length", [0, 1, 10, 50, -1])
+def test_damaged_streams_are_refused(length):
     with pytest.raises(PickleError, match="damaged"):
-        read(pickle.dumps(BATCH, 2)[:cut])
+        read(pickle.dumps(BATCH, 2)[:length])
     with pytest.raises(PickleError):
-        read(b"no pickle at all")
+        read(b"not a pickle")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from moon.grid import grid
 from moon.grid.on_ray import RayWorkers
+from moon.training import is_locked
 
 DRIVER = """
 import sys
 from pathlib import Path
-from moon.grid.grid import Grid
-from moon.recipe.expand import recipes
+from moon.grid import Grid
+from moon.recipe.expand import expand
 from moon.grid.on_ray import RayWorkers
 root, out, seeds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 axes = {"benchmark": "mnist", "net": "lenet-norm", "objective": "cross-entropy", "epochs": 12, "batch_size": 64}
-planned = Grid.plan(out, recipes(root, axes | {"seed": list(range(seeds))}), ["msp"])
+planned = Grid.plan(out, expand(root, axes | {"seed": list(range(seeds))}), ["msp"])
 planned.run(RayWorkers("local", root, checkpoint_seconds=0))
 print([str(state) for state in planned.states().values()], [job.tries for job in planned.jobs])
 """
@@ -38,7 +38,7 @@ def test_a_killed_worker_goes_on_elsewhere(data_root, tmp_path):
         time.sleep(0.05)
         for checkpoint in [] if killed else list(out.glob("*/checkpoints/0*")):
             lock = checkpoint.parents[1] / "lock"
-            if grid.is_locked(lock.parent) and int(checkpoint.name) < 11:
+            if is_locked(lock.parent) and int(checkpoint.name) < 11:
                 os.kill(int(lock.read_text()), signal.SIGKILL)
                 killed = True
                 break

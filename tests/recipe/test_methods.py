@@ -3,18 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from moon.recipe import build
+from moon.recipe import kinds, table
 from moon.recipe.methods import find, methods
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_everything_is_listed_once_with_a_line_and_a_card():
+def test_every_method_is_listed_once_with_a_summary_and_a_card():
     listed = [(method.kind, method.name) for method in methods()]
-    assert listed == [(kind, name) for kind, table in build.TABLES.items() for name in table]
+    assert listed == [(kind, name) for kind in kinds() for name in table(kind)]
     for method in methods():
-        assert 10 < len(method.line) < 130, method.name
-        assert (ROOT / method.card).is_file(), method.name
+        assert 10 < len(method.summary) < 130, method.name
+        assert (ROOT / method.source).is_file(), method.name
 
 
 def test_the_index_of_cards_names_every_method():
@@ -23,7 +23,7 @@ def test_the_index_of_cards_names_every_method():
         assert re.search(rf"^\| .*`{re.escape(method.name)}`.*\|", index, re.MULTILINE), method.name
 
 
-def test_what_is_read_from_the_code():
+def test_papers_options_and_facts_are_read_from_the_code():
     (vos,) = find("vos")
     assert (vos.kind, vos.title, vos.paper) == ("objective", "VOS", "Du et al. 2022")
     assert vos.options["start_share"] == 0.4
@@ -32,9 +32,9 @@ def test_what_is_read_from_the_code():
     assert [method.kind for method in find("moon")] == ["objective", "rates"]
     assert {method.kind for method in find("topology")} == {"topology"}
     (tickets,) = find("tickets")
-    assert tickets.line == "cosine from 0.1 to 0.001, the last 10% in 3 cycles up to 0.005"
+    assert tickets.summary == "cosine from 0.1 to 0.001, the last 10% in 3 cycles up to 0.005"
 
 
-def test_a_mistyped_word_gets_the_nearest():
-    with pytest.raises(ValueError, match="no method or kind is called 'rgil', did you mean 'rigl'"):
+def test_a_misspelled_name_gets_a_suggestion():
+    with pytest.raises(ValueError, match="there is no method or kind 'rgil', did you mean 'rigl'"):
         find("rgil")

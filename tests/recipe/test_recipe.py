@@ -1,20 +1,20 @@
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from moon.data import BENCHMARKS
 from moon.files import write_json
-from moon.recipe import build
-from moon.recipe.recipe import Recipe
+from moon.recipe import PARAMETERS, Recipe, build, make_recipe
 from moon.training import DamagedCheckpoint
 
-ROW = BENCHMARKS["digits"]
+DIGITS = BENCHMARKS["digits"]
 
 
 def test_a_recipe_is_re_created_from_its_file(tmp_path):
-    recipe = build.recipe(ROW, "moon", options={"final": "2", "quiet_epochs": "3"}, seed=4)
+    recipe = make_recipe(DIGITS, "moon", options={"final": "2", "quiet_epochs": "3"}, seed=4)
     write_json(tmp_path / "recipe.json", recipe.to_json())
     assert Recipe.load(tmp_path / "recipe.json") == recipe
     assert recipe.objective_options == (("final", 2.0), ("quiet_epochs", 3))
@@ -23,17 +23,17 @@ def test_a_recipe_is_re_created_from_its_file(tmp_path):
 
 
 def test_every_recipe_has_its_own_name():
-    base = build.recipe(ROW)
+    base = make_recipe(DIGITS)
     others = [replace(base, seed=1), replace(base, epochs=3), replace(base, objective_options={"final": 2.0})]
     assert len({base.name, *(other.name for other in others)}) == 4
     assert base.name.startswith("digits-rigl95-moon-s0-")
-    assert build.recipe(ROW).name == base.name
+    assert make_recipe(DIGITS).name == base.name
 
 
 def test_the_vote_is_the_last_fifth():
-    assert build.recipe(ROW, epochs=100).vote_from == 80
-    assert build.recipe(ROW, epochs=100, vote_share=0.0).vote_from is None
-    assert build.recipe(ROW, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # one votes at least
+    assert make_recipe(DIGITS, epochs=100).vote_from == 80
+    assert make_recipe(DIGITS, epochs=100, vote_share=0.0).vote_from is None
+    assert make_recipe(DIGITS, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # one votes at least
 
 
 def voting(recipe: Recipe) -> list[int]:
@@ -41,7 +41,7 @@ def voting(recipe: Recipe) -> list[int]:
 
 
 def test_without_cycles_every_one_of_the_last_epochs_votes():
-    recipe = build.recipe(ROW, epochs=10)
+    recipe = make_recipe(DIGITS, epochs=10)
     assert (recipe.lr_cycles, recipe.vote_every, voting(recipe)) == (0, 1, [8, 9])
 
 
@@ -56,13 +56,13 @@ def test_without_cycles_every_one_of_the_last_epochs_votes():
     ],
 )
 def test_with_cycles_the_last_epoch_of_each_votes(given, epochs):
-    recipe = build.recipe(ROW, topology="sup-tickets", **given)
+    recipe = make_recipe(DIGITS, topology="sup-tickets", **given)
     assert voting(recipe) == epochs
     assert recipe.vote_share == recipe.lr_hold_share == pytest.approx(3 * recipe.vote_every / recipe.epochs)
 
 
 def test_a_ticket_begins_and_ends_at_the_lowest_rate():
-    recipe = build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=100)
+    recipe = make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=100)
     assert (recipe.lr_start, recipe.lr_end, recipe.lr_cycles, recipe.lr_peak) == (0.1, 0.001, 3, 0.005)
     schedule, rate = build.schedule(recipe, 1100), build.rate(recipe)
     begins = [step for step in range(1100) if schedule.begins_ticket(step)]
@@ -74,35 +74,35 @@ def test_a_ticket_begins_and_ends_at_the_lowest_rate():
 
 def test_tickets_need_cycles_and_epochs_enough():
     with pytest.raises(ValueError, match="needs learning rates with cycles"):
-        build.recipe(ROW, "cross-entropy", topology="sup-tickets", rates="plain")
+        make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", rates="plain")
     for epochs in (2, 3):  # three cycles of one epoch
         with pytest.raises(ValueError, match=f"epochs={epochs} leave none before the last 3 cycles"):
-            build.recipe(ROW, "cross-entropy", topology="sup-tickets", epochs=epochs)
+            make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=epochs)
 
 
 def test_a_pattern_brings_its_sparsity():
-    assert build.recipe(ROW, pattern="2:4").sparsity == 0.5
-    assert build.recipe(ROW, pattern="1:4").sparsity == 0.75
-    for wrong, what in (({"pattern": "2of4"}, "n:m"), ({"pattern": "2:4", "sparsity": 0.95}, "cannot be had")):
+    assert make_recipe(DIGITS, pattern="2:4").sparsity == 0.5
+    assert make_recipe(DIGITS, pattern="1:4").sparsity == 0.75
+    for wrong, what in (({"pattern": "2of4"}, "n:m"), ({"pattern": "2:4", "sparsity": 0.95}, "is not possible")):
         with pytest.raises(ValueError, match=what):
-            build.recipe(ROW, **wrong)
+            make_recipe(DIGITS, **wrong)
 
 
-def test_methods_bring_their_learning_rates_and_vote():
-    plain, moon = build.recipe(ROW, "cross-entropy"), build.recipe(ROW, "moon")
+def test_methods_bring_their_learning_rates_and_votes():
+    plain, moon = make_recipe(DIGITS, "cross-entropy"), make_recipe(DIGITS, "moon")
     assert (plain.lr_start, plain.lr_end, plain.lr_hold_share, plain.vote_share) == (0.1, 1e-6, 0.0, 0.0)
     assert (moon.lr_start, moon.lr_end, moon.lr_hold_share, moon.vote_share) == (0.12, 0.008, 0.2, 0.2)
-    control = build.recipe(ROW, "cross-entropy", rates="moon", vote_share=0.2)
+    control = make_recipe(DIGITS, "cross-entropy", rates="moon", vote_share=0.2)
     assert (control.lr_start, control.vote_share) == (0.12, 0.2)
 
 
 def test_the_paper_s_final_weights():
-    final = {name: dict(build.recipe(row).objective_options).get("final", 1.0) for name, row in BENCHMARKS.items()}
+    final = {name: dict(make_recipe(row).objective_options).get("final", 1.0) for name, row in BENCHMARKS.items()}
     assert {name: final[name] for name in ("digits", "mnist", "cifar10", "cifar100")} == {
         "digits": 1.0, "mnist": 0.01, "cifar10": 1.0, "cifar100": 2.0,
     }  # fmt: skip
     assert (final["cifar100-v1.5"], final["mnist-v1"], final["imagenet-v1"]) == (2.0, 0.01, 0.001)
-    assert build.recipe(BENCHMARKS["cifar100"], options={"final": "4"}).objective_options == (("final", 4.0),)
+    assert make_recipe(BENCHMARKS["cifar100"], options={"final": "4"}).objective_options == (("final", 4.0),)
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,44 @@ def test_the_paper_s_final_weights():
 )
 def test_wrong_values_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("drop_").removesuffix("_steps")):
-        build.recipe(ROW, **wrong)
+        make_recipe(DIGITS, **wrong)
 
 
-def test_what_is_no_recipe_is_refused(tmp_path):
+def test_files_that_are_not_recipes_are_refused(tmp_path):
     path = tmp_path / "recipe.json"
     with pytest.raises(ValueError, match="is this a run folder"):
         Recipe.load(path)
     path.write_text("{")
-    with pytest.raises(DamagedCheckpoint, match="is no recipe"):
+    with pytest.raises(DamagedCheckpoint, match="is not a recipe"):
         Recipe.load(path)
     path.write_text(json.dumps({"benchmark": "digits", "net": "lenet", "colour": "blue"}))
     with pytest.raises(DamagedCheckpoint, match="colour"):
         Recipe.load(path)
+
+
+def test_run_names_are_stable():
+    """Names of version 0.2: kept runs are found under them."""
+    assert make_recipe(DIGITS).name == "digits-rigl95-moon-s0-c7b7e516"
+    kept = sorted(Path(__file__).parents[2].glob("results/*/*/recipe.json"))
+    assert len(kept) > 100
+    for path in kept:
+        if "-rigl" in path.parent.name:  # otherwise it was named by hand
+            assert Recipe.load(path).name == path.parent.name
+
+
+def test_adding_a_field_renames_no_run():
+    @dataclass(frozen=True, kw_only=True)
+    class Later(Recipe):
+        dropout: float = 0.0
+
+    recipe = make_recipe(DIGITS)
+    later = Later(**recipe.to_json())
+    assert later.name == recipe.name
+    assert replace(later, dropout=0.1).name != recipe.name
+
+
+def test_parameters_are_declared_once():
+    settings = {parameter.setting for parameter in PARAMETERS.values()}
+    assert settings - {"preset", "rates"} <= Recipe.__dataclass_fields__.keys()
+    assert PARAMETERS["delta_t"].type is int
+    assert PARAMETERS["lr"].setting == "lr_start"

@@ -5,61 +5,61 @@ import pytest
 import torch
 
 from moon import lenet
-from moon.run.images import Bench
+from moon.run.images import BenchmarkImages
 
 
 def test_everything_is_fitted_to_the_benchmark(data_root):
-    bench = Bench.open(data_root, "mnist")
-    assert bench.missing == ("cifar10", "tin", "places")
-    assert list(bench.unknown) == ["notmnist", "fashionmnist", "dtd"]
-    assert bench.unknown["dtd"].images.shape == (30, 28, 28, 1)
+    images = BenchmarkImages.open(data_root, "mnist")
+    assert images.missing == ("cifar10", "tin", "places")
+    assert list(images.unknown) == ["notmnist", "fashionmnist", "dtd"]
+    assert images.unknown["dtd"].images.shape == (30, 28, 28, 1)
 
 
 def test_sets_that_are_asked_for_must_be_there(data_root):
     with pytest.raises(ValueError, match=r"tin/test\.npz: no such file"):
-        Bench.open(data_root, "mnist", near=("tin",))
+        BenchmarkImages.open(data_root, "mnist", near=("tin",))
 
 
 def test_logits_are_widened_so_that_confidences_do_not_tie(data_root):
-    bench = Bench.open(data_root, "mnist")
-    evidence = bench.read(lenet(), bench.known["val"])
+    images = BenchmarkImages.open(data_root, "mnist")
+    evidence = images.evidence(lenet(), images.splits["val"])
     assert evidence.logits.dtype == torch.float64
     assert len(evidence) == 10
 
 
 def test_what_is_not_trained_with_mirrored_images_is_not_read_so(data_root):
-    bench = Bench.open(data_root, "mnist")
-    bench = replace(bench, row=replace(bench.row, flip=False))
-    with pytest.raises(ValueError, match="mnist are not trained with mirrored images; read them as they are"):
-        bench.read(lenet(), bench.known["val"], mirrored=True)
+    images = BenchmarkImages.open(data_root, "mnist")
+    images = replace(images, benchmark=replace(images.benchmark, flip=False))
+    with pytest.raises(ValueError, match="mnist are not trained with mirrored images"):
+        images.evidence(lenet(), images.splits["val"], mirrored=True)
 
 
 def test_the_fingerprint_is_of_images_and_labels(data_root):
-    first = Bench.open(data_root, "mnist").fingerprint()
-    assert first == Bench.open(data_root, "mnist").fingerprint()
+    first = BenchmarkImages.open(data_root, "mnist").fingerprint()
+    assert first == BenchmarkImages.open(data_root, "mnist").fingerprint()
     path = data_root / "mnist" / "test.npz"
     with np.load(path) as file:
         np.savez(path, images=file["images"], labels=file["labels"][::-1].copy())
-    second = Bench.open(data_root, "mnist").fingerprint()
+    second = BenchmarkImages.open(data_root, "mnist").fingerprint()
     assert second["train"] == first["train"]
     assert second["test"]["labels_sha256"] != first["test"]["labels_sha256"]
 
 
 def test_outliers_are_numbered_from_zero_and_not_scored(data_root):
-    bench = Bench.open(data_root, "mnist", outliers="notmnist")
-    assert "notmnist" not in bench.unknown
-    assert sorted(set(bench.outliers.labels)) == list(range(10))
-    assert bench.fingerprint()["outliers"]["images"] == [30, 28, 28, 1]
-    assert "outliers" not in Bench.open(data_root, "mnist").fingerprint()
-    without_labels = Bench.open(data_root, "digits", outliers="photos")
+    images = BenchmarkImages.open(data_root, "mnist", outliers="notmnist")
+    assert "notmnist" not in images.unknown
+    assert sorted(set(images.outliers.labels)) == list(range(10))
+    assert images.fingerprint()["outliers"]["images"] == [30, 28, 28, 1]
+    assert "outliers" not in BenchmarkImages.open(data_root, "mnist").fingerprint()
+    without_labels = BenchmarkImages.open(data_root, "digits", outliers="photos")
     assert set(without_labels.outliers.labels) == {0}
     with pytest.raises(ValueError, match="'dtd' is trained or tuned with"):
-        Bench.open(data_root, "mnist", far=("dtd",), outliers="dtd")
+        BenchmarkImages.open(data_root, "mnist", far=("dtd",), outliers="dtd")
 
 
 def test_a_train_split_of_outliers_is_preferred(data_root):
     np.savez(data_root / "notmnist" / "train.npz", images=np.zeros((5, 28, 28, 1), np.uint8), labels=np.arange(5))
-    assert len(Bench.open(data_root, "mnist", outliers="notmnist").outliers.labels) == 5
+    assert len(BenchmarkImages.open(data_root, "mnist", outliers="notmnist").outliers.labels) == 5
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_a_train_split_of_outliers_is_preferred(data_root):
 )
 def test_a_set_has_one_part_to_play(data_root, arguments, what):
     with pytest.raises(ValueError, match=what):
-        Bench.open(data_root, "mnist", **arguments)
+        BenchmarkImages.open(data_root, "mnist", **arguments)

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from moon.data import DataError
-from moon.recipe import build
-from moon.run.images import Bench
-from moon.run.train import WATCHED, load_model, load_result, read_log, run, watcher
+from moon.recipe import build, make_recipe
+from moon.run.folder import load_model, load_result, read_log
+from moon.run.images import BenchmarkImages
+from moon.run.train import train_run
+from moon.run.watch import WATCHED, watcher
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
 
@@ -27,22 +29,18 @@ TRAIN = [
 
 
 @pytest.fixture
-def bench(data_root):
-    return Bench.open(data_root, "mnist")
+def images(data_root):
+    return BenchmarkImages.open(data_root, "mnist")
 
 
-def recipe(bench, objective="moon", **settings):
+def recipe(images, objective="moon", **settings):
     settings = {"epochs": 4, "batch_size": 64, "delta_t_steps": 3, "vote_share": 0.25, "t_end_share": 0.6} | settings
     options = {"quiet_epochs": 1} if objective == "moon" else {}
-    return build.recipe(bench.row, objective, options=options, **settings)
+    return make_recipe(images.benchmark, objective, options=options, **settings)
 
 
-def quiet(*_):
-    pass
-
-
-def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
-    result = run(recipe(bench), tmp_path, bench, say=quiet)
+def test_a_run_leaves_what_re_creates_it(images, tmp_path):
+    result = train_run(recipe(images), tmp_path, images)
     assert {path.name for path in tmp_path.iterdir()} >= {
         "recipe.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json",
     }  # fmt: skip
@@ -53,7 +51,7 @@ def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
     assert result["turnover"] > 0
     assert set(result["known"]) == {"accuracy", "ece", "ece_10_bins", "nll", "brier"}
     assert result["images"] == {"train": 256, "test": 90, "val": 10}
-    model = load_model(tmp_path, bench.row)
+    model = load_model(tmp_path, images.benchmark)
     zeros = sum(int((w == 0).sum()) for w in sparse_weights(model).values())
     assert zeros / sum(w.numel() for w in sparse_weights(model).values()) >= 0.949
     log = read_log(tmp_path)
@@ -62,71 +60,71 @@ def test_a_run_leaves_what_re_creates_it(bench, tmp_path):
     assert wanted | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
 
 
-def test_unknown_images_are_watched_together(bench):
-    model = build.network(recipe(bench), bench.row, "cpu")
-    found = watcher(bench, torch.device("cpu"), torch.float32)(model)
+def test_unknown_images_are_watched_together(images):
+    model = build.network(recipe(images), images.benchmark, "cpu")
+    found = watcher(images, torch.device("cpu"), torch.float32)(model)
     each = []
-    for data in bench.unknown.values():
+    for data in images.unknown.values():
         step = max(1, len(data.labels) // WATCHED)
-        each.append(bench.read(model, data.take(np.arange(0, len(data.labels), step)[:WATCHED])).unknown)
+        each.append(images.evidence(model, data.take(np.arange(0, len(data.labels), step)[:WATCHED])).unknown)
     assert len(each) > 1
     assert found["p_unknown_unknown"] == pytest.approx(float(torch.cat(each).mean()))
 
 
-def test_a_plain_run_has_no_unknown_output(bench, tmp_path):
-    result = run(recipe(bench, "cross-entropy", vote_share=0.0), tmp_path, bench, say=quiet)
+def test_a_plain_run_has_no_unknown_output(images, tmp_path):
+    result = train_run(recipe(images, "cross-entropy", vote_share=0.0), tmp_path, images)
     assert result["voters"] == 0
     assert not any(key.startswith(("p_unknown", "w")) for key in read_log(tmp_path)[0])
 
 
-def test_a_finished_run_is_only_read(bench, tmp_path):
-    first = run(recipe(bench), tmp_path, bench, say=quiet)
+def test_a_finished_run_is_only_read(images, tmp_path):
+    first = train_run(recipe(images), tmp_path, images)
     stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    assert run(recipe(bench), tmp_path, bench, say=quiet) == first
+    assert train_run(recipe(images), tmp_path, images) == first
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
 
 
-def test_another_recipe_is_refused(bench, tmp_path):
-    run(recipe(bench), tmp_path, bench, say=quiet)
+def test_another_recipe_is_refused(images, tmp_path):
+    train_run(recipe(images), tmp_path, images)
     with pytest.raises(ValueError, match="another recipe"):
-        run(recipe(bench, seed=1), tmp_path, bench, say=quiet)
+        train_run(recipe(images, seed=1), tmp_path, images)
 
 
-def test_other_data_are_refused(bench, data_root, tmp_path):
-    run(recipe(bench), tmp_path, bench, say=quiet)
+def test_other_data_are_refused(images, data_root, tmp_path):
+    train_run(recipe(images), tmp_path, images)
     (tmp_path / "result.json").unlink()
     path = data_root / "mnist" / "train.npz"
     with np.load(path) as file:
         np.savez(path, images=file["images"], labels=(file["labels"] + 1) % 10)
     with pytest.raises(DataError, match="other images or labels"):
-        run(recipe(bench), tmp_path, Bench.open(data_root, "mnist"), say=quiet)
+        train_run(recipe(images), tmp_path, BenchmarkImages.open(data_root, "mnist"))
 
 
 @pytest.mark.parametrize("name", ["result.json", "data.json", "recipe.json"])
-def test_damaged_files_of_a_run_are_named(bench, tmp_path, name):
-    run(recipe(bench), tmp_path, bench, say=quiet)
+def test_damaged_files_of_a_run_are_named(images, tmp_path, name):
+    train_run(recipe(images), tmp_path, images)
     (tmp_path / name).write_text("{}")
     with pytest.raises(DamagedCheckpoint, match=name):
-        run(recipe(bench), tmp_path, bench, say=quiet)
+        train_run(recipe(images), tmp_path, images)
 
 
-def test_a_locked_folder_is_refused(bench, tmp_path):
+def test_a_locked_folder_is_refused(images, tmp_path):
     with locked(tmp_path), pytest.raises(RunLocked):
-        run(recipe(bench), tmp_path, bench, say=quiet)
+        train_run(recipe(images), tmp_path, images)
 
 
-def test_a_changed_model_is_refused(bench, tmp_path):
-    run(recipe(bench), tmp_path, bench, say=quiet)
+def test_a_changed_model_is_refused(images, tmp_path):
+    train_run(recipe(images), tmp_path, images)
     content = bytearray((tmp_path / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(DamagedCheckpoint, match="is not the model this run wrote"):
-        load_model(tmp_path, bench.row)
+        load_model(tmp_path, images.benchmark)
 
 
-def test_the_log_is_cut_back_to_the_checkpoint(bench, tmp_path):
+def test_the_log_is_cut_back_to_the_checkpoint(images, tmp_path, caplog):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    run(recipe(bench), whole, bench, checkpoint_seconds=0, say=quiet)
+    train_run(recipe(images), whole, images, checkpoint_seconds=0)
 
     class Stop(Exception):
         pass
@@ -136,12 +134,12 @@ def test_the_log_is_cut_back_to_the_checkpoint(bench, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        run(recipe(bench), resumed, bench, checkpoint_seconds=0, say=quiet, on_epoch=stop)
+        train_run(recipe(images), resumed, images, checkpoint_seconds=0, on_epoch=stop)
     with (resumed / "log.jsonl").open("a") as file:
         file.write('{"epoch": 3, "lo')  # cut off by a kill
-    said = []
-    run(recipe(bench), resumed, bench, say=said.append)
-    assert said == ["going on from epoch 2 of 4"]
+    with caplog.at_level("INFO", "moon.run"):
+        train_run(recipe(images), resumed, images)
+    assert caplog.messages == ["resuming from epoch 2 of 4"]
     assert same_log(whole, resumed)
 
 
@@ -216,17 +214,17 @@ def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(data_root, tmp_p
     assert json.loads((whole / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
 
 
-def test_tensorboard_is_written_where_installed(bench, tmp_path):
+def test_tensorboard_is_written_where_installed(images, tmp_path):
     pytest.importorskip("tensorboard")
-    run(recipe(bench), tmp_path, bench, say=quiet)
+    train_run(recipe(images), tmp_path, images)
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_results_do_not_depend_on_what_was_drawn_before(bench, tmp_path):
+def test_results_do_not_depend_on_what_was_drawn_before(images, tmp_path):
     torch.manual_seed(1)
-    run(recipe(bench), tmp_path / "a", bench, say=quiet)
+    train_run(recipe(images), tmp_path / "a", images)
     torch.manual_seed(2)
-    run(recipe(bench), tmp_path / "b", bench, say=quiet)
+    train_run(recipe(images), tmp_path / "b", images)
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
 
 
@@ -245,9 +243,9 @@ def test_results_do_not_depend_on_what_was_drawn_before(bench, tmp_path):
 )
 def test_rivals_resume_bit_for_bit_with_their_queues_and_buffers(data_root, tmp_path, objective, topology, options):
     outliers = "notmnist" if objective == "hod" else ""
-    bench = Bench.open(data_root, "mnist", outliers=outliers)
-    recipe = build.recipe(
-        bench.row, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm", sparsity=0.8,
+    images = BenchmarkImages.open(data_root, "mnist", outliers=outliers)
+    recipe = make_recipe(
+        images.benchmark, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm", sparsity=0.8,
         epochs=5, batch_size=64, delta_t_steps=2,
     )  # fmt: skip
 
@@ -259,28 +257,28 @@ def test_rivals_resume_bit_for_bit_with_their_queues_and_buffers(data_root, tmp_
             raise Stop
 
     with pytest.raises(Stop):
-        run(recipe, tmp_path / "stopped", bench, checkpoint_seconds=0, say=lambda _: None, on_epoch=stop)
-    resumed = run(recipe, tmp_path / "stopped", bench, checkpoint_seconds=0, say=lambda _: None)
-    whole = run(recipe, tmp_path / "whole", bench, say=lambda _: None)
+        train_run(recipe, tmp_path / "stopped", images, checkpoint_seconds=0, on_epoch=stop)
+    resumed = train_run(recipe, tmp_path / "stopped", images, checkpoint_seconds=0)
+    whole = train_run(recipe, tmp_path / "whole", images)
     assert resumed["model_sha256"] == whole["model_sha256"]
     assert resumed["known"] == whole["known"]
     assert whole["density"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(bench, tmp_path):
-    recipe = build.recipe(bench.row, "cross-entropy", epochs=1, net="lenet-norm")
-    run(recipe, tmp_path, bench, say=lambda _: None)
+def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(images, tmp_path):
+    recipe = make_recipe(images.benchmark, "cross-entropy", epochs=1, net="lenet-norm")
+    train_run(recipe, tmp_path, images)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DamagedCheckpoint, match="the model of this finished run is missing"):
-        run(recipe, tmp_path, bench, say=lambda _: None)
+        train_run(recipe, tmp_path, images)
 
 
 def test_a_result_has_its_flops(data_root, tmp_path):
-    bench = Bench.open(data_root, "mnist")
+    images = BenchmarkImages.open(data_root, "mnist")
     found = {}
     for topology, sparsity in (("dense", None), ("set", 0.9), ("rigl", 0.9), ("gmp", 0.9)):
-        recipe = build.recipe(
-            bench.row,
+        recipe = make_recipe(
+            images.benchmark,
             "cross-entropy",
             net="lenet-norm",
             epochs=1,
@@ -289,7 +287,7 @@ def test_a_result_has_its_flops(data_root, tmp_path):
             delta_t_steps=9,
             batch_size=16,
         )
-        found[topology] = run(recipe, tmp_path / topology, bench, say=lambda _: None)["flops"]
+        found[topology] = train_run(recipe, tmp_path / topology, images)["flops"]
     dense, of_set, rigl = (found[name] for name in ("dense", "set", "rigl"))
     assert dense["inference"] == dense["inference_dense"] == of_set["inference_dense"]
     assert dense["training"] == pytest.approx(256 * 3 * dense["inference"])
@@ -302,15 +300,22 @@ def test_a_result_has_its_flops(data_root, tmp_path):
     assert found["gmp"]["training"] is None  # its density changes
 
 
-def test_a_run_says_whether_its_bits_follow_from_the_recipe(bench, tmp_path):
-    import torch
-
-    recipe = build.recipe(bench.row, "cross-entropy", epochs=1, net="lenet-norm")
-    try:
-        for exact in (False, True):
-            result = run(recipe, tmp_path / str(exact), bench, say=lambda _: None, exact=exact)
-            assert result["exact"] is exact
-            assert torch.backends.cudnn.deterministic is exact
-            assert torch.backends.cudnn.benchmark is not exact
-    finally:
-        torch.backends.cudnn.deterministic = torch.backends.cudnn.benchmark = False
+def test_a_run_records_whether_it_is_exact_and_leaves_cudnn_as_it_was(images, tmp_path, monkeypatch):
+    recipe = make_recipe(images.benchmark, "cross-entropy", epochs=1, net="lenet-norm")
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    for exact in (False, True):
+        during = []
+        result = train_run(
+            recipe,
+            tmp_path / str(exact),
+            images,
+            exact=exact,
+            on_epoch=lambda _, during=during: during.append((cudnn.deterministic, cudnn.benchmark)),
+        )
+        assert result["exact"] is exact
+        assert during == [(exact, not exact)]
+        assert (cudnn.deterministic, cudnn.benchmark) == before
+    # A run of which one part was inexact is not exact.
+    (tmp_path / "False" / "result.json").unlink()
+    assert train_run(recipe, tmp_path / "False", images)["exact"] is False

@@ -7,34 +7,30 @@ import pytest
 
 from moon import auroc
 from moon.detect import DETECTORS
-from moon.recipe import build
-from moon.run.images import Bench
-from moon.run.train import run
-from moon.score.score import (
-    KNOWN,
-    mean_metrics,
-    read_scores,
-    read_summary,
-    score_run,
-    unknown_metrics,
-    which_scored,
-)
+from moon.run.images import BenchmarkImages
+from moon.score.files import KNOWN, read_scores, read_summary, which_scored
+from moon.score.score import mean_metrics, score_run, unknown_metrics
 
 
 @pytest.fixture
-def bench(data_root):
-    return Bench.open(data_root, "mnist")
+def images(data_root):
+    return BenchmarkImages.open(data_root, "mnist")
 
 
 @pytest.fixture
-def folder(bench, tmp_path):
-    recipe = build.recipe(bench.row, epochs=6, batch_size=32, options={"quiet_epochs": 1}, net="lenet-norm")
-    run(recipe, tmp_path / "run", bench, say=lambda _: None)
-    return tmp_path / "run"
+def folder(trained_runs, tmp_path):
+    """A run of MOON, a copy for each test."""
+    return shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
 
 
-def test_every_detector_on_every_set(bench, folder):
-    result, scores = score_run(folder, bench)
+@pytest.fixture
+def plain_folder(trained_runs, tmp_path):
+    """A run without the unknown output."""
+    return shutil.copytree(trained_runs(objective="cross-entropy", epochs=3), tmp_path / "run")
+
+
+def test_every_detector_on_every_set(images, folder):
+    result, scores = score_run(folder, images)
     assert list(result["detectors"]) == [name for name in DETECTORS if name not in result["left_out"]]
     assert set(result["left_out"]) <= {"openmax"}  # a small run may predict too few inputs of a class rightly
     assert result["images"] == {"known": 90, "notmnist": 30, "fashionmnist": 30, "dtd": 30}
@@ -51,49 +47,47 @@ def test_every_detector_on_every_set(bench, folder):
         assert np.array_equal(saved["ebo/dtd"], scores["ebo"]["dtd"])
 
 
-def test_a_combination_takes_the_scores_of_its_parts(bench, folder, monkeypatch):
-    whole = score_run(folder, bench, ["fisher"])[1]["fisher"]
+def test_a_combination_takes_the_scores_of_its_parts(images, folder, monkeypatch):
+    whole = score_run(folder, images, ["fisher"])[1]["fisher"]
     asked = []
     original = DETECTORS["knn"].score
     monkeypatch.setattr(DETECTORS["knn"], "score", lambda *a: asked.append(len(a[1])) or original(*a))
-    shared = score_run(folder, bench, ["msp", "knn", "fisher"])[1]["fisher"]
+    shared = score_run(folder, images, ["msp", "knn", "fisher"])[1]["fisher"]
     assert sorted(asked) == [10, 30, 30, 30, 90]  # each set once, and the validation images of Fisher's fit
     assert all(np.array_equal(shared[name], whole[name]) for name in whole)
 
 
-def test_one_reading_serves_all_detectors_but_odin(bench, folder, monkeypatch):
+def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypatch):
     import moon.run.images as module
 
     readings = []
     original = module.read
     monkeypatch.setattr(module, "read", lambda *a: readings.append(a[2]) or original(*a))
-    score_run(folder, bench)
+    score_run(folder, images)
     shared = [perturb for perturb in readings if perturb is None]
     assert len(shared) == 4 + 2  # known and three unknown sets; train and val for those that fit
     assert len(readings) - len(shared) == 4  # ODIN's own
 
 
-def test_a_plain_model_is_not_asked_for_its_unknown_output(bench, tmp_path):
-    recipe = build.recipe(bench.row, "cross-entropy", epochs=1)
-    run(recipe, tmp_path, bench, say=lambda _: None)
-    result, _ = score_run(tmp_path, bench)
+def test_a_plain_model_is_not_asked_for_its_unknown_output(images, plain_folder):
+    result, _ = score_run(plain_folder, images)
     assert "unknown" not in result["detectors"]
     assert "open head" in result["left_out"]["unknown"]
     assert result["p_unknown"] == {}
     with pytest.raises(ValueError, match="open head"):  # unless it is asked by name
-        score_run(tmp_path, bench, ["unknown"])
+        score_run(plain_folder, images, ["unknown"])
 
 
-def test_released_rules_stand_beside_ours(bench, folder):
-    result, _ = score_run(folder, bench, ["ebo", "ebo:released"])
+def test_released_variants_are_scored_beside_ours(images, folder):
+    result, _ = score_run(folder, images, ["ebo", "ebo:released"])
     assert list(result["detectors"]) == ["ebo", "ebo:released"]
 
 
-def test_nothing_to_score_against_is_said(bench, folder, data_root):
+def test_missing_unknown_sets_are_an_error(images, folder, data_root):
     for name in ("notmnist", "fashionmnist", "dtd"):
         (data_root / name / "test.npz").unlink()
     with pytest.raises(ValueError, match="no unknown set was found for mnist"):
-        score_run(folder, Bench.open(data_root, "mnist"))
+        score_run(folder, BenchmarkImages.open(data_root, "mnist"))
 
 
 def test_metrics_in_literals():
@@ -104,108 +98,107 @@ def test_metrics_in_literals():
     assert mean_metrics([{"a": 1.0}, {"a": 2.0}]) == {"a": 1.5}
 
 
-def test_scores_of_other_detectors_on_the_same_images_are_kept(bench, folder, data_root):
-    first, first_scores = score_run(folder, bench, ["msp", "knn"])
-    second, scores = score_run(folder, bench, ["ebo"])
+def test_scores_of_other_detectors_on_the_same_images_are_kept(images, folder, data_root):
+    first, first_scores = score_run(folder, images, ["msp", "knn"])
+    second, scores = score_run(folder, images, ["ebo"])
     assert list(second["detectors"]) == ["ebo", "msp", "knn"]
     assert second["detectors"]["knn"] == first["detectors"]["knn"]
     assert np.array_equal(scores["knn"]["dtd"], first_scores["knn"]["dtd"])
     assert read_scores(folder)[0] == second
-    other, _ = score_run(folder, Bench.open(data_root, "mnist", far=("fashionmnist",)), ["mls"])
+    other, _ = score_run(folder, BenchmarkImages.open(data_root, "mnist", far=("fashionmnist",)), ["mls"])
     assert list(other["detectors"]) == ["mls"]  # other images
     (folder / "scores.json").write_text("{")
     assert read_scores(folder) is None
-    assert list(score_run(folder, bench, ["ebo"])[0]["detectors"]) == ["ebo"]
+    assert list(score_run(folder, images, ["ebo"])[0]["detectors"]) == ["ebo"]
 
 
-def test_nothing_left_to_score_is_said(data_root, folder):
+def test_tuning_on_every_set_is_an_error(data_root, folder):
     sets = ("notmnist", "fashionmnist", "dtd")
     with pytest.raises(ValueError, match="no unknown set is left to score: all were trained or tuned with"):
-        score_run(folder, Bench.open(data_root, "mnist", tune_on=sets))
+        score_run(folder, BenchmarkImages.open(data_root, "mnist", tune_on=sets))
 
 
-def test_where_no_detector_fits_nothing_breaks(bench, tmp_path):
-    run(build.recipe(bench.row, "cross-entropy", epochs=1), tmp_path, bench, say=lambda _: None)
-    result, scores = score_run(tmp_path, bench, ["unknown"], skip_unfit=True)
+def test_where_no_detector_fits_nothing_breaks(images, plain_folder):
+    result, scores = score_run(plain_folder, images, ["unknown"], skip_unfit=True)
     assert scores == {}
     assert list(result["left_out"]) == ["unknown"]
     assert result["known"]["accuracy"] > 0
 
 
-def test_known_inputs_after_temperature_scaling(bench, folder):
-    result, _ = score_run(folder, bench, ["msp", "tempscale"])
+def test_known_inputs_after_temperature_scaling(images, folder):
+    result, _ = score_run(folder, images, ["msp", "tempscale"])
     assert result["known_scaled"]["accuracy"] == result["known"]["accuracy"]
     assert result["known_scaled"]["temperature"] != 1
     assert result["known_scaled"]["nll"] != result["known"]["nll"]
 
 
-def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(bench, folder, monkeypatch):
+def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(images, folder, monkeypatch):
     import moon.run.images as module
 
     shared = [name for name in DETECTORS if name not in ("odin", "openmax")]
-    expected, _ = score_run(folder, bench, shared, keep_evidence=True)
+    expected, _ = score_run(folder, images, shared, keep_evidence=True)
     files = sorted(path.name for path in (folder / "evidence").iterdir())
     sets = ["dtd", "fashionmnist", "fit-train", "fit-val", "known", "notmnist"]
     assert files == [f"{name}.safetensors" for name in sets]
     readings = []
     original = module.read
     monkeypatch.setattr(module, "read", lambda *a: readings.append(a) or original(*a))
-    assert score_run(folder, bench, shared)[0] == expected
+    assert score_run(folder, images, shared)[0] == expected
     assert not readings
-    (folder / "evidence" / "dtd.safetensors").write_bytes(b"cut")  # read anew
-    assert score_run(folder, bench, shared)[0] == expected
+    (folder / "evidence" / "dtd.safetensors").write_bytes(b"cut")  # computed again
+    assert score_run(folder, images, shared)[0] == expected
     assert len(readings) == 1
 
 
-def test_evidence_of_another_model_or_other_images_is_not_used(bench, folder):
+def test_evidence_of_another_model_or_other_images_is_not_used(images, folder):
     from safetensors import safe_open
     from safetensors.numpy import load_file, save_file
 
-    expected, _ = score_run(folder, bench, ["msp"], keep_evidence=True)
+    expected, _ = score_run(folder, images, ["msp"], keep_evidence=True)
     path = folder / "evidence" / "dtd.safetensors"
     part = load_file(path)
     with safe_open(path, "np") as file:
         right = file.metadata()
     for about in ({"model": "another"}, {"images": "others"}, {"format": "0"}):
         save_file(part | {"logits": 0 * part["logits"]}, path, right | about)
-        assert score_run(folder, bench, ["msp"])[0] == expected
+        assert score_run(folder, images, ["msp"])[0] == expected
     save_file(part | {"logits": 0 * part["logits"]}, path, right)
-    assert score_run(folder, bench, ["msp"])[0] != expected  # of this model and these images it is
+    assert score_run(folder, images, ["msp"])[0] != expected  # of this model and these images it is
 
 
-def test_a_float16_reading_takes_the_place_of_nothing_better(bench, folder):
-    with pytest.raises(ValueError, match="float16: it is none of our residual networks"):
-        score_run(folder, bench, ["msp"], precision="float16")
-    result, _ = score_run(folder, bench, ["msp", "ebo"])
-    with pytest.raises(ValueError, match=r"has scores of a float32 reading.*score a copy"):
-        score_run(folder, bench, ["msp"], precision="float16")
+def test_float16_scores_do_not_replace_float32_ones(images, folder):
+    with pytest.raises(ValueError, match="float16: it is not one of our residual networks"):
+        score_run(folder, images, ["msp"], precision="float16")
+    result, _ = score_run(folder, images, ["msp", "ebo"])
+    with pytest.raises(ValueError, match=r"has float32 scores already.*score a copy"):
+        score_run(folder, images, ["msp"], precision="float16")
     assert read_summary(folder)["detectors"] == result["detectors"]
     assert which_scored(result) == which_scored(read_summary(folder))
     assert which_scored(result | {"precision": "float16"}) != which_scored(result)
 
 
-def test_mirrored_readings_do_not_tell_an_image_from_its_mirror_image(bench, folder, tmp_path):
-    turned = {name: data._replace(images=data.images[:, :, ::-1].copy()) for name, data in bench.unknown.items()}
+def test_mirrored_evidence_is_the_same_for_an_image_and_its_mirror_image(images, folder, tmp_path):
+    turned = {name: data._replace(images=data.images[:, :, ::-1].copy()) for name, data in images.unknown.items()}
     other = shutil.copytree(folder, tmp_path / "other")
     names = ["msp", "odin", "knn"]
-    result, scores = score_run(folder, bench, names, mirrored=True)
-    _, found = score_run(other, replace(bench, unknown=turned), names, mirrored=True)
+    result, scores = score_run(folder, images, names, mirrored=True)
+    _, found = score_run(other, replace(images, unknown=turned), names, mirrored=True)
     for name in names:
         for key, expected in scores[name].items():
             assert np.allclose(found[name][key], expected, rtol=1e-4, atol=1e-5), (name, key)
-    plain, once = score_run(other, bench, names)
+    plain, once = score_run(other, images, names)
     assert not np.allclose(once["msp"]["dtd"], scores["msp"]["dtd"])
     assert result["mirrored"] is True
     assert which_scored(result) != which_scored(plain)
 
 
-def test_mirrored_readings_are_kept_beside_the_others(bench, folder):
-    once, _ = score_run(folder, bench, ["msp"], keep_evidence=True)
-    both, _ = score_run(folder, bench, ["msp", "ebo"], keep_evidence=True, mirrored=True)
+def test_mirrored_scores_are_kept_beside_the_others(images, folder):
+    once, _ = score_run(folder, images, ["msp"], keep_evidence=True)
+    both, _ = score_run(folder, images, ["msp", "ebo"], keep_evidence=True, mirrored=True)
     assert both["known"] != once["known"]  # from evidence of its own
     assert read_summary(folder) == once
     assert read_summary(folder / "mirrored") == both
-    assert score_run(folder, bench, ["msp"])[0] == once
-    assert score_run(folder, bench, ["msp"], mirrored=True)[0]["detectors"].keys() == {"msp", "ebo"}
+    assert score_run(folder, images, ["msp"])[0] == once
+    assert score_run(folder, images, ["msp"], mirrored=True)[0]["detectors"].keys() == {"msp", "ebo"}
     files = {path.name for path in (folder / "mirrored").iterdir()}
     assert files == {"scores.json", "scores.npz", "known.npz", "examples.npz"}

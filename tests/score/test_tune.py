@@ -1,21 +1,18 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from moon import auroc
 from moon.detect import DETECTORS, Detector
-from moon.recipe import build
-from moon.run.images import Bench
-from moon.run.train import run
+from moon.run.images import BenchmarkImages
 from moon.score.score import score_run
 
 
 @pytest.fixture
-def folder(data_root, tmp_path):
-    bench = Bench.open(data_root, "mnist")
-    run(build.recipe(bench.row, "cross-entropy", epochs=3, batch_size=32, net="lenet-norm"), tmp_path / "run", bench)
-    return tmp_path / "run"
+def folder(trained_runs, tmp_path):
+    return shutil.copytree(trained_runs(objective="cross-entropy", epochs=3), tmp_path / "run")
 
 
 def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(data_root, folder, monkeypatch):
@@ -31,8 +28,8 @@ def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(
             return evidence.confidence * (1 if self.power == 3 else -1)
 
     monkeypatch.setitem(DETECTORS, "sharpness", Sharpness)
-    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(folder, bench, ["sharpness", "msp"])
+    images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, images, ["sharpness", "msp"])
     record = result["search"]["sharpness"]
     assert record["on"] == {"notmnist": 30}
     assert [entry["options"] for entry in record["tried"]] == [{"power": 1.0}, {"power": 2.0}, {"power": 3.0}]
@@ -46,30 +43,30 @@ def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(
 
 
 def test_what_was_tuned_on_is_not_scored(data_root, folder):
-    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(folder, bench, ["ebo"])
+    images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, images, ["ebo"])
     assert set(scores["ebo"]) == {"known", "fashionmnist", "dtd"}
     assert "near" in result["detectors"]["ebo"]
     with pytest.raises(ValueError, match="'notmnist' is trained or tuned with"):
-        Bench.open(data_root, "mnist", near=("notmnist",), tune_on=("notmnist",))
+        BenchmarkImages.open(data_root, "mnist", near=("notmnist",), tune_on=("notmnist",))
 
 
 def test_a_validation_split_of_its_own_leaves_the_set_scored_unless_images_are_shared(data_root):
     with np.load(data_root / "dtd" / "test.npz") as file:
-        images, labels = file["images"], file["labels"]
-    np.savez(data_root / "dtd" / "val.npz", images=255 - images, labels=labels)
-    bench = Bench.open(data_root, "mnist", tune_on=("dtd",))
-    assert "dtd" in bench.unknown
-    assert (bench.validation["dtd"].images != bench.unknown["dtd"].images).any()
-    images[0] = 255 - images[0]
-    np.savez(data_root / "dtd" / "val.npz", images=255 - images, labels=labels)
+        pixels, labels = file["images"], file["labels"]
+    np.savez(data_root / "dtd" / "val.npz", images=255 - pixels, labels=labels)
+    images = BenchmarkImages.open(data_root, "mnist", tune_on=("dtd",))
+    assert "dtd" in images.unknown
+    assert (images.tuning["dtd"].images != images.unknown["dtd"].images).any()
+    pixels[0] = 255 - pixels[0]
+    np.savez(data_root / "dtd" / "val.npz", images=255 - pixels, labels=labels)
     with pytest.raises(ValueError, match=r"1 image.* of 'dtd' are among the test images of 'dtd'"):
-        Bench.open(data_root, "mnist", tune_on=("dtd",))
+        BenchmarkImages.open(data_root, "mnist", tune_on=("dtd",))
 
 
 def test_a_candidate_that_the_data_cannot_serve_is_recorded(data_root, folder):
-    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
-    result, _ = score_run(folder, bench, ["knn"])
+    images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+    result, _ = score_run(folder, images, ["knn"])
     tried = {entry["options"]["k"]: entry for entry in result["search"]["knn"]["tried"]}
     assert "500 known features, found 256" in tried[500]["refused"]
     assert tried[50]["auroc"]
@@ -77,7 +74,7 @@ def test_a_candidate_that_the_data_cannot_serve_is_recorded(data_root, folder):
 
 
 def test_odin_is_searched_with_its_own_passes(data_root, folder):
-    bench = Bench.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(folder, bench, ["odin"])
+    images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, images, ["odin"])
     assert len(result["search"]["odin"]["tried"]) == 8
     assert result["detectors"]["odin"]["sets"]["dtd"]["auroc"] == auroc(scores["odin"]["known"], scores["odin"]["dtd"])

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import torch
+
+from moon.recipe import PARAMETERS, table
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -23,34 +25,71 @@ def add_inexact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inexact",
         action="store_true",
-        help="on a GPU: the fastest kernels, whose sums have no fixed order; the last bits differ from run to run",
+        help="on a GPU: use the fastest kernels; results then differ in the last bits from run to run",
+    )
+
+
+def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add a flag for each parameter of a run; with `several` each takes a list of values."""
+    for parameter in PARAMETERS.values():
+        if parameter.name == "benchmark":  # positional
+            continue
+        text = parameter.help
+        if parameter.table:
+            text += f": {', '.join(table(parameter.table))}"
+        if parameter.default:
+            text += f" (default: {parameter.default})"
+        parser.add_argument(
+            f"--{parameter.name.replace('_', '-')}",
+            type=parameter.type if parameter.minimum is None else whole,
+            metavar=parameter.metavar,
+            nargs="+" if several else None,
+            help=text.replace("%", "%%"),
+        )
+
+
+def pair(text: str) -> tuple[str, str]:
+    """The type of arguments of the form NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not '{text}'")
+    return name, value
+
+
+def add_checkpoint_seconds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=seconds,
+        default=30,
+        metavar="S",
+        help="the least time between checkpoints (default: %(default)s)",
     )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: cuda if available)")
 
 
 def local_device() -> str | None:
-    """The GPU of this process among those that torchrun started, or None to choose as usual."""
+    """The GPU of this process if torchrun started it, else None."""
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return None
 
 
 def whole(text: str) -> int:
-    """The type of arguments that are counts."""
+    """The type of arguments that are counts: integers from 1."""
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not '{text}'") from None
+        raise argparse.ArgumentTypeError(f"must be an integer, not '{text}'") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
     return number
 
 
 def seconds(text: str) -> float:
-    """The type of arguments that are times."""
+    """The type of arguments that are durations."""
     try:
         number = float(text)
     except ValueError:
@@ -61,7 +100,7 @@ def seconds(text: str) -> float:
 
 
 def device_of(name: str | None) -> torch.device:
-    """The device of that name, tried out."""
+    """The device of that name, after a test allocation on it."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

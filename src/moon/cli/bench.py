@@ -1,4 +1,4 @@
-"""Measure what a training step or a score costs beside what it is compared with, in one interleaved run."""
+"""Measure the time of training steps or of scoring, with all contenders interleaved in one run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from moon import timing as speed
+from moon import timing
 from moon.cli.arguments import add_device, add_inexact, device_of, whole
 from moon.cli.screen import counted, tracked
-from moon.data import BENCHMARKS, Benchmark
+from moon.data import Benchmark, find_benchmark
 from moon.files import write_json
-from moon.recipe import build
-from moon.run.train import hardware, set_exact, software
+from moon.recipe import Recipe, pick, table
+from moon.run.machine import cudnn_mode, hardware, software
 
 EXAMPLES = """
 examples:
-  moon bench train                                       MOON and plain cross-entropy, ResNet-18
+  moon bench train                                       MOON and cross-entropy, ResNet-18
   moon bench train --objective all --topology rigl
   moon bench train --objective moon --topology all
   moon bench train --topology dense rigl --precision bfloat16
@@ -33,43 +33,54 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", choices=("train", "score"), help="steps of training, or scoring with detectors")
-    add("--objective", nargs="+", default=["moon"], metavar="NAME", help="or all; beside cross-entropy (default: moon)")
+    add("what", choices=("train", "score"), help="training steps, or scoring with detectors")
+    add(
+        "--objective",
+        nargs="+",
+        default=["moon"],
+        metavar="NAME",
+        help="or all; cross-entropy is always included (default: moon)",
+    )
     add("--topology", nargs="+", default=["rigl"], metavar="NAME", help="or all (default: rigl)")
-    add("--benchmark", default="cifar10", help="whose image shape and net to take (default: %(default)s)")
+    add("--benchmark", default="cifar10", help="whose image shape and network to use (default: %(default)s)")
     add("--net", help="(default: the benchmark's)")
     add("--sparsity", type=float, help="(default: 0.95)")
     add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
     add("--precision", default="float32", help="float32, bfloat16 to train or float16 to score (default: %(default)s)")
-    add("--steps", type=whole, help="of each contender in a round (default: an epoch's on a GPU, else 5)")
+    add("--steps", type=whole, help="per contender and round (default: one epoch on a GPU, else 5)")
     add("--rounds", type=whole, default=8, help="(default: %(default)s)")
-    add("--images", type=whole, default=50_000, help="of an epoch, to tell what 100 take (default: %(default)s)")
+    add("--images", type=whole, default=50_000, help="per epoch, to extrapolate to 100 epochs (default: %(default)s)")
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
     add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
-    add("--from-evidence", action="store_true", help="score made-up evidence, as if it had been kept: nothing is read")
-    add("--out", type=Path, metavar="FILE", help="write the figures as JSON too")
+    add(
+        "--from-evidence",
+        action="store_true",
+        help="score random evidence without forward passes, as if evidence had been kept",
+    )
+    add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
     add_inexact(parser)
     add_device(parser)
 
 
 def act(arguments: argparse.Namespace) -> None:
     if arguments.batch_size < 2:
-        raise ValueError("a batch of one has no statistics; give --batch-size 2 or more")
+        raise ValueError("BatchNorm needs at least two images; give --batch-size 2 or more")
     if arguments.out is not None:
-        _check_out(arguments.out)  # refused before anything is measured
+        _check_out(arguments.out)  # fails before anything is measured
     if arguments.from_evidence and arguments.precision != "float32":
-        raise ValueError("from evidence nothing is read; leave out --precision")
+        raise ValueError("--from-evidence runs no forward pass; leave out --precision")
     device = device_of(arguments.device)
-    set_exact(not arguments.inexact)
-    row = build.pick(BENCHMARKS, arguments.benchmark, "benchmark")
-    result = _train(arguments, row, device) if arguments.what == "train" else _score(arguments, row, device)
+    benchmark = find_benchmark(Path("data"), arguments.benchmark)
+    with cudnn_mode(not arguments.inexact):
+        measure = _train if arguments.what == "train" else _score
+        result = measure(arguments, benchmark, device)
     if arguments.out is not None:
         about = {
             "date": datetime.date.today().isoformat(),
             "hardware": hardware(device),
             "software": software(),
             "benchmark": arguments.benchmark,
-            "net": arguments.net or row.net,
+            "net": arguments.net or benchmark.net,
             "exact": not arguments.inexact,
         }
         write_json(arguments.out, about | result)
@@ -85,108 +96,112 @@ def _check_out(path: Path) -> None:
         raise ValueError(f"--out {path}: {folder} is a file, not a folder")
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise ValueError(f"--out {path}: nothing can be written into {folder}; name another folder")
+        raise ValueError(f"--out {path}: {folder} is not writable; name another folder")
 
 
 def _names(kind: str, given: list[str]) -> list[str]:
-    table = build.TABLES[kind]
     if given == ["all"]:
-        return list(table)
+        return list(table(kind))
     for name in given:
-        build.pick(table, name, kind)  # refused before anything is built
+        pick(kind, name)  # fails before anything is built
     return given
 
 
 _TEXTS = ("objective", "topology", "detector", "loop")
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+def _new_table(title: str, *headings: str) -> Table:
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
-        table.add_column(heading, no_wrap=True, justify="left" if heading in _TEXTS else "right")
-    return table
+        made.add_column(heading, no_wrap=True, justify="left" if heading in _TEXTS else "right")
+    return made
 
 
-def _train(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:
+def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict:
     topologies = _names("topology", arguments.topology)
-    contenders = [(o, t) for t in topologies for o in (speed.BASE, *_names("objective", arguments.objective))]
+    contenders = [(o, t) for t in topologies for o in (timing.BASE, *_names("objective", arguments.objective))]
     epoch = -(-arguments.images // arguments.batch_size)
     arguments.steps = arguments.steps or (epoch if device.type == "cuda" else 5)
     settings = {"net": arguments.net, "batch_size": arguments.batch_size, "precision": arguments.precision}
     sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
-    rows = speed.time_steps(
-        row, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
+    records = timing.time_steps(
+        benchmark, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
         track=tracked, **settings, **sparsity,
     )  # fmt: skip
-    limits = speed.limits(row, device=device, **settings)
+    limits = timing.step_limits(benchmark, device=device, **settings)
     title = (
-        f"A training step of {arguments.net or row.net}, batch {arguments.batch_size}, {arguments.precision}, "
+        f"A training step of {arguments.net or benchmark.net}, batch {arguments.batch_size}, {arguments.precision}, "
         f"on {hardware(device)}"
     )
-    table = _table(title, "objective", "topology", "loop", "ms", "ratio", "by base", "100 epochs")
-    for r in rows:
+    shown = _new_table(title, "objective", "topology", "loop", "ms", "ratio", "by base", "100 epochs")
+    for r in records:
         for loop in ("plain", "captured"):
             if loop in r:
                 own = r[loop]
                 own["seconds_of_100_epochs"] = own["milliseconds"] * epoch / 10
                 ratio = f"{own['ratio']:.3f} ±{(own['ratio_high'] - own['ratio_low']) / 2:.3f}"
-                table.add_row(
+                shown.add_row(
                     r["objective"], r["topology"], loop, f"{own['milliseconds']:.2f}", ratio,
                     f"{own['by_base']:.3f}", f"{own['seconds_of_100_epochs']:.0f} s",
                 )  # fmt: skip
-    table.add_section()
-    for name, key in (("products", "matrix_milliseconds"), ("and memory", "milliseconds")):
-        table.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * epoch / 10:.0f} s")
-    Console().print(table)
-    for r in rows:
+    shown.add_section()
+    for name, key in (("arithmetic", "matrix_milliseconds"), ("and memory", "milliseconds")):
+        shown.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * epoch / 10:.0f} s")
+    Console().print(shown)
+    for r in records:
         if "plain_because" in r:
             print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
     Console().print(
         f"ratio: to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
-        f"{counted(arguments.steps, 'step')} in turn, ± half the width of their middle half; "
-        f"by base: to {speed.BASE} on the same topology; "
-        f"100 epochs are of {arguments.images:,} images.\n"
+        f"{counted(arguments.steps, 'step')}, ± half the interquartile range; "
+        f"by base: to {timing.BASE} on the same topology; "
+        f"100 epochs of {arguments.images:,} images.\n"
         f"limit: {limits['flops'] / 1e9:.3g} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
         f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here",
         highlight=False,
     )
     counts = {"steps": arguments.steps, "rounds": arguments.rounds, "images": arguments.images}
-    sizes = {"batch_size": arguments.batch_size, "precision": arguments.precision, **(sparsity or {"sparsity": 0.95})}
-    return counts | sizes | {"limits": limits, "train": rows}
+    sizes = {
+        "batch_size": arguments.batch_size,
+        "precision": arguments.precision,
+        **(sparsity or {"sparsity": Recipe.sparsity}),
+    }
+    return counts | sizes | {"limits": limits, "train": records}
 
 
-def _score(arguments: argparse.Namespace, row: Benchmark, device: torch.device) -> dict:
-    result = speed.time_scores(
-        row, build.TABLES["detector"], device=device, net=arguments.net, bank=arguments.bank,
+def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict:
+    result = timing.time_scores(
+        benchmark, table("detector"), device=device, net=arguments.net, bank=arguments.bank,
         queries=arguments.queries, from_evidence=arguments.from_evidence, precision=arguments.precision, track=tracked,
         **({} if arguments.sparsity is None else {"sparsity": arguments.sparsity}),
     )  # fmt: skip
-    table = _table(
+    shown = _new_table(
         f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}",
         "detector", "own s", "alone s",
     )  # fmt: skip
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
     for name, seconds in sorted(result["alone"].items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
-    Console().print(table)
+        shown.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
+    Console().print(shown)
     Console().print(
-        "own: fitting and scoring; alone: with the reading of the images that it needs. Detectors that change the "
-        "images (odin) share no reading and are not timed.",
+        "own: fitting and scoring; alone: with the forward passes that it needs. Detectors that perturb the images "
+        "(odin) need forward passes of their own and are not timed.",
         highlight=False,
     )
     if arguments.from_evidence:
         print(f"all {len(result['alone'])} from evidence: {result['from_evidence']:.2f} s")
         return {"score": result}
     print(
-        f"all {len(result['alone'])} from one reading: {result['together']:.2f} s, {result['ratio']:.2f} of the "
-        f"slowest alone ({result['slowest']})\n"
-        f"of it reading {sum(result['reading'].values()):.2f} s, from kept evidence {result['from_evidence']:.2f} s\n"
-        f"limit: the reading's products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
+        f"all {len(result['alone'])} with shared forward passes: {result['together']:.2f} s, {result['ratio']:.2f} of "
+        f"the slowest alone ({result['slowest']})\n"
+        f"of which forward passes {sum(result['reading'].values()):.2f} s, from kept evidence "
+        f"{result['from_evidence']:.2f} s\n"
+        f"limit: their products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
     )
     if result["dense_reading"] is not None:
         print(
-            f"those with weights that exist {result['limit_sparse']:.2f} s; "
-            f"a plain reading with all of them {result['dense_reading']:.0f} s, at the pace of the validation images"
+            f"with the non-zero weights only {result['limit_sparse']:.2f} s; a forward pass with dense products would "
+            f"take {result['dense_reading']:.0f} s, extrapolated from the validation images"
         )
     return {"score": result}

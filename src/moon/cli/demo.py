@@ -10,13 +10,14 @@ from moon import demo
 from moon.cli.arguments import add_device, device_of, whole
 from moon.cli.screen import show_scores, tracked, train_on_screen
 from moon.report.page import write_report
-from moon.run.images import Bench
-from moon.score.score import Scores, score_run
+from moon.run.images import BenchmarkImages
+from moon.score.files import Scores
+from moon.score.score import score_run
 
 EXAMPLES = """
 examples:
   moon demo
-  moon demo --seeds 3      mean and deviation over three seeds
+  moon demo --seeds 3      mean and standard deviation over three seeds
 """
 
 
@@ -29,14 +30,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> None:
     device = device_of(arguments.device)
-    bench = Bench.open(Path(), demo.BENCHMARK)
+    images = BenchmarkImages.open(Path(), demo.BENCHMARK)
     results: dict[str, list] = {}
     first_scores: dict[str, Scores] = {}
     for method, recipes in demo.recipes(arguments.epochs, arguments.seeds).items():
         for recipe in recipes:
             folder = arguments.out / recipe.name
-            train_on_screen(recipe, folder, bench, device)
-            result, scores = score_run(folder, bench, demo.DETECTORS, device=device, track=tracked)
+            train_on_screen(recipe, folder, images, device)
+            result, scores = score_run(folder, images, demo.DETECTORS, device=device, track=tracked)
             results.setdefault(method, []).append(result)
             first_scores.setdefault(method, scores)
     title = f"A {demo.SPARSITY:.0%}-sparse LeNet on digits it knows and images it does not"
@@ -44,6 +45,6 @@ def act(arguments: argparse.Namespace) -> None:
     if find_spec("matplotlib") is not None:
         page = arguments.out / "report.html"
         write_report([arguments.out], page, title)
-        print(f"the whole story, to be opened in a browser: {page}")
+        print(f"full report, for a browser: {page}")
     if arguments.seeds == 1:
-        print("one seed: no claim which method is better; moon demo --seeds 3 shows the spread")
+        print("one seed says nothing about which method is better; moon demo --seeds 3 shows the spread")

@@ -9,24 +9,24 @@ from typing import Any
 
 from rich.console import Console
 
-from moon.cli.arguments import add_data
-from moon.cli.runner import add_workers, check_done, do, facts_of, standing
+from moon.cli.arguments import add_data, add_parameters, pair
+from moon.cli.runner import add_workers, check_done, data_facts, run_grid, state_table
 from moon.demo import DETECTORS
 from moon.files import write_text
-from moon.grid.grid import Grid, State
-from moon.recipe.build import TABLES, pick
-from moon.recipe.expand import AXES, labels, read_file, recipes
-from moon.recipe.recipe import Recipe
+from moon.grid import Grid, State
+from moon.recipe import PARAMETERS, Recipe, pick, table
+from moon.recipe.expand import expand, read_file
+from moon.recipe.labels import labels
 from moon.results.tables import csv_text, summary_table, tidy
-from moon.score.score import read_summary
+from moon.score.files import read_summary
 
 EXAMPLES = """
 examples:
   moon grid digits --objective cross-entropy moon --sparsity 0.9 0.95 --seed 0 1 2 --epochs 10
-  moon grid cifar10 --preset plain control --seed 0 1 2    trainings that have a name
-  moon grid compare.toml --jobs 2              the same command again goes on where it was stopped
-  moon grid compare.toml --plan                only shows what is done, running and missing
-  moon grid compare.toml --per-gpu 4           four runs at a time on each GPU
+  moon grid cifar10 --preset plain control --seed 0 1 2    named trainings
+  moon grid compare.toml --jobs 2                 the same command again resumes where it stopped
+  moon grid compare.toml --plan                   only show what is done, running and missing
+  moon grid compare.toml --per-gpu 4              four runs at a time on each GPU
   moon grid compare.toml --ray auto --gpus 0.25   on a Ray cluster, a quarter of a GPU each
 
 compare.toml:
@@ -35,64 +35,58 @@ compare.toml:
   seed = [0, 1, 2]
   [[runs]]
   objective = ["cross-entropy", "moon"]
-  [[runs]]                                     plain loss with MOON's rates and vote
+  [[runs]]                                        cross-entropy with MOON's rates and vote
   preset = "control"
 """
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", nargs="+", metavar="BENCHMARK or FILE.toml", help="benchmarks, or a file that says all of it")
-    for word, (_, kind) in AXES.items():
-        if word != "benchmark":
-            add(f"--{word.replace('_', '-')}", nargs="+", type=kind, help="as in moon train; several make an axis")
-    add("--set", action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="an option of the objectives")
+    add("what", nargs="+", metavar="BENCHMARK or FILE.toml", help="benchmarks, or a file that describes the grid")
+    add_parameters(parser, several=True)
+    add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="option of the objectives")
     add("--out", type=Path, default=Path("runs/grid"), help="folder of the runs (default: %(default)s)")
     add("--detector", nargs="+", default=list(DETECTORS), metavar="NAME", help="to score with; all, or none")
     add_workers(parser)
-    add("--plan", action="store_true", help="only show how the runs stand")
+    add("--plan", action="store_true", help="only show the state of the runs")
     add_data(parser)
 
 
 def act(arguments: argparse.Namespace) -> None:
-    wanted = _recipes(arguments)
+    recipes = _recipes(arguments)
     detectors = _detectors(arguments.detector)
     if arguments.plan:
-        Console().print(standing(Grid.of(arguments.out, wanted, detectors)))
+        Console().print(state_table(Grid.of(arguments.out, recipes, detectors)))
         return
-    grid = Grid.plan(arguments.out, wanted, detectors, arguments.retries, facts_of(arguments.data))
-    do(grid, arguments)
+    grid = Grid.plan(arguments.out, recipes, detectors, arguments.retries, data_facts(arguments.data))
+    run_grid(grid, arguments)
     _show(grid, arguments.out)
 
 
 def _recipes(arguments: argparse.Namespace) -> list[Recipe]:
-    files = [word for word in arguments.what if word.endswith(".toml")]
-    given = {word: getattr(arguments, word) for word in AXES if word != "benchmark" and getattr(arguments, word)}
+    files = [name for name in arguments.what if name.endswith(".toml")]
+    axes: dict[str, Any] = {name: getattr(arguments, name, None) for name in PARAMETERS if name != "benchmark"}
+    axes = {name: values for name, values in axes.items() if values}
     if files:
-        if len(arguments.what) > 1 or given or arguments.set:
-            raise ValueError(f"{files[0]} says all of the grid; give no benchmark, axis or --set beside it")
+        if len(arguments.what) > 1 or axes or arguments.set:
+            raise ValueError(f"{files[0]} describes the whole grid; give no benchmark, axis or --set beside it")
         return read_file(arguments.data, Path(files[0]))
-    options: dict[str, Any] = {}
-    for item in arguments.set:
-        key, equals, value = item.partition("=")
-        if not (key and equals and value):
-            raise ValueError(f"--set takes NAME=VALUE, not '{item}'")
-        options[key] = value.split(",")
-    return recipes(arguments.data, {"benchmark": arguments.what} | given | {"set": options})
+    options = {name: values.split(",") for name, values in arguments.set}
+    return expand(arguments.data, {"benchmark": arguments.what} | axes | {"set": options})
 
 
 def _detectors(names: Sequence[str]) -> list[str]:
     if list(names) == ["none"]:
         return []
     if list(names) == ["all"]:
-        return list(TABLES["detector"])
+        return list(table("detector"))
     for name in names:
-        pick(TABLES["detector"], name.partition(":")[0], "detector")
+        pick("detector", name.partition(":")[0])
     return list(dict.fromkeys(names))
 
 
 def _show(grid: Grid, out: Path) -> None:
-    """The table over all that is done, and what is not."""
+    """Print the table over all finished runs, and say what is not done."""
     methods: dict[str, list] = {}
     names = labels([job.recipe for job in grid.jobs])
     rows = []

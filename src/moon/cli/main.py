@@ -1,11 +1,14 @@
-"""Parse, act, and turn what went wrong into one line on stderr and an exit code; --debug shows the traceback."""
+"""Parse the command line and call the command; errors become one line on stderr and an exit code."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
+
+from rich import get_console
 
 from moon import __version__
 from moon.cli import bench, data, demo, grid, methods, paper, report, score, train
@@ -24,7 +27,7 @@ VERBS = {
     "data": data,
 }
 
-# The first that fits counts: a DataError is a ValueError too.
+# The first match counts, because a DataError is also a ValueError.
 EXIT_CODES: dict[type[Exception], int] = {
     DataError: 3,
     DamagedCheckpoint: 4,
@@ -35,8 +38,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     Exception: 1,
 }
 EPILOG = """exit codes:
-  0 done   1 an unforeseen error   2 bad arguments   3 bad data   4 damaged checkpoint or model
-  5 the loss diverged   6 another process works in the run folder   130 stopped with Ctrl-C"""
+  0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model
+  5 the loss diverged   6 another process uses the run folder   130 stopped with Ctrl-C"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole grammar: every verb's module describes its own part."""
+    """The whole parser; the module of each command describes its own part."""
     layout = argparse.RawDescriptionHelpFormatter
     top = _Parser(
         prog="moon",
@@ -73,6 +76,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class _Printer(logging.Handler):
+    """Prints what the library logs, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        get_console().print(self.format(record), highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_logs() -> None:
+    logger = logging.getLogger("moon")
+    if not any(isinstance(handler, _Printer) for handler in logger.handlers):
+        logger.addHandler(_Printer())
+    logger.setLevel(logging.INFO)
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
     arguments, unknown = parser().parse_known_args(argv)
@@ -80,12 +97,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         verb = f"moon {arguments.verb}"
         print(f"{verb}: unrecognized arguments: {' '.join(unknown)} (see {verb} --help)", file=sys.stderr)
         sys.exit(2)
+    _print_logs()
     try:
         arguments.act(arguments)
     except KeyboardInterrupt:
-        print(
-            "\nmoon: stopped; the same command goes on from the last checkpoint, if there is one yet", file=sys.stderr
-        )
+        print("\nmoon: stopped; the same command resumes from the last checkpoint, if there is one", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if arguments.debug:

@@ -1,4 +1,4 @@
-"""List every method with its kind, what it is, its paper and its card; or explain one."""
+"""List every method with its kind, summary, paper and card, or explain one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from moon.recipe.methods import Method, find, methods
 EXAMPLES = """
 examples:
   moon methods
-  moon methods detector     those of one kind
-  moon methods vos          one: its formula, options and card
+  moon methods detector     all of one kind
+  moon methods vos          one method: its formula, options and card
 """
 _USE = {
     "objective": "moon train digits --objective {}",
@@ -43,28 +43,28 @@ def act(arguments: argparse.Namespace) -> None:
 
 
 def _list(found: list[Method]) -> None:
-    """One table a kind, narrow enough for a terminal of 80 columns."""
+    """One table per kind, narrow enough for a terminal of 80 columns."""
     console = Console()
     for kind in dict.fromkeys(method.kind for method in found):
         table = Table(title=kind, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
         table.add_column("name", no_wrap=True, min_width=16)
-        table.add_column("what it is, and whose")
-        table.add_column("docs/methods/", no_wrap=True)
+        table.add_column("summary (paper)")
+        table.add_column("card or module", no_wrap=True)
         for method in found:
             if method.kind == kind:
                 paper = f" [dim]({method.paper})[/]" if method.paper else ""
-                table.add_row(method.name, escape(method.line) + paper, method.card.rpartition("/")[2])
+                table.add_row(method.name, escape(method.summary) + paper, method.source.rpartition("/")[2])
         console.print(table)
 
 
 def _explained(method: Method) -> str:
-    lines = [f"{method.title}, {method.kind} `{method.name}`", f"{method.line[0].upper()}{method.line[1:]}."]
+    lines = [f"{method.title}, {method.kind} `{method.name}`", f"{method.summary[0].upper()}{method.summary[1:]}."]
     if method.paper:
         lines.append(f"paper: {method.paper}")
     lines += ["", textwrap.indent(method.about, "  "), ""]
     if method.options:
         lines.append("options: " + ", ".join(f"{key}={value!r}" for key, value in method.options.items()))
     if method.facts:
-        lines.append("made of: " + ", ".join(method.facts))
+        lines.append("from the run: " + ", ".join(method.facts))
     use = _USE[method.kind].format(method.name) + (" --outliers photos" if "outliers" in method.facts else "")
-    return "\n".join([*lines, f"use:     {use}", f"card:    {method.card}"])
+    return "\n".join([*lines, f"use:     {use}", f"see:     {method.source}"])

@@ -1,4 +1,4 @@
-"""Re-create the paper's evaluation: run what each table and figure needs, and set our numbers beside the paper's."""
+"""Reproduce the paper's evaluation: run what each table and figure needs, and show our numbers beside the paper's."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from rich.console import Console
 from rich.table import Table
 
 from moon.cli.arguments import add_data, whole
-from moon.cli.runner import add_workers, check_done, do, facts_of, standing
+from moon.cli.runner import add_workers, check_done, data_facts, run_grid, state_table
 from moon.cli.screen import tracked
 from moon.data import DataError
 from moon.files import write_json, write_text
-from moon.grid.grid import Grid, State
-from moon.paper import items as paper_items
-from moon.paper import spec as paper
-from moon.paper import theory
-from moon.paper.spec import EXTRAS, FULL, MINI, Item, Scale
-from moon.paper.table import Sheet
-from moon.recipe.build import TABLES
+from moon.grid import Grid, State
+from moon.paper import items as paper_items, recipes as paper, theory, theory_figure
+from moon.paper.flops import paper_flops
+from moon.paper.items import EXTRAS
+from moon.paper.render import to_csv, to_latex, to_markdown, to_terminal
+from moon.paper.spec import FULL, MINI, Item, Scale
+from moon.paper.table import PaperTable
+from moon.recipe import table
 
 EXAMPLES = """
 examples:
-  moon paper list                                  every table and figure, and what of it is done
-  moon paper plan table1                           which runs it needs, and how they stand
-  moon paper run table1 figure4 --per-gpu 4        do what is missing, then show it
-  moon paper show table1                           ours beside the paper's; also as Markdown, CSV and LaTeX
-  moon paper run mini                              a reduced version of everything, on images inside packages
+  moon paper list                                  every table and figure, and how much of it is done
+  moon paper plan table1                           which runs it needs, and their state
+  moon paper run table1 figure4 --per-gpu 4        run what is missing, then show it
+  moon paper show table1                           our numbers beside the paper's; also as Markdown, CSV and LaTeX
+  moon paper run mini                              a reduced version of everything, on embedded images
   moon paper run all --benchmark cifar10=cifar10-part --seeds 3
 """
 
@@ -47,11 +48,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     add("--mini", action="store_true", help="the reduced version, on the embedded images")
     add("--out", type=Path, help="folder of the runs (default: runs/paper, or runs/paper-mini)")
-    add(
-        "--benchmark", nargs="+", default=[], metavar="DATA=NAME", help="the benchmark that stands for the paper's data"
-    )
+    add("--benchmark", nargs="+", default=[], metavar="DATA=NAME", help="the benchmark to use for the paper's data")
     add("--seeds", type=whole, help=f"runs of each network (default: {FULL.seeds}, mini {MINI.seeds})")
-    add("--other-seeds", type=whole, help="of all but RigL's plain and MOON networks (default: as --seeds)")
+    add("--other-seeds", type=whole, help="runs of all but RigL's plain and MOON networks (default: as --seeds)")
     add("--epochs", type=whole, help=f"(default: {FULL.epochs}, mini {MINI.epochs})")
     add("--precision", help="float32 or bfloat16 (default: float32)")
     add("--all-detectors", action="store_true", help="score the runs with every detector, not only those of the tables")
@@ -73,33 +72,33 @@ def act(arguments: argparse.Namespace) -> None:
         _list(arguments.data, scale, folder)
         return
     if items and arguments.action in ("plan", "run"):
-        absent = paper.missing(arguments.data, items, scale)
-        wanted = paper.runs(arguments.data, items, scale, absent if arguments.action == "run" else ())
+        absent = paper.missing_data(arguments.data, items, scale)
+        wanted = paper.needed_runs(arguments.data, items, scale, absent if arguments.action == "run" else ())
         if not wanted:
             raise DataError(
-                f"{arguments.data}: none of the data is there ({', '.join(absent.values())}); moon data shows what is, "
-                "--data or MOON_DATA says where to look"
+                f"{arguments.data}: none of the data was found ({', '.join(absent.values())}); moon data shows "
+                "what exists, --data or MOON_DATA sets the data root"
             )
         for data, name in absent.items():
-            print(f"{name} is not under {arguments.data}: the numbers of {data} stay missing")
+            print(f"{name} is not under {arguments.data}: the numbers of {data} will be missing")
         if arguments.all_detectors:
-            wanted = {recipe: list(TABLES["detector"]) for recipe in wanted}
+            wanted = {recipe: list(table("detector")) for recipe in wanted}
         if arguments.action == "plan":
-            Console().print(standing(Grid.of(folder, wanted, wanted)))
+            Console().print(state_table(Grid.of(folder, wanted, wanted)))
             return
-        grid = Grid.plan(folder, wanted, wanted, arguments.retries, facts_of(arguments.data))
-        do(grid, arguments)
+        grid = Grid.plan(folder, wanted, wanted, arguments.retries, data_facts(arguments.data))
+        run_grid(grid, arguments)
         _show(items, extras, scale, arguments.data, folder)
         check_done(grid)
         return
     if arguments.action == "plan":
-        print(f"{', '.join(extras)}: no runs are needed")
+        print(f"{', '.join(extras)}: no runs needed")
         return
     _show(items, extras, scale, arguments.data, folder)
 
 
 def _scale(arguments: argparse.Namespace) -> Scale:
-    scale = (MINI if arguments.mini else FULL).on(arguments.benchmark)
+    scale = (MINI if arguments.mini else FULL).with_benchmarks(arguments.benchmark)
     if arguments.seeds:
         scale = replace(scale, seeds=arguments.seeds, other_seeds=None)
     if arguments.other_seeds:
@@ -113,7 +112,7 @@ def _list(root: Path, scale: Scale, folder: Path) -> None:
     for heading, justify in (("ID", "left"), ("what", "left"), ("runs done", "right")):
         table.add_column(heading, justify=justify)  # pyright: ignore[reportArgumentType]
     for item in paper_items.items().values():
-        runs = paper.runs(root, [item], scale)
+        runs = paper.needed_runs(root, [item], scale)
         done = list(Grid.of(folder, runs, runs).states().values()).count(State.DONE)
         table.add_row(item.key, item.title, f"{done} of {len(runs)}")
     table.add_row("flops", "Appendix E: FLOPs of training and inference, beside the paper's", "none needed")
@@ -128,14 +127,14 @@ def _show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path
     target = folder / "paper"
     target.mkdir(parents=True, exist_ok=True)
     for item in tracked(list(items), "reading runs"):
-        sheet = Sheet.read(item, scale, root, folder)
-        console.print(sheet.show(console.width), highlight=False)
-        for suffix, text in (("md", sheet.markdown()), ("csv", sheet.csv()), ("tex", sheet.latex())):
+        table = PaperTable.read(item, scale, root, folder)
+        console.print(to_terminal(table, console.width), highlight=False)
+        for suffix, text in (("md", to_markdown(table)), ("csv", to_csv(table)), ("tex", to_latex(table))):
             write_text(target / f"{item.key}.{suffix}", text)
         if item.draw and find_spec("matplotlib") is not None:
             from moon.paper.figures import draw
 
-            draw(sheet, folder, target / item.key)
+            draw(table, folder, target / item.key)
     if "flops" in extras:
         _flops(console, target)
     if "theory" in extras:
@@ -153,11 +152,11 @@ def _flops(console: Console, target: Path) -> None:
         (
             row.quantity,
             "-" if row.paper is None else f"{row.paper:.2g}",
-            f"{row.follows:.2g}",
-            f"{row.erk:.2g}",
+            f"{row.derived:.2g}",
+            f"{row.ours:.2g}",
             row.why,
         )
-        for row in paper.flops()
+        for row in paper_flops()
     ]
     for line in cells:
         table.add_row(*line)
@@ -172,5 +171,5 @@ def _theory(target: Path) -> None:
     write_json(target / "theory.json", result)
     if find_spec("matplotlib") is not None:
         for suffix in ("svg", "png"):
-            theory.draw(result, target / f"theory.{suffix}")
+            theory_figure.draw(result, target / f"theory.{suffix}")
     print(f"theory: numbers and figure in {target}; docs/methods/theory.md says what holds")

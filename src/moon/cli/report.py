@@ -1,4 +1,4 @@
-"""Write one self-contained page about runs: tables, pictures, examples, and every recipe."""
+"""Write one self-contained HTML page about runs: tables, figures, example images, and every recipe."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
-    if find_spec("matplotlib") is None:
-        raise ValueError("the pictures need matplotlib; pip install 'moon-sparse[demo]'")
+    if missing := [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]:
+        raise ValueError(f"the page needs {' and '.join(missing)}; pip install 'moon-sparse[report]'")
     target = arguments.out or arguments.runs[0] / "report.html"
     if target.suffix != ".html":
-        raise ValueError(f"{target}: the page is an .html file; give --out such a name")
+        raise ValueError(f"{target}: the page must be an .html file (--out)")
     runs = write_report(arguments.runs, target, arguments.title)
     print(f"{target}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {target.stat().st_size / 1e6:.1f} MB")

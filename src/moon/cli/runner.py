@@ -1,12 +1,13 @@
-"""Doing the runs of a grid from a command: its options, what is seen meanwhile, and how it ended."""
+"""Running a grid from a command: its options, what is shown in the meantime, and how it ended."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import signal
-from collections.abc import Callable
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -20,34 +21,33 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from moon.cli.arguments import add_inexact, device_of, seconds, whole
+from moon.cli.arguments import add_checkpoint_seconds, add_inexact, device_of, whole
 from moon.cli.screen import counted, tracked
-from moon.grid.grid import Facts, Grid, Job, Processes, State, Workers
+from moon.grid import DataFacts, Grid, Job, Processes, State, Workers
 from moon.grid.mps import shared_gpus
-from moon.recipe.expand import labels
-from moon.recipe.recipe import Recipe
-from moon.run.images import Bench
+from moon.recipe import Recipe
+from moon.recipe.labels import labels
+from moon.run.images import BenchmarkImages
+from moon.score.files import digests
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Where and how many at a time."""
+    """Where to run, and how many runs at a time."""
     add = parser.add_argument
-    add("--jobs", type=whole, help="runs at a time (default: one a core, or one a GPU)")
+    add("--jobs", type=whole, help="runs at a time (default: one per core, or one per GPU)")
     add("--per-gpu", type=whole, default=1, help="runs at a time on each GPU (default: %(default)s)")
-    add("--threads", type=whole, help="of each run on a CPU (default: its share of the cores)")
+    add("--threads", type=whole, help="CPU threads of each run (default: its share of the cores)")
     add("--device", help="cpu, cuda or cuda:1, ... (default: all GPUs, else cpu)")
-    add("--ray", nargs="?", const="local", metavar="ADDRESS", help="on Ray: local (default), auto, or an address")
-    add("--gpus", type=float, default=0.0, help="of each run on Ray; a fraction shares one (default: %(default)s)")
+    add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: local (default), auto, or an address")
+    add("--gpus", type=float, default=0.0, help="GPUs per run on Ray; fractions share one (default: %(default)s)")
     add_inexact(parser)
-    add("--retries", type=int, default=3, help="of a run that the machine failed (default: %(default)s)")
-    add("--retry-failed", action="store_true", help="try again what failed by its own settings or data")
-    add(
-        "--checkpoint-seconds", type=seconds, default=30, metavar="S", help="between checkpoints (default: %(default)s)"
-    )
+    add("--retries", type=int, default=3, help="of a run whose process or machine failed (default: %(default)s)")
+    add("--retry-failed", action="store_true", help="try again what failed because of its settings or data")
+    add_checkpoint_seconds(parser)
 
 
-def do(grid: Grid, arguments: argparse.Namespace) -> None:
-    """Do what is missing, and say what is seen; `check_done` says what is not done after all."""
+def run_grid(grid: Grid, arguments: argparse.Namespace) -> None:
+    """Run what is missing, with a progress display; `check_done` then says what is still not done."""
     if arguments.retry_failed:
         grid.forget_failures()
     with ExitStack() as stack:
@@ -55,50 +55,46 @@ def do(grid: Grid, arguments: argparse.Namespace) -> None:
 
 
 def check_done(grid: Grid) -> None:
-    """Raise an error that names what is not done."""
+    """Raise a ValueError that names what is not done."""
     states = grid.states()
     failed = [job for job in grid.jobs if states[job.recipe.name] is State.FAILED]
     open_jobs = [job for job in grid.jobs if states[job.recipe.name] not in (State.DONE, State.FAILED)]
     if failed:
         raise ValueError(
-            f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].why()}; mend the cause, then "
-            "give the command again with --retry-failed"
+            f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].reason()}; correct the cause, "
+            "then give the command again with --retry-failed"
         )
     if open_jobs:
         raise ValueError(
-            f"{len(open_jobs)} of {len(grid.jobs)} runs are not done ({open_jobs[0].why()}); "
+            f"{len(open_jobs)} of {len(grid.jobs)} runs are not done ({open_jobs[0].reason()}); "
             "see worker.log in their folders"
         )
 
 
-def facts_of(root: Path) -> Callable[[Recipe], Facts]:
-    """What the data of each benchmark are now, read once."""
+def data_facts(root: Path) -> Callable[[Recipe], DataFacts]:
+    """What the data of each benchmark are at present, read once."""
 
     @cache
-    def facts(name: str, outliers: str) -> Facts:
-        bench = Bench.open(root, name, outliers=outliers, track=lambda items: tracked(items, f"reading {name}"))
-        if not bench.unknown:
-            print(
-                f"{name}: no unknown set was found under {root}, so nothing is scored (moon data shows what is there)"
-            )
-        near, far = ([name for name in names if name in bench.unknown] for names in (bench.row.near, bench.row.far))
-        return Facts(bench.fingerprint(), {"sha256": bench.digests(), "near": near, "far": far})
+    def facts(name: str, outliers: str) -> DataFacts:
+        images = BenchmarkImages.open(
+            root, name, outliers=outliers, track=lambda items: tracked(items, f"reading {name}")
+        )
+        if not images.unknown:
+            print(f"{name}: no unknown set was found under {root}, so nothing is scored (moon data shows what exists)")
+        benchmark = images.benchmark
+        near, far = ([name for name in names if name in images.unknown] for names in (benchmark.near, benchmark.far))
+        return DataFacts(images.fingerprint(), {"sha256": digests(images), "near": near, "far": far})
 
     return lambda recipe: facts(recipe.benchmark, recipe.outliers)
 
 
 def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
+    exact = not arguments.inexact
     if arguments.ray is not None:
         from moon.grid.on_ray import RayWorkers
 
-        return RayWorkers(
-            arguments.ray,
-            arguments.data,
-            arguments.threads or 1,
-            arguments.gpus,
-            arguments.checkpoint_seconds,
-            not arguments.inexact,
-        )
+        resources = arguments.threads or 1, arguments.gpus
+        return RayWorkers(arguments.ray, arguments.data, *resources, arguments.checkpoint_seconds, exact)
     device = device_of(arguments.device)
     if device.type == "cuda":
         every = device.index is None
@@ -108,38 +104,48 @@ def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
         devices = [str(device)]
         places = arguments.jobs or os.cpu_count() or 1
         if arguments.per_gpu > 1:
-            print(f"--per-gpu {arguments.per_gpu} means nothing on {device.type}: {counted(places, 'run')} at a time")
+            runs = counted(places, "run")
+            print(f"--per-gpu {arguments.per_gpu} has no effect on {device.type}: {runs} at a time")
     threads = arguments.threads or max(1, (os.cpu_count() or 1) // places)
     environment = {}
     if device.type == "cuda" and places > len(devices):
         environment = stack.enter_context(shared_gpus())
-        how = "through MPS" if environment else "in turn, as there is no MPS"
+        how = "through MPS" if environment else "by time slicing, because MPS is not available"
         print(f"{places} runs share {counted(len(devices), 'GPU')} {how}")
-    exact = not arguments.inexact
     return Processes(places, arguments.data, devices, threads, arguments.checkpoint_seconds, exact, environment)
 
 
 def _run(grid: Grid, workers: Workers) -> None:
     console = Console()
-    told: set[str] = set()
+    reported = {name for name, state in grid.states().items() if state is State.DONE}
 
-    def tell(grid: Grid) -> None:
+    def report(grid: Grid) -> None:
         for job in grid.jobs:
             name, state = job.recipe.name, job.state()
-            if state in (State.DONE, State.FAILED) and name not in told:
-                told.add(name)
-                if name not in before:
-                    console.print(_line(job, state), highlight=False)
+            if state in (State.DONE, State.FAILED) and name not in reported:
+                reported.add(name)
+                console.print(_line(job, state), highlight=False)
 
-    before = {name for name, state in grid.states().items() if state is State.DONE}
-    signal.signal(signal.SIGTERM, _interrupt)  # as orderly as Ctrl-C
-    with Live(console=console, refresh_per_second=2, transient=True) as live:
+    with _sigterm_as_interrupt(), Live(console=console, refresh_per_second=2, transient=True) as live:
 
         def watch(grid: Grid) -> None:
-            tell(grid)
-            live.update(_running(grid, workers.places))
+            report(grid)
+            live.update(_progress(grid, workers.places))
 
         grid.run(workers, watch, poll=0.5)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM stops the workers in the same orderly way as Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -148,12 +154,12 @@ def _interrupt(*_: object) -> NoReturn:
 
 def _line(job: Job, state: State) -> str:
     if state is State.FAILED:
-        return f"[red]failed[/] {job.recipe.name}: {escape(job.why())}"
+        return f"[red]failed[/] {job.recipe.name}: {escape(job.reason())}"
     return f"[green]done[/]   {job.recipe.name}"
 
 
-def _running(grid: Grid, places: int) -> Group:
-    """The bar of the whole grid, and a line for each run under way."""
+def _progress(grid: Grid, places: int) -> Group:
+    """A bar for the whole grid, and a line for each active run."""
     total = sum(job.recipe.epochs for job in grid.jobs)
     done = sum(job.epochs_done() for job in grid.jobs)
     states = list(grid.states().values())
@@ -168,7 +174,8 @@ def _running(grid: Grid, places: int) -> Group:
     return Group(ProgressBar(total=total, completed=done, width=40), head, table)
 
 
-def standing(grid: Grid) -> Table:
+def state_table(grid: Grid) -> Table:
+    """The state of every run."""
     states = grid.states()
     counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in State)
     table = Table(title=f"{len(states)} runs in {grid.folder}: {counts}", title_justify="left", box=box.SIMPLE)
@@ -177,6 +184,6 @@ def standing(grid: Grid) -> Table:
     methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
         name = job.recipe.name
-        why = f": {escape(job.why())}" if states[name] is State.FAILED else ""
-        table.add_row(name, methods[name], f"{states[name]}{why}", f"{job.epochs_done()}/{job.recipe.epochs}")
+        reason = f": {escape(job.reason())}" if states[name] is State.FAILED else ""
+        table.add_row(name, methods[name], f"{states[name]}{reason}", f"{job.epochs_done()}/{job.recipe.epochs}")
     return table

@@ -1,4 +1,4 @@
-"""What a person sees while something runs, and of its result."""
+"""Progress bars and result tables in the terminal."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-from moon.recipe.recipe import Recipe
-from moon.results.figures import save, score_histograms
+from moon.recipe import Recipe
+from moon.results.figures import score_histograms
+from moon.results.plotting import save
 from moon.results.tables import known_table, unknown_table
-from moon.run.images import Bench
-from moon.run.train import run
-from moon.score.score import Scores
+from moon.run.images import BenchmarkImages
+from moon.run.train import train_run
+from moon.score.files import Scores
 from moon.training import Training
 from moon.training.ranks import Ranks
 
-REFRESH_SECONDS = 0.3  # reading the loss waits for the device
+REFRESH_SECONDS = 0.3  # because reading the loss waits for the device
 
 
 def counted(number: int, what: str) -> str:
@@ -31,32 +32,32 @@ def counted(number: int, what: str) -> str:
 
 
 def tracked(items: list, what: str) -> Iterable:
-    """The items, with a bar that goes away when they are done."""
+    """The items, with a progress bar that disappears at the end."""
     return track(items, what, transient=True, console=Console())
 
 
 def train_on_screen(
     recipe: Recipe,
     folder: Path,
-    bench: Bench,
+    images: BenchmarkImages,
     device: torch.device,
     checkpoint_seconds: float = 30.0,
     ranks: Ranks | None = None,
     plain: bool = False,
     exact: bool = True,
 ) -> dict[str, Any]:
-    """`run` with a progress bar; of several processes only the first one shows it."""
+    """`train_run` with a progress bar; of several processes only the first shows it."""
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
     settings |= {"captured": False if plain else None, "exact": exact}
     if ranks is not None and not ranks.is_first:
-        return run(recipe, folder, bench, **settings)
+        return train_run(recipe, folder, images, **settings)
     with _progress(recipe) as callbacks:
-        return run(recipe, folder, bench, **settings, **callbacks)
+        return train_run(recipe, folder, images, **settings, **callbacks)
 
 
 @contextmanager
 def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """A bar over the whole run with loss, accuracy, sparsity, w and time left: the callbacks of `run`."""
+    """A bar for the whole run with loss, accuracy, sparsity, w and time left: the callbacks of `train_run`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
@@ -65,7 +66,7 @@ def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns) as bar:
-        label = f"{recipe.objective} {recipe.topology} s{recipe.seed}"  # short: a terminal may have 80 columns
+        label = f"{recipe.objective} {recipe.topology} s{recipe.seed}"  # short, because a terminal may have 80 columns
         task = bar.add_task(label, total=recipe.epochs, loss="", state="")
         steps, shown_at = 1, 0.0
 
@@ -85,20 +86,20 @@ def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
             state = f"acc {record['val_accuracy']:.1%} sparse {1 - record['density']:.1%}{w}"
             bar.update(task, completed=record["epoch"] + 1, state=state)
 
-        yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch, "say": bar.console.print}
-        bar.update(task, completed=recipe.epochs)  # a run that was finished before has not moved the bar
+        yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch}
+        bar.update(task, completed=recipe.epochs)  # a run that had finished before has not moved the bar
 
 
 def show_scores(
-    methods: Mapping[str, Sequence[Mapping[str, Any]]], scores: Mapping[str, Scores], picture: Path, title: str
+    methods: Mapping[str, Sequence[Mapping[str, Any]]], scores: Mapping[str, Scores], figure: Path, title: str
 ) -> None:
-    """The tables of scored runs, and the picture of known against unknown where matplotlib is installed."""
+    """Print the tables of scored runs, and write the figure of known against unknown scores."""
     console = Console()
     console.print(known_table(methods))
     console.print(unknown_table(methods))
     if find_spec("matplotlib") is None:
-        print("no picture: matplotlib is not installed (pip install 'moon-sparse[demo]')")
+        print("no figure: matplotlib is not installed (pip install 'moon-sparse[report]')")
         return
     detector = next(iter(next(iter(scores.values()))))
-    save(score_histograms(scores, detector, title), picture)
-    print(f"picture: {picture}")
+    save(score_histograms(scores, detector, title), figure)
+    print(f"figure: {figure}")

@@ -1,4 +1,4 @@
-"""Batches that live on the device: the whole set is there once, and crop and flip are batched tensor code."""
+"""Batches of a data set that is held on the device; crop and flip are batched tensor operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moon.seeds import generator
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:
-    """How so many images are divided; a last batch of one joins the one before it (BatchNorm needs two)."""
+    """Divide `count` images into batches; a last batch of one is merged into the previous one (BatchNorm needs two)."""
     full, rest = divmod(count, batch_size)
     sizes = [batch_size] * full + [rest] * (rest > 0)
     if len(sizes) > 1 and sizes[-1] == 1 < batch_size:
@@ -22,11 +22,36 @@ def batch_sizes(count: int, batch_size: int) -> list[int]:
 
 
 class Batches:
-    """A data set as (x, y) batches, x normalised to (value / 255 - mean) / std, (B, C, H, W) float32.
+    """Batches (x, y) of a data set that is held on the device.
 
-    Iterating gives the images in order and as they are, for evaluation. `epoch(e)` gives them shuffled, cropped from
-    a border of `crop` black pixels and flipped; what happens to an image depends on seed, epoch and its index alone,
-    not on device or batch size.
+    x is (B, C, H, W) float32, normalised to (value / 255 - mean) / std; y is (B,) int64.
+
+    Iterating yields all images in order, without augmentation, for evaluation. `epoch(e)` yields them shuffled, padded
+    by `crop` black pixels, cropped at random and, if `flip` is set, flipped with probability 1/2. The augmentation of
+    an image depends only on the seed, the epoch and its index, not on the device or the batch size.
+
+    Args:
+        dataset: The images and labels.
+        mean: Mean of the pixels per channel, in [0, 1].
+        std: Standard deviation of the pixels per channel.
+        batch_size: Images per batch. A last batch of one image is merged into the previous one.
+        crop: Width of the black border that training images are cropped from, in pixels; 0 for no cropping.
+        flip: Whether to flip training images horizontally with probability 1/2.
+        seed: Seed of the order and the augmentation.
+        device: Where the images are held.
+
+    Raises:
+        ValueError: `batch_size` is below 1, or `mean` or `std` does not have one value per channel.
+
+    Example:
+        >>> import numpy as np
+        >>> from moon import Batches, DataSet
+        >>> dataset = DataSet(np.zeros((10, 8, 8, 3), np.uint8), np.arange(10))
+        >>> batches = Batches(dataset, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2), batch_size=4, crop=1, flip=True)
+        >>> [tuple(x.shape) for x, y in batches]
+        [(4, 3, 8, 8), (4, 3, 8, 8), (2, 3, 8, 8)]
+        >>> sorted(int(label) for x, y in batches.epoch(0) for label in y)
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
     def __init__(
@@ -45,23 +70,25 @@ class Batches:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         if len(mean) != dataset.images.shape[3] or len(std) != len(mean):
             raise ValueError(
-                f"mean has {len(mean)} and std {len(std)} values for images of {dataset.images.shape[3]} channel(s)"
+                f"mean has {len(mean)} and std {len(std)} value(s), but images have {dataset.images.shape[3]} "
+                "channel(s); give one value per channel"
             )
         self.batch_size, self.crop, self.flip, self.seed = batch_size, crop, flip, seed
         self.height, self.width = dataset.images.shape[1:3]
-        # (N, H, W, C): a gathered batch, seen as (N, C, H, W), is channels-last for free.
+        # (N, H, W, C): a gathered batch, permuted to (N, C, H, W), is channels-last without a copy.
         self.images = pad(torch.from_numpy(dataset.images), (0, 0, crop, crop, crop, crop)).to(device)
         self.labels = torch.from_numpy(dataset.labels).to(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32))).to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float().to(device)
-        self._drawn: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # ahead of their epoch
+        self._prefetched: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # augmentation of the next epoch
 
     def __len__(self) -> int:
+        """Return the number of batches per epoch."""
         return len(self.sizes)
 
     @property
     def sizes(self) -> list[int]:
-        """Images of each batch."""
+        """Number of images in each batch."""
         return batch_sizes(len(self.labels), self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -71,45 +98,61 @@ class Batches:
             yield self._normalise(x), y
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of one training epoch (counted from 0)."""
+        """Yield the batches of one training epoch.
+
+        Args:
+            epoch: The epoch, counted from 0.
+
+        Yields:
+            (x, y) per batch.
+        """
         device = self.labels.device
-        drawn = self._drawn.pop(epoch, None) or self._draws(epoch)
-        order, corner, mirrored = (part.to(device) for part in drawn)
-        several = 16 if device.type == "cuda" else 1  # a GPU is asked seldom for much
+        augmentation = self._prefetched.pop(epoch, None) or self._augmentation(epoch)
+        order, corner, flipped = (part.to(device) for part in augmentation)
+        per_gather = 16 if device.type == "cuda" else 1  # on a GPU, fewer and larger gathers are faster
         sizes = self.sizes
-        starts = range(0, len(sizes), several)
-        for own, index in zip(
-            (sizes[start : start + several] for start in starts),
-            order.split([sum(sizes[start : start + several]) for start in starts]),
+        starts = range(0, len(sizes), per_gather)
+        for group, index in zip(
+            (sizes[start : start + per_gather] for start in starts),
+            order.split([sum(sizes[start : start + per_gather]) for start in starts]),
             strict=True,
         ):
-            x, y = self._take(index, corner[:, index], mirrored[index])
-            yield from zip(x.split(own), y.split(own), strict=True)
-            if device.type == "cuda" and epoch + 1 not in self._drawn:  # while the GPU has enough to do
-                self._drawn = {epoch + 1: self._draws(epoch + 1)}
-
-    def _draws(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The order of the images, the corner where each is cut out, and whether it is mirrored."""
-        count, chance = len(self.labels), generator("batches", self.seed, epoch)
-        return (
-            torch.randperm(count, generator=chance),
-            torch.randint(2 * self.crop + 1, (2, count), generator=chance),
-            torch.rand(count, generator=chance) < (0.5 if self.flip else 0.0),
-        )
+            x, y = self._gather(index, corner[:, index], flipped[index])
+            yield from zip(x.split(group), y.split(group), strict=True)
+            if device.type == "cuda" and epoch + 1 not in self._prefetched:  # on the host, while the GPU is busy
+                self._prefetched = {epoch + 1: self._augmentation(epoch + 1)}
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """So many images by chance, cropped and flipped alike. Chance is torch's own; nothing waits for the device."""
+        """Draw random images with replacement, cropped and flipped as in `epoch`.
+
+        Random numbers come from torch's default generator of the device, so nothing waits for the device.
+
+        Args:
+            count: Number of images.
+
+        Returns:
+            (x, y) with `count` images.
+        """
         device = self.labels.device
         index = torch.randint(len(self.labels), (count,), device=device)
         corner = torch.randint(2 * self.crop + 1, (2, count), device=device)
-        mirrored = torch.rand(count, device=device) < (0.5 if self.flip else 0.0)
-        return self._take(index, corner, mirrored)
+        flipped = torch.rand(count, device=device) < (0.5 if self.flip else 0.0)
+        return self._gather(index, corner, flipped)
 
-    def _take(self, index: Tensor, corner: Tensor, mirrored: Tensor) -> tuple[Tensor, Tensor]:
-        """These images, each cut out at its corner and mirrored or not."""
+    def _augmentation(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw the order of the images, the corner of each crop, and whether each image is flipped."""
+        count, rng = len(self.labels), generator("batches", self.seed, epoch)
+        return (
+            torch.randperm(count, generator=rng),
+            torch.randint(2 * self.crop + 1, (2, count), generator=rng),
+            torch.rand(count, generator=rng) < (0.5 if self.flip else 0.0),
+        )
+
+    def _gather(self, index: Tensor, corner: Tensor, flipped: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather these images, each cropped at its corner and flipped if `flipped`."""
         rows, columns = (torch.arange(size, device=index.device) for size in (self.height, self.width))
         row = corner[0, :, None] + rows
-        column = corner[1, :, None] + torch.where(mirrored[:, None], columns.flip(0), columns)
+        column = corner[1, :, None] + torch.where(flipped[:, None], columns.flip(0), columns)
         x = self.images[index[:, None, None], row[:, :, None], column[:, None, :]]
         return self._normalise(x), self.labels[index]
 

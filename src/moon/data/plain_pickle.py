@@ -1,8 +1,7 @@
-"""Reads the values out of a Python pickle without executing anything in it.
+"""A safe pickle reader: returns the values in a pickle without executing anything in it.
 
-CIFAR is published as pickles, and unpickling a file runs whatever the file says. Here the opcodes are interpreted by
-a small stack machine that knows numbers, strings, containers and NumPy arrays; a call of anything else stays a
-description of itself and is refused.
+CIFAR is published as pickles, and unpickling a file can run arbitrary code. Here a small stack machine interprets the
+opcodes of numbers, strings, containers and NumPy arrays. Any other call is recorded, not made, and then refused.
 """
 
 from __future__ import annotations
@@ -15,16 +14,20 @@ import numpy as np
 
 
 class PickleError(ValueError):
-    """The pickle holds something that is not plain data."""
+    """The pickle is damaged, or contains something that is not plain data."""
 
 
 @dataclass
 class _Global:
+    """A reference to a module's attribute, not looked up."""
+
     name: str
 
 
-@dataclass(eq=False)  # it may be the key of a dict until it is resolved
+@dataclass(eq=False)  # hashable: it can be the key of a dict until it is resolved
 class _Call:
+    """A function call, not made."""
+
     function: str
     arguments: tuple
     state: Any = None
@@ -43,7 +46,23 @@ _VALUES = {
 
 
 def read(data: bytes) -> Any:
-    """The plain value in the pickle `data`; strings of Python 2 come as str, one character a byte."""
+    """Read a pickle of plain data.
+
+    Args:
+        data: The pickle, of any protocol up to 4.
+
+    Returns:
+        Its value. Byte strings of Python 2 become str with one character per byte.
+
+    Raises:
+        PickleError: The pickle is damaged, or contains anything but numbers, strings, containers and NumPy arrays.
+
+    Example:
+        >>> import pickle
+        >>> from moon.data import plain_pickle
+        >>> plain_pickle.read(pickle.dumps({"labels": [3, 1]}, protocol=2))
+        {'labels': [3, 1]}
+    """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
 
@@ -114,16 +133,16 @@ def read(data: bytes) -> Any:
                 raise PickleError(f"opcode {name} is not plain data")
     except PickleError:
         raise
-    except Exception as error:  # a damaged stream can break any of the steps above
+    except Exception as error:  # a damaged stream can make any of these steps fail
         raise PickleError(f"damaged pickle ({error or type(error).__name__})") from error
     raise PickleError("damaged pickle (no end)")
 
 
 class _Resolver:
-    """Turns descriptions of NumPy arrays and byte strings into them, each once; any other call is refused."""
+    """Replaces recorded calls by the NumPy arrays and byte strings they stand for; any other call is refused."""
 
     def __init__(self) -> None:
-        self.done: dict[int, Any] = {}  # by identity: a small pickle may refer to one value very often
+        self.done: dict[int, Any] = {}  # by identity: a small pickle can refer to one value very often
 
     def __call__(self, value: Any) -> Any:
         if not isinstance(value, (dict, list, tuple, _Call, _Global)):

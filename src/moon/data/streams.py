@@ -1,4 +1,4 @@
-"""Images that stay on disk: listed, decoded by worker processes, never all in memory. For sets of ImageNet's scale."""
+"""Batches of images that stay on disk, decoded by worker processes: for sets of ImageNet's size."""
 
 from __future__ import annotations
 
@@ -11,50 +11,100 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from moon.data.batches import batch_sizes
 from moon.data.dataset import DataError
-from moon.data.readers import decode
+from moon.data.readers import decode_image
 from moon.seeds import derive, generator
 
-Key = tuple[int, int]  # (epoch, or -1 for an image as it is; index)
+_EVALUATION = -1  # stands for the epoch of images that are not augmented
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A data set as a list: where each image is, and its label; -1 for an input of no known class."""
+class ImageList:
+    """A data set as a list of image files, which stay on disk.
+
+    Args:
+        root: The folder that the paths are relative to.
+        paths: The path of each image.
+        labels: Array (N,) of int64; -1 for an image of no known class.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from moon.data import ImageList
+        >>> images = ImageList(Path("images"), ("cat/1.png", "dog/1.png", "dog/2.png"), np.array([0, 1, 1]))
+        >>> images.take(images.labels == 1).paths
+        ('dog/1.png', 'dog/2.png')
+    """
 
     root: Path
-    paths: tuple[str, ...]  # from the root
+    paths: tuple[str, ...]
     labels: NDArray[np.int64]
 
-    def take(self, indices: NDArray) -> Listed:
-        """The samples with these indices, or where this mask is true."""
+    def take(self, indices: NDArray) -> ImageList:
+        """Select samples.
+
+        Args:
+            indices: Integer indices, or a boolean mask (N,).
+
+        Returns:
+            The selected samples.
+        """
         chosen = np.arange(len(self.paths))[indices]
-        return Listed(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen])
+        return ImageList(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen])
 
     def digest(self) -> str:
-        """The SHA-256 of the list: which images, not their pixels."""
+        """Return the SHA-256 of the list (paths and labels, not pixels) as hexadecimal digits."""
         lines = (f"{path} {label}\n" for path, label in zip(self.paths, self.labels, strict=True))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-class Streams:
-    """A listed set as (x, y) batches, x normalised to (value / 255 - mean) / std, (B, 3, size, size) float32.
+class StreamedBatches:
+    """Batches (x, y) of images that are read from disk as they are needed.
 
-    Iterating gives the images in order, resized to `resize` and cropped at the centre. `epoch(e)` gives them shuffled,
-    a random part of each resized and flipped; what happens to an image depends on seed, epoch and its index alone, not
-    on the number of workers or processes. Of several processes each decodes its `part` (rank, count) of every batch.
+    x is (B, 3, size, size) float32, normalised to (value / 255 - mean) / std; y is (B,) int64.
+
+    Iterating yields all images in order: the shorter side is resized to `resize`, and the centre `size` x `size` pixels
+    are used. `epoch(e)` yields them shuffled, with a random resized crop and flip. The augmentation of an image depends
+    only on the seed, the epoch and its index, not on the number of workers or processes.
+
+    Args:
+        images: The list of images.
+        mean: Mean of the pixels per channel, in [0, 1].
+        std: Standard deviation of the pixels per channel.
+        size: Height and width of the images in a batch.
+        resize: Length of the shorter side before the centre crop, at least `size`.
+        batch_size: Images per batch, over all processes. A last batch of one image is merged into the previous one.
+        seed: Seed of the order and the augmentation.
+        workers: Number of worker processes that decode images; 0 decodes in this process.
+        part: (rank, count) of this process: `epoch` yields only its part of each batch.
+        device: Where the batches are needed.
+
+    Raises:
+        ValueError: `batch_size` or `size` is below 1, or `resize` is below `size`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from PIL import Image
+        >>> from moon.data import ImageList, StreamedBatches
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     Image.new("RGB", (40, 30)).save(f"{root}/a.png")
+        ...     images = ImageList(Path(root), ("a.png",), np.array([3]))
+        ...     batches = StreamedBatches(images, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2), size=16, resize=20)
+        ...     [(tuple(x.shape), y.tolist()) for x, y in batches.epoch(0)]
+        [((1, 3, 16, 16), [3])]
     """
 
-    divided = True  # batches come as this process's part already
+    divided = True  # `epoch` yields this process's part of each batch, not all of it
 
     def __init__(
         self,
-        listed: Listed,
+        images: ImageList,
         mean: Sequence[float],
         std: Sequence[float],
         *,
@@ -70,64 +120,89 @@ class Streams:
             raise ValueError(
                 f"batch_size={batch_size} and size={size} must be at least 1, resize={resize} at least size"
             )
-        self.listed, self.size, self.resize, self.seed = listed, size, resize, seed
+        self.images, self.size, self.resize, self.seed = images, size, resize, seed
         self.batch_size, self.workers, self.part, self.device = batch_size, workers, part, torch.device(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32)))[:, None, None].to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float()[:, None, None].to(device)
 
     @property
     def sizes(self) -> list[int]:
-        """Images of each batch, over all processes."""
-        return batch_sizes(len(self.listed.paths), self.batch_size)
+        """Number of images in each batch, over all processes."""
+        return batch_sizes(len(self.images.paths), self.batch_size)
 
     def __len__(self) -> int:
+        """Return the number of batches per epoch."""
         return len(self.sizes)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = np.arange(len(self.listed.paths))
-        yield from self._batches(-1, np.split(order, np.cumsum(self.sizes)[:-1]))
+        order = np.arange(len(self.images.paths))
+        yield from self._load(_EVALUATION, np.split(order, np.cumsum(self.sizes)[:-1]))
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of one training epoch (counted from 0)."""
-        chance = generator("batches", self.seed, epoch)
-        order = torch.randperm(len(self.listed.paths), generator=chance).numpy()
+        """Yield this process's part of the batches of one training epoch.
+
+        A batch with fewer than two images per process is not divided.
+
+        Args:
+            epoch: The epoch, counted from 0.
+
+        Yields:
+            (x, y) per batch.
+        """
+        rng = generator("batches", self.seed, epoch)
+        order = torch.randperm(len(self.images.paths), generator=rng).numpy()
         rank, count = self.part
         batches = np.split(order, np.cumsum(self.sizes)[:-1])
-        yield from self._batches(epoch, [b if len(b) < 2 * count else b[rank::count] for b in batches])
+        yield from self._load(epoch, [b if len(b) < 2 * count else b[rank::count] for b in batches])
 
-    def _batches(self, epoch: int, batches: list[NDArray]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _load(self, epoch: int, batches: list[NDArray]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decode and normalise batches, given as indices of images."""
         loader = DataLoader(
-            _Images(self.listed, self.size, self.resize, self.seed),
+            _Images(self.images, self.size, self.resize, self.seed),
             batch_sampler=[[(epoch, int(index)) for index in batch] for batch in batches],
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
         for images, labels in loader:
-            x = images.to(self.device, non_blocking=True).permute(0, 3, 1, 2)  # channels-last for free
+            x = images.to(self.device, non_blocking=True).permute(0, 3, 1, 2)  # channels-last without a copy
             yield torch.addcmul(self.shift, x.float(), self.scale), labels.to(self.device, non_blocking=True)
 
 
 class _Images(Dataset):
-    """What a worker process does: one image, by its key."""
+    """Images by (epoch, index), as a worker process decodes them."""
 
-    def __init__(self, listed: Listed, size: int, resize: int, seed: int) -> None:
-        self.listed, self.size, self.resize, self.seed = listed, size, resize, seed
+    def __init__(self, images: ImageList, size: int, resize: int, seed: int) -> None:
+        self.images, self.size, self.resize, self.seed = images, size, resize, seed
 
-    def __getitem__(self, key: Key) -> tuple[Tensor, int]:
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
         epoch, index = key
-        path = self.listed.root / self.listed.paths[index]
-        if epoch < 0:
-            image = decode(path, self.resize, path)
+        path = self.images.root / self.images.paths[index]
+        if epoch == _EVALUATION:
+            image = decode_image(path, self.resize, path)
             edge = (self.resize - self.size) // 2
             image = image[edge : edge + self.size, edge : edge + self.size]
         else:
-            image = random_part(path, self.size, derive("augment", self.seed, epoch, index))
-        return torch.from_numpy(image.copy()), int(self.listed.labels[index])
+            image = random_resized_crop(path, self.size, derive("augment", self.seed, epoch, index))
+        return torch.from_numpy(image.copy()), int(self.images.labels[index])
 
 
-def random_part(path: Path, size: int, seed: int) -> NDArray[np.uint8]:
-    """A part of 8 to 100% of the image's area and 3/4 to 4/3 in shape, resized and flipped by chance (Szegedy 2015)."""
-    chance = np.random.default_rng(seed)
+def random_resized_crop(path: Path, size: int, seed: int) -> NDArray[np.uint8]:
+    """Decode a random part of an image (Szegedy et al. 2015), resized and flipped with probability 1/2.
+
+    Args:
+        path: The image.
+        size: Height and width of the result.
+        seed: Seed of the crop and the flip.
+
+    Returns:
+        Array (size, size, 3): 8 to 100% of the image's area, with an aspect ratio of 3/4 to 4/3.
+
+    Raises:
+        DataError: The image is missing or damaged.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    rng = np.random.default_rng(seed)
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
@@ -135,20 +210,21 @@ def random_part(path: Path, size: int, seed: int) -> NDArray[np.uint8]:
         raise DataError(f"no such file: {path}") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{path}: cannot be read as an image ({error})") from error
-    box = _box(image.width, image.height, chance)
+    box = _random_box(image.width, image.height, rng)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)
-    return pixels[:, ::-1] if chance.random() < 0.5 else pixels
+    return pixels[:, ::-1] if rng.random() < 0.5 else pixels
 
 
-def _box(width: int, height: int, chance: np.random.Generator) -> tuple[int, int, int, int]:
+def _random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Draw the (left, top, right, bottom) of a crop; the centre square if ten draws do not fit into the image."""
     for _ in range(10):
-        area = width * height * chance.uniform(0.08, 1.0)
-        ratio = exp(chance.uniform(log(3 / 4), log(4 / 3)))
+        area = width * height * rng.uniform(0.08, 1.0)
+        ratio = exp(rng.uniform(log(3 / 4), log(4 / 3)))
         w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            left, top = int(chance.integers(width - w + 1)), int(chance.integers(height - h + 1))
+            left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
             return left, top, left + w, top + h
-    side = min(width, height)  # of an image too long for any such part, its middle
+    side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side

@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
 _TRY = "import torch; torch.zeros(1, device='cuda').item()"
-_QUIT_IN_THE_END = 'cat > /dev/null; echo quit | "$0"'  # the end of its input is ours, however we end
+_QUIT_AT_EOF = 'cat > /dev/null; echo quit | "$0"'  # its input ends when this process ends, however it ends
 
 
 @contextmanager
 def shared_gpus() -> Iterator[dict[str, str]]:
-    """A service, as the environment of the processes that shall use it: the one that is there, or one of our own while
-    this lasts; empty where there can be none.
+    """Start MPS, or use the service that is running.
 
-    Without it the GPU runs the kernels of one process after those of another, never beside them.
+    Without MPS a GPU never runs kernels of two processes at the same time.
+
+    Yields:
+        Environment variables for the processes that should share GPUs; empty if MPS is not available.
     """
-    if there := {key: value for key, value in os.environ.items() if key.startswith("CUDA_MPS_PIPE")}:
-        yield there
+    if running := {key: value for key, value in os.environ.items() if key.startswith("CUDA_MPS_PIPE")}:
+        yield running
         return
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
@@ -42,11 +44,11 @@ def shared_gpus() -> Iterator[dict[str, str]]:
             yield {}
             return
         with subprocess.Popen(
-            ["sh", "-c", _QUIT_IN_THE_END, control],
+            ["sh", "-c", _QUIT_AT_EOF, control],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
-            start_new_session=True,  # Ctrl-C is not for it
-        ):  # leaving closes its input and waits for it
+            start_new_session=True,  # so that Ctrl-C does not reach it
+        ):  # leaving the block closes its input and waits for it
             yield own if succeeds(sys.executable, "-c", _TRY) else {}

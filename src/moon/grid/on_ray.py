@@ -1,4 +1,4 @@
-"""Runs of a grid on a Ray cluster, local or of many machines that share the folders. Ray is imported only here."""
+"""Runs of a grid on a Ray cluster, local or of several machines that share the folders."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import Any
 
 
 class RayWorkers:
-    """One Ray task a run; a fraction of a GPU lets several share one.
+    """One Ray task per run; a fraction of a GPU lets several runs share one.
 
-    A task that dies with its process or machine is started again by the grid, wherever there is room, and goes on from
-    the checkpoint in its folder.
+    If a task dies with its process or machine, the grid starts it again, and it resumes from the checkpoint in its
+    folder.
+
+    Args:
+        address: "local", "auto" or the address of a cluster.
+        data: The data root, which all machines must see.
+        cpus: CPUs per run.
+        gpus: GPUs per run; fractions are allowed.
+        checkpoint_seconds: The least time between checkpoints.
+        exact: As for `train_run`.
     """
 
-    places = 10**6  # the cluster knows how many it has room for
+    places = 10**6  # Ray limits the number of concurrent runs
 
     def __init__(
         self,
@@ -64,7 +72,7 @@ class RayWorkers:
 
 
 def _task(folder: str, data: str, threads: int, checkpoint_seconds: float, exact: bool) -> None:
-    """What a Ray worker does."""
+    """The Ray task."""
     import ray
     import torch
 

@@ -1,14 +1,14 @@
-"""Does runs of a grid, one after another, in a process of its own: `python -m moon.grid.worker`.
+"""A worker process of a grid, `python -m moon.grid.worker`: trains and scores one run after another.
 
-It is told run folders on its standard input, a line each, and answers each with a line once it has done what can be
-done there. A folder has its recipe. Whether a failure is of the user's making is written into it (`failure.json`), so
-that no driver tries it again; any other end, a kill among them, is the machine's.
+It reads run folders from standard input, one per line, and answers with a line when it has done what can be done in
+one. A folder contains its recipe. A failure that is due to the recipe or the data is written to `failure.json`, so that
+no driver tries it again; any other end, such as a kill, is due to the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -17,17 +17,22 @@ from pathlib import Path
 
 from moon.data import DataError
 from moon.files import write_json
-from moon.recipe.recipe import Recipe
-from moon.run.images import Bench
-from moon.run.train import run
+from moon.recipe import Recipe
+from moon.run.folder import TODO, todo_of
+from moon.run.images import BenchmarkImages
+from moon.run.train import train_run
 from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
 
 JOB = "job"  # the name of a worker's lock
-LEFT = "todo.json"  # in a run's folder: what is to be done once it is trained
-USERS = (ValueError, DataError, Diverged, DamagedCheckpoint)  # running it again would fail again
+PERMANENT = (ValueError, DataError, Diverged, DamagedCheckpoint)  # trying again would fail again
 
-Open = Callable[[Path, str, str], Bench]
+_log = logging.getLogger(__name__)
+Open = Callable[[Path, str, str], BenchmarkImages]
+
+
+def _open(data: Path, name: str, outliers: str) -> BenchmarkImages:
+    return BenchmarkImages.open(data, name, outliers=outliers)
 
 
 def work(
@@ -36,34 +41,26 @@ def work(
     device: str = "cpu",
     checkpoint_seconds: float = 30.0,
     exact: bool = True,
-    open_bench: Open = lambda data, name, outliers: Bench.open(data, name, outliers=outliers),
+    open_images: Open = _open,
 ) -> None:
-    """Train the run, score it with the detectors that `todo.json` names, and say what went wrong."""
+    """Train the run in this folder and score it with the detectors that `todo.json` names."""
     try:
-        with locked(folder, JOB):  # from the training to the scores
+        with locked(folder, JOB):  # from training to scoring
             recipe = Recipe.load(folder / "recipe.json")
-            bench = open_bench(data, recipe.benchmark, recipe.outliers)
-            run(recipe, folder, bench, device=device, checkpoint_seconds=checkpoint_seconds, exact=exact)
-            while asked := todo_of(folder):
-                if bench.unknown:  # without any there is nothing to score; once there is, the next driver asks again
-                    score_run(folder, bench, asked, device=device, skip_unfit=True)
-                if todo_of(folder) == asked:  # a driver may have asked for more meanwhile
-                    (folder / LEFT).unlink()
+            images = open_images(data, recipe.benchmark, recipe.outliers)
+            train_run(recipe, folder, images, device=device, checkpoint_seconds=checkpoint_seconds, exact=exact)
+            while detectors := todo_of(folder):
+                if images.unknown:  # otherwise there is nothing to score; a later driver asks again
+                    score_run(folder, images, detectors, device=device, skip_unfit=True)
+                if todo_of(folder) == detectors:  # a driver may have asked for more in the meantime
+                    (folder / TODO).unlink()
     except RunLocked:
-        return  # another worker does it
-    except USERS as error:
-        if isinstance(error, OSError):  # some are both
+        return  # another worker has it
+    except PERMANENT as error:
+        if isinstance(error, OSError):  # some errors are both
             raise
         write_json(folder / "failure.json", {"kind": type(error).__name__, "message": str(error)})
-        print(error, file=sys.stderr)
-
-
-def todo_of(folder: Path) -> list[str]:
-    """The detectors that the run is still to be scored with."""
-    try:
-        return json.loads((folder / LEFT).read_text())["detectors"]
-    except FileNotFoundError:
-        return []
+        _log.error("%s", error)
 
 
 def main() -> None:
@@ -73,24 +70,21 @@ def main() -> None:
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     parser.add_argument("--inexact", action="store_true")
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # stderr, which goes to worker.log
     answers = os.dup(1)
-
-    @lru_cache(maxsize=1)
-    def open_bench(data: Path, name: str, outliers: str) -> Bench:
-        return Bench.open(data, name, outliers=outliers)
-
+    open_images = lru_cache(maxsize=1)(_open)
     for line in sys.stdin:
         folder = Path(line.rstrip("\n"))
-        with (folder / "worker.log").open("ab") as log:  # from here on what is said goes there
+        with (folder / "worker.log").open("ab") as log:  # all output goes there from now on
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        how = arguments.device, arguments.checkpoint_seconds, not arguments.inexact
-        work(folder, arguments.data, *how, open_bench)
+        settings = arguments.device, arguments.checkpoint_seconds, not arguments.inexact
+        work(folder, arguments.data, *settings, open_images)
         sys.stdout.flush()
         try:
             os.write(answers, b"\n")
         except BrokenPipeError:
-            return  # the driver is gone
+            return  # the driver has ended
 
 
 if __name__ == "__main__":

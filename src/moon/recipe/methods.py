@@ -1,4 +1,4 @@
-"""Every method by name: what it is, whose it is, its options and its card, read from the code itself."""
+"""What `moon methods` lists: every method with its paper, options and card, read from the code itself."""
 
 from __future__ import annotations
 
@@ -7,72 +7,69 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from moon.recipe import build
 from moon.recipe.presets import Preset
+from moon.recipe.registry import kinds, table
 from moon.suggest import did_you_mean
 
-_SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets", "preset": "presets"}  # one for a kind
-_FIRST_LINE = re.compile(r"(?P<title>[^(:]+?)(?: \((?P<paper>[^)]*\d{4}[^)]*)\))?: (?P<line>.+)")
+_SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets", "preset": "presets"}  # one per kind
+_FIRST_LINE = re.compile(r"(?P<title>[^(:]+?)(?: \((?P<paper>[^)]*\d{4}[^)]*)\))?: (?P<summary>.+)")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One entry of one of the tables."""
+    """One entry of a table of methods."""
 
     kind: str
     name: str
     title: str
     paper: str
-    line: str
+    summary: str
     about: str  # formula and rules
     options: dict[str, Any]  # with their defaults
-    facts: tuple[str, ...]  # what else it is made of
-
-    @property
-    def card(self) -> str:
-        return f"docs/methods/{_SHARED_CARDS.get(self.kind, self.name.replace('-', '_'))}.md"
+    facts: tuple[str, ...]  # what the run provides
+    source: str  # the card, or the module of a method of another package
 
 
 def _method(kind: str, name: str, entry: Any) -> Method:
+    card = f"docs/methods/{_SHARED_CARDS.get(kind, name.replace('-', '_'))}.md"
     if kind == "rates":
-        return Method(kind, name, name, "", entry.summary(), inspect.getdoc(type(entry)) or "", {}, ())
+        return Method(kind, name, name, "", entry.summary(), inspect.getdoc(type(entry)) or "", {}, (), card)
     if kind == "preset":
-        return Method(kind, name, name, "", entry.line, _made_of(entry), {}, ())
-    # A method has a file, whose first line says what it is; functions and nets share one and say it themselves.
-    source = inspect.getmodule(entry) if inspect.isclass(entry) else entry
-    first = (inspect.getdoc(source) or "").splitlines()[0]
+        return Method(kind, name, name, "", entry.summary, _contents(entry), {}, (), card)
+    takes = entry.takes() if hasattr(entry, "takes") else inspect.signature(entry).parameters
+    options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
+    facts = tuple(key for key, p in takes.items() if p.default is p.empty)
+    about = inspect.getdoc(entry) or ""
+    if not table(kind).is_builtin(name):  # of another package, which need not follow our conventions
+        summary = about.partition("\n")[0].rstrip(".") or f"{entry.__module__}.{entry.__qualname__}"
+        return Method(kind, name, entry.__qualname__, "", summary, about, options, facts, entry.__module__)
+    # A class has a module of its own, whose first line describes it; functions and nets share one and have their own.
+    first = (inspect.getdoc(inspect.getmodule(entry) if inspect.isclass(entry) else entry) or "").splitlines()[0]
     found = _FIRST_LINE.fullmatch(first)
     if found is None:
         raise ValueError(f"{name}: its first line must be 'Title (Paper Year): what it is', not '{first}'")
-    said = getattr(entry, "takes", None)  # objectives say what they are made of
-    takes = inspect.signature(entry).parameters if said is None else said()
-    options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
-    facts = tuple(key for key, p in takes.items() if p.default is p.empty)
-    return Method(
-        kind, name, found["title"], found["paper"] or "", found["line"].rstrip("."), inspect.getdoc(entry) or "",
-        options, facts,
-    )  # fmt: skip
+    title, paper, summary = found["title"], found["paper"] or "", found["summary"].rstrip(".")
+    return Method(kind, name, title, paper, summary, about, options, facts, card)
 
 
-def _made_of(preset: Preset) -> str:
-    """What stands behind a preset."""
+def _contents(preset: Preset) -> str:
+    """What a preset sets."""
     parts = {"objective": preset.objective} | dict(preset.options) | dict(preset.settings)
     return ", ".join(f"{key} = {value}" for key, value in parts.items())
 
 
 def methods(kind: str | None = None) -> list[Method]:
-    """All of them, or those of one kind."""
-    kinds = build.TABLES if kind is None else {kind: build.pick(build.TABLES, kind, "kind")}
-    return [_method(kind, name, entry) for kind, table in kinds.items() for name, entry in table.items()]
+    """All methods, or those of one kind."""
+    return [_method(one, name, entry) for one in ([kind] if kind else kinds()) for name, entry in table(one).items()]
 
 
-def find(word: str) -> list[Method]:
-    """The methods of this kind, or of this name: `moon` is an objective and also learning rates."""
-    if word in build.TABLES:
-        return methods(word)
+def find(name: str) -> list[Method]:
+    """The methods of this kind or name; a name can have several: `moon` is an objective and learning rates."""
+    if name in kinds():
+        return methods(name)
     everything = methods()
-    found = [method for method in everything if method.name == word]
+    found = [method for method in everything if method.name == name]
     if not found:
-        names = [*build.TABLES, *(method.name for method in everything)]
-        raise ValueError(f"no method or kind is called '{word}'{did_you_mean(word, names)}; moon methods lists them all")
+        names = [*kinds(), *(method.name for method in everything)]
+        raise ValueError(f"there is no method or kind '{name}'{did_you_mean(name, names)}; moon methods lists them all")
     return found

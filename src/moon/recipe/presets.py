@@ -1,4 +1,4 @@
-"""Trainings that have a name: an objective, its options, and what else belongs to it."""
+"""Named learning-rate schedules and named trainings."""
 
 from __future__ import annotations
 
@@ -6,35 +6,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moon.recipe.recipe import Scalar
+from moon.training import CosineRate
+
+Scalar = int | float | str | bool
+
+# OpenOOD's schedule, the MOON paper's, and the cyclic one of Sup-tickets.
+RATES = {
+    "plain": CosineRate(0.1, 1e-6),
+    "moon": CosineRate(0.12, 0.008, hold=0.2),
+    "tickets": CosineRate(0.1, 0.001, hold=0.1, cycles=3, peak=0.005),
+}
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A training by name; `settings` are those of `build.recipe` that are not as ever."""
+    """A named training: an objective, its options, and other settings of `make_recipe`.
+
+    Args:
+        objective: The name of the objective.
+        options: Options of the objective.
+        settings: Other keyword arguments of `make_recipe`.
+        summary: What the training is, in one line.
+    """
 
     objective: str
     options: Mapping[str, Scalar] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    line: str = ""  # what it is
+    summary: str = ""
 
 
-PLAINS = {"rates": "plain", "vote_share": 0.0}
-MOONS = {"rates": "moon", "vote_share": 0.2}  # what MOON has besides its loss
+PLAIN_SCHEDULE = {"rates": "plain", "vote_share": 0.0}
+MOON_SCHEDULE = {"rates": "moon", "vote_share": 0.2}  # what MOON changes besides the loss
 
 PRESETS: dict[str, Preset] = {
     "plain": Preset(
-        "cross-entropy", settings=PLAINS, line="cross-entropy with OpenOOD's learning rates, without a vote"
+        "cross-entropy", settings=PLAIN_SCHEDULE, summary="cross-entropy with OpenOOD's learning rates and no vote"
     ),
-    "control": Preset("cross-entropy", settings=MOONS, line="the plain loss with MOON's learning rates and vote"),
-    "without-lm": Preset("moon", {"schedule": "final", "final": 0.0}, line="MOON without its loss, w = 0"),
-    # "Without auto-tuning" is not defined in the paper; these are its two readings.
-    "without-at-final": Preset("moon", {"schedule": "final"}, line="MOON with its last weight throughout"),
-    "without-at-initial": Preset("moon", {"schedule": "initial"}, line="MOON with its first weight throughout"),
-    "without-vt": Preset("moon", settings={"vote_share": 0.0}, line="MOON without its vote"),
+    "control": Preset(
+        "cross-entropy", settings=MOON_SCHEDULE, summary="cross-entropy with MOON's learning rates and vote"
+    ),
+    "without-lm": Preset("moon", {"schedule": "final", "final": 0.0}, summary="MOON without its loss, w = 0"),
+    # The paper does not define "without auto-tuning"; these are the two possible readings.
+    "without-at-final": Preset("moon", {"schedule": "final"}, summary="MOON with its final weight from the start"),
+    "without-at-initial": Preset("moon", {"schedule": "initial"}, summary="MOON with its initial weight to the end"),
+    "without-vt": Preset("moon", settings={"vote_share": 0.0}, summary="MOON without its vote"),
     "best": Preset(
         "moon-logitnorm",
         settings={"epochs": 300},
-        line="the best 95%-sparse network found: MOON on normalised logits, 300 epochs; to be scored with fisher",
+        summary="the best 95%-sparse network so far: MOON on normalised logits, 300 epochs; score it with fisher",
     ),
 }

@@ -1,4 +1,4 @@
-"""One frozen recipe per run: everything that decides its result, as scalars with units in their names."""
+"""`Recipe`: everything that determines the result of a run, as scalars with units in their names."""
 
 from __future__ import annotations
 
@@ -7,98 +7,143 @@ import json
 from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from moon.training import CosineRate, DamagedCheckpoint
+from moon.recipe.parameters import Parameter, setting
+from moon.recipe.presets import Scalar
+from moon.training import DamagedCheckpoint
 
-Scalar = int | float | str | bool
+_OWN = "the objective's"
 
-# The plain recipe is OpenOOD's, MOON's the paper's, that with cycles Sup-tickets'.
-RATES = {
-    "plain": CosineRate(0.1, 1e-6),
-    "moon": CosineRate(0.12, 0.008, hold=0.2),
-    "tickets": CosineRate(0.1, 0.001, hold=0.1, cycles=3, peak=0.005),
-}
+# The fields of version 0.2, whose values are all part of a run's name. A field that is added later is part of the name
+# only where it differs from its default, so that adding one does not rename the runs there are.
+_NAMED = frozenset((
+    "benchmark", "net", "objective", "objective_options", "outliers", "topology", "sparsity", "allocation", "pattern",
+    "drop_fraction", "delta_t_steps", "t_end_share", "epochs", "batch_size", "lr_start", "lr_end", "lr_hold_share",
+    "lr_cycles", "lr_peak", "momentum", "nesterov", "weight_decay", "vote_share", "precision", "seed",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A run, complete: the same recipe gives the same result on the same software and machine."""
+    """A complete description of a run: the same recipe gives the same result on the same software and machine.
+
+    Use `make_recipe` to create one: it fills in what the benchmark, objective and topology determine. Each field is
+    declared once; the declaration makes it a command-line flag of `moon train`, an axis of `moon grid` and a TOML key.
+
+    Example:
+        >>> from moon import make_recipe
+        >>> recipe = make_recipe("digits", objective="moon", sparsity=0.9, epochs=20)
+        >>> recipe.name
+        'digits-rigl90-moon-s0-78deba23'
+    """
 
     benchmark: str
-    net: str
-    objective: str
+    net: str = setting("net", "the network", otherwise="the benchmark's", table="net")
+    objective: str = setting("objective", "what is minimised", otherwise="moon", table="objective")
     objective_options: tuple[tuple[str, Scalar], ...] = ()
-    outliers: str = ""  # a set of unknown images to train with, for the objectives that need one
-    topology: str = "rigl"
-    sparsity: float = 0.95
-    allocation: str = "erk"
-    pattern: str = ""  # "2:4" keeps two of every four neighbours
-    drop_fraction: float = 0.3
-    delta_t_steps: int = 100
-    t_end_share: float = 0.7  # of the run's steps
-    epochs: int = 100
-    batch_size: int = 128
-    lr_start: float
+    outliers: str = setting(
+        "outliers", "a set of unknown images to train with, for objectives that need one", default="", metavar="SET"
+    )
+    topology: str = setting("topology", "the sparse training method", default="rigl", table="topology")
+    sparsity: float = setting(
+        "sparsity", "fraction of weights that are zero", default=0.95, otherwise="0.95, or the pattern's"
+    )
+    allocation: str = setting("allocation", "how sparsity is divided among layers", default="erk", table="allocation")
+    pattern: str = setting("pattern", "keep N of every M neighbouring inputs, such as 2:4", default="", metavar="N:M")
+    drop_fraction: float = setting(
+        "drop", "fraction of weights replaced at the first rewiring", default=0.3, metavar="FRACTION"
+    )
+    delta_t_steps: int = setting("delta_t", "steps between rewirings", default=100, metavar="STEPS", minimum=1)
+    t_end_share: float = setting("t_end", "fraction of the run that rewires", default=0.7, metavar="FRACTION")
+    epochs: int = setting("epochs", "training epochs", default=100, minimum=1)
+    batch_size: int = setting("batch_size", "images per batch", default=128, minimum=1)
+    lr_start: float = setting("lr", "initial learning rate", otherwise="that of the rates")
     lr_end: float
-    lr_hold_share: float  # of the run's steps
+    lr_hold_share: float  # fraction of the run, at its end, during which lr_end is held
     lr_cycles: int = 0  # in the held part, each ending with a vote
     lr_peak: float = 0.0  # of the cycles
     momentum: float = 0.9
     nesterov: bool = True
-    weight_decay: float = 5e-4
-    vote_share: float  # of the run's epochs, at its end; 0: no vote
-    precision: str = "float32"
-    seed: int = 0
+    weight_decay: float = setting("weight_decay", "weight decay of SGD", default=5e-4)
+    vote_share: float = setting(
+        "vote", "fraction of epochs, at the end, that vote; 0 for none", otherwise=_OWN, metavar="FRACTION"
+    )
+    precision: str = setting("precision", "float32 or bfloat16", default="float32")
+    seed: int = setting("seed", "seed of all random numbers", default=0)
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, float) and not isfinite(value):
-                raise ValueError(f"{item.name} must be a finite number, not {value}")
+                raise ValueError(f"{item.name} must be finite, not {value}")
         if self.weight_decay < 0 or not 0 <= self.momentum < 1:
             raise ValueError(f"weight_decay={self.weight_decay} must be at least 0, momentum={self.momentum} in [0, 1)")
         if self.epochs < 1 or self.batch_size < 1:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, not {self.seed}")
-        for name, flag in (("t_end_share", "--t-end"), ("vote_share", "--vote")):
+        for name in ("t_end_share", "vote_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} ({flag}) must be in [0, 1], not {getattr(self, name)}")
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.precision not in ("float32", "bfloat16"):
             raise ValueError(f"precision must be float32 or bfloat16, not {self.precision}")
-        pairs = dict(self.objective_options)  # a mapping will do as well
+        pairs = dict(self.objective_options)  # a mapping is accepted as well
         object.__setattr__(self, "objective_options", tuple(sorted(pairs.items())))
 
     @property
     def vote_from(self) -> int | None:
-        """The first epoch that votes, counted from 0."""
+        """The first epoch that votes, counted from 0; None without a vote."""
         if not self.vote_share:
             return None
         return self.epochs - max(1, round(self.vote_share * self.epochs)) + self.vote_every - 1
 
     @property
     def vote_every(self) -> int:
-        """Epochs from one vote to the next: the length of a cycle, where there are cycles."""
+        """Epochs between votes: the length of a learning-rate cycle, or 1 without cycles."""
         return max(1, round(self.lr_hold_share * self.epochs) // self.lr_cycles) if self.lr_cycles else 1
 
     def to_json(self) -> dict[str, Any]:
+        """All fields, as `recipe.json` stores them."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return values | {"objective_options": dict(self.objective_options)}
 
     @classmethod
     def load(cls, path: Path) -> Recipe:
-        """Read `recipe.json`."""
+        """Read a `recipe.json`; fields that it does not have take their defaults."""
         try:
             return cls(**json.loads(path.read_text()))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{path.parent}: no {path.name} in it; is this a run folder?") from None
         except (TypeError, ValueError) as error:
-            raise DamagedCheckpoint(f"{path}: is no recipe of this version ({error})") from error
+            raise DamagedCheckpoint(f"{path}: is not a recipe of this version ({error})") from error
 
     @property
     def name(self) -> str:
-        """Readable, and different for every recipe."""
-        digest = hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+        """A readable name that is different for every recipe; run folders are called so."""
+        defaults = {item.name: item.default for item in fields(self)}
+        named = {key: v for key, v in self.to_json().items() if key in _NAMED or v != defaults[key]}
+        digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
         sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
         return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{digest}"
+
+
+def _declared() -> dict[str, Parameter]:
+    """The parameters that the fields of `Recipe` declare, and the two that stand for several fields."""
+    types = get_type_hints(Recipe)
+    shorthands = (
+        Parameter("benchmark", "benchmark", str, "the known set and its unknown sets"),
+        Parameter(
+            "preset", "preset", str, "a named training, whose settings other flags override", "none", table="preset"
+        ),
+        Parameter("rates", "rates", str, "learning-rate schedule", _OWN, table="rates"),
+    )
+    declared = [
+        Parameter(setting=item.name, type=types[item.name], **item.metadata["parameter"])
+        for item in fields(Recipe)
+        if "parameter" in item.metadata
+    ]
+    return {parameter.name: parameter for parameter in (*shorthands, *declared)}
+
+
+PARAMETERS = _declared()  # every parameter that users can set, by its name on the command line and in TOML files

@@ -1,1 +1,7 @@
-"""One run in its folder: images, training, what is written and read back."""
+"""One run in its folder: its images, its training, and what is written and read back."""
+
+from moon.run.folder import is_done, is_trained, load_model, load_result, read_log
+from moon.run.images import BenchmarkImages
+from moon.run.train import train_run
+
+__all__ = ["BenchmarkImages", "is_done", "is_trained", "load_model", "load_result", "read_log", "train_run"]

@@ -1,1 +1,6 @@
 """Scores of a finished run: every detector on every unknown set."""
+
+from moon.score.files import KNOWN, Scores, read_scores, read_summary
+from moon.score.score import score_run
+
+__all__ = ["KNOWN", "Scores", "read_scores", "read_summary", "score_run"]

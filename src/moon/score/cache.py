@@ -1,8 +1,8 @@
-"""What a model says about sets of images, read once: in memory, and in files for those who come later.
+"""The evidence of a model on sets of images, computed once: kept in memory and, if asked for, in files.
 
-evidence/<set>.safetensors   logits, features and labels of one set, and the classifier; of which model and images is in
-                             the file's head, and a file of others is read anew; <set>.float16 or <set>.mirrored where
-                             it was read so
+evidence/<set>.safetensors   logits, features and labels of one set, and the classifier. The header names the model and
+                             the images; a file of others is ignored. <set>.float16 and <set>.mirrored are evidence
+                             computed in that way.
 """
 
 from __future__ import annotations
@@ -18,32 +18,42 @@ from torch import nn
 from moon.data import AnySet
 from moon.evidence import Evidence
 from moon.files import write_atomic
-from moon.run.images import Bench
+from moon.run.images import BenchmarkImages
 
 EVIDENCE = "evidence"
 
 
 @dataclass
-class Readings:
-    """Evidence by the name of a set. With a `folder` it is looked for there first, and with `keep` left there."""
+class EvidenceCache:
+    """Evidence by the name of a set.
 
-    bench: Bench
+    Args:
+        images: The benchmark.
+        model: The network.
+        model_digest: The SHA-256 of its file.
+        folder: The run folder; kept evidence is looked for there first.
+        keep: Whether to write evidence to the folder.
+        precision: As for `BenchmarkImages.evidence`.
+        mirrored: As for `BenchmarkImages.evidence`.
+    """
+
+    images: BenchmarkImages
     model: nn.Module
     model_digest: str = ""
     folder: Path | None = None
     keep: bool = False
     precision: str = "float32"
     mirrored: bool = False
-    _read: dict[str, Evidence] = field(default_factory=dict)
+    _found: dict[str, Evidence] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Evidence:
-        return self._read[name]
+        return self._found[name]
 
-    def of(self, name: str, data: AnySet) -> Evidence:
-        """The reading of this set, which is always the same set for one name."""
-        if name not in self._read:
-            self._read[name] = self._from_file(name, data) or self._anew(name, data)
-        return self._read[name]
+    def get(self, name: str, data: AnySet) -> Evidence:
+        """The evidence on a set; one name always stands for the same set."""
+        if name not in self._found:
+            self._found[name] = self._load(name, data) or self._compute(name, data)
+        return self._found[name]
 
     def _path(self, name: str) -> Path | None:
         if self.folder is None:
@@ -51,38 +61,39 @@ class Readings:
         how = ("" if self.precision == "float32" else f".{self.precision}") + (".mirrored" if self.mirrored else "")
         return self.folder / EVIDENCE / f"{name.replace('/', '-')}{how}.safetensors"
 
-    def _about(self, data: AnySet) -> dict[str, str]:
+    def _header(self, data: AnySet) -> dict[str, str]:
         return {"model": self.model_digest, "images": data.digest(), "format": "1"}
 
-    def _from_file(self, name: str, data: AnySet) -> Evidence | None:
+    def _load(self, name: str, data: AnySet) -> Evidence | None:
         path = self._path(name)
         if path is None or not path.exists():
             return None
         device = next(self.model.parameters()).device
         try:
             with safe_open(path, "pt", device=str(device)) as file:
-                about = file.metadata() or {}
-                if any(about.get(key) != value for key, value in self._about(data).items()):
+                header = file.metadata() or {}
+                if any(header.get(key) != value for key, value in self._header(data).items()):
                     return None
-                part = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError):
-            return None  # cut short; it is read anew
-        logits = part["logits"].double()  # as Bench.read widens them
-        return Evidence(logits, part["features"], int(about["num_known"]), part.get("labels"), _head(part))
+            return None  # damaged; it is computed again
+        logits = tensors["logits"].double()  # as BenchmarkImages.evidence has them
+        labels = tensors.get("labels")
+        return Evidence(logits, tensors["features"], int(header["num_known"]), labels, _head(tensors))
 
-    def _anew(self, name: str, data: AnySet) -> Evidence:
-        found = self.bench.read(self.model, data, precision=self.precision, mirrored=self.mirrored)
+    def _compute(self, name: str, data: AnySet) -> Evidence:
+        found = self.images.evidence(self.model, data, precision=self.precision, mirrored=self.mirrored)
         path = self._path(name)
         if path is not None and self.keep:
             path.parent.mkdir(exist_ok=True)
-            part = {"logits": found.logits.float(), "features": found.features}
-            part |= {} if found.labels is None else {"labels": found.labels}
-            part |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
-            part = {key: value.detach().cpu().contiguous() for key, value in part.items()}
-            about = self._about(data) | {"num_known": str(found.num_known)}
-            write_atomic(path, lambda partial: partial.write_bytes(save(part, about)))
+            tensors = {"logits": found.logits.float(), "features": found.features}
+            tensors |= {} if found.labels is None else {"labels": found.labels}
+            tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
+            tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+            header = self._header(data) | {"num_known": str(found.num_known)}
+            write_atomic(path, lambda partial: partial.write_bytes(save(tensors, header)))
         return found
 
 
-def _head(part: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    return (part["weight"], part["bias"]) if "weight" in part else None
+def _head(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    return (tensors["weight"], tensors["bias"]) if "weight" in tensors else None

@@ -1,40 +1,33 @@
-"""Scores a finished run: every detector on every unknown set, from one reading of each set.
-
-scores.json   metrics a detector and set, near and far means; what was left out, and the search of options if any
-scores.npz    the scores themselves, `<detector>/<set>`, for pictures and further statistics
-known.npz     of each known test input: label, prediction, confidence, p_unknown, first principal component
-evidence/     what the model says about each set, if it was asked to be kept
-examples.npz  a few images of each set that MSP, or else the first detector, ranked best and worst
-mirrored/     the same four files where each image was read mirrored, too: tables and pages are of the others
-"""
+"""Scores a finished run: every detector on every unknown set, from one forward pass over each set."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from moon.data import AnySet
-from moon.detect import DETECTORS, Detector, TemperatureScaling
+from moon.detect import Detector, TemperatureScaling
 from moon.evidence import Evidence
-from moon.files import write_atomic, write_json
+from moon.files import write_arrays
 from moon.metrics import aupr, auroc, fpr_at_tpr
-from moon.recipe import build
-from moon.recipe.recipe import Recipe
-from moon.run.images import KNOWN, Bench, thumbnails
-from moon.run.train import check_data, known_metrics, load_model, load_result, p_unknown
-from moon.score.cache import Readings
-from moon.score.tune import search
+from moon.recipe import Recipe, build, table
+from moon.run.folder import check_data, load_model, load_result
+from moon.run.images import BenchmarkImages
+from moon.run.watch import known_metrics, p_unknown
+from moon.score.cache import EvidenceCache
+from moon.score.examples import examples, known_values
+from moon.score.files import KNOWN, Scores, digests, read_summary, scores_folder, write_scores
+from moon.score.tune import tune
 from moon.training import locked
 
-EXAMPLES = 6  # images of each kind
-Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
+Track = Callable[[list[str], str], Iterable[str]]
 
 
 def unknown_metrics(known: NDArray, unknown: NDArray) -> dict[str, float]:
@@ -49,13 +42,13 @@ def unknown_metrics(known: NDArray, unknown: NDArray) -> dict[str, float]:
 
 
 def mean_metrics(rows: list[dict[str, float]]) -> dict[str, float]:
-    """The unweighted mean over sets, as OpenOOD takes near and far."""
+    """The unweighted mean over sets, as OpenOOD computes near and far."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def score_run(
-    folder: Path,
-    bench: Bench,
+    folder: Path | str,
+    images: BenchmarkImages,
     detectors: Iterable[str] | None = None,
     *,
     device: torch.device | str = "cpu",
@@ -63,205 +56,167 @@ def score_run(
     keep_evidence: bool = False,
     precision: str = "float32",
     mirrored: bool = False,
-    track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
+    track: Track = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
-    """Score the run and write the result into its folder; `detectors=None` is all that fit the model and data.
+    """Score a run and write the result into its folder.
 
-    With `skip_unfit` those that were named and do not fit are left out, too. With `keep_evidence` what the model says
-    about each set stays in the folder, and the next scoring needs no forward pass. `precision` and `mirrored` say how
-    images are read (`Bench.read`).
+    Args:
+        folder: The folder of a finished run.
+        images: The images of its benchmark. If there are `tuning` sets, the detectors' options are chosen by them
+            first, and the search is recorded.
+        detectors: Names of detectors; None means all that fit the model and the data.
+        device: Where to run the model.
+        skip_unfit: Whether to leave out named detectors that do not fit instead of raising an error.
+        keep_evidence: Whether to keep the evidence in the folder, so that scoring again needs no forward pass.
+        precision: As for `BenchmarkImages.evidence`.
+        mirrored: As for `BenchmarkImages.evidence`; these scores go into a folder of their own.
+        track: Wraps a list of names, with a description, for a progress bar.
 
-    Where the bench has validation unknowns, options of detectors are chosen by them first, and the search is recorded.
+    Returns:
+        The content of `scores.json`, and the scores by detector and set.
+
+    Raises:
+        ValueError: If there is nothing to score, or a named detector does not fit.
+        DataError: If the images are not those that the run was trained on.
     """
+    folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
-    if recipe.benchmark != bench.row.name:
-        raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {bench.row.name}")
-    if not bench.unknown:
-        if bench.validation or recipe.outliers:
-            raise ValueError("no unknown set is left to score: all were trained or tuned with; name others with --far")
-        raise ValueError(
-            f"no unknown set was found for {bench.row.name} (looked for {', '.join(bench.missing) or 'none'}); "
-            "name some under the data root with --near and --far"
-        )
-    check_data(folder, bench)
-    place = place_of(folder, mirrored)
-    if precision != "float32" and (old := read_summary(place)) is not None and "precision" not in old:
-        raise ValueError(
-            f"{place}: has scores of a float32 reading, which is the better one; leave out --precision, or score a "
-            "copy of the run's folder"
-        )
-    model = load_model(folder, bench.row, device)
+    target = scores_folder(folder, mirrored)
+    _check_request(folder, recipe, images, precision, read_summary(target))
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was named")
-    chosen = {name: build.detector(name, bench.row) for name in (DETECTORS if detectors is None else detectors)}
-    sets = {KNOWN: bench.known["test"], **bench.unknown}
+    chosen = {name: build.detector(name, images.benchmark) for name in (detectors or table("detector"))}
+    model = load_model(folder, images.benchmark, device)
+    digest = load_result(folder)["model_sha256"]
+    cache = EvidenceCache(images, model, digest, folder, keep_evidence, precision, mirrored)
+    must_fit = detectors is not None and not skip_unfit
+    scored = _Scoring(images, model, cache, must_fit)
+    scored.run(chosen, track)
+    result = _summary(scored) | {"detectors": _tables(scored.scores, images)}
+    with locked(folder):
+        target.mkdir(exist_ok=True)
+        write_scores(target, result, scored.scores)
+        write_arrays(target / "known.npz", known_values(cache[KNOWN]))
+        if scored.scores:
+            ranked_by = "msp" if "msp" in scored.scores else next(iter(scored.scores))
+            write_arrays(target / "examples.npz", examples(scored.sets, scored.scores[ranked_by], cache[KNOWN]))
+    return result, scored.scores
 
-    # One reading of each set serves every detector that changes no input.
-    seen = Readings(bench, model, load_result(folder)["model_sha256"], folder, keep_evidence, precision, mirrored)
 
-    def evidence(detector: Detector, name: str, data: AnySet) -> Evidence:
-        if detector.perturbs:
-            return bench.read(model, data, detector.perturb, precision, mirrored)
-        return seen.of(name, data)
+def _check_request(
+    folder: Path, recipe: Recipe, images: BenchmarkImages, precision: str, old: dict[str, Any] | None
+) -> None:
+    """Refuse, before the model runs, what cannot be scored."""
+    name = images.benchmark.name
+    if recipe.benchmark != name:
+        raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {name}")
+    if not images.unknown:
+        if images.tuning or recipe.outliers:
+            raise ValueError("no unknown set is left to score: all were trained or tuned with; name others")
+        raise ValueError(
+            f"no unknown set was found for {name} (looked for {', '.join(images.missing) or 'none'}); "
+            "name near or far sets that are under the data root"
+        )
+    check_data(folder, images)
+    if precision != "float32" and old is not None and "precision" not in old:
+        raise ValueError(
+            f"{folder}: has float32 scores already, which are more exact; leave out the precision, or score a copy of "
+            "the run folder"
+        )
 
-    def fitted(detector: Detector) -> Detector:
-        splits = [{"train": "train", "validation": "val"}[name] for name in detector.fits_on_splits]
-        if splits:
-            detector.fit(*(seen.of(f"fit/{split}", bench.known[split]) for split in splits))  # no set can be called so
+
+@dataclass
+class _Scoring:
+    """The scores of one run, detector by detector."""
+
+    images: BenchmarkImages
+    model: nn.Module
+    cache: EvidenceCache
+    must_fit: bool  # otherwise detectors that do not fit are left out
+    scores: Scores = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    searches: dict[str, Any] = field(default_factory=dict)
+    _used: dict[str, Detector] = field(default_factory=dict)
+
+    @property
+    def sets(self) -> dict[str, AnySet]:
+        """What is scored: the known test set and the unknown sets."""
+        return {KNOWN: self.images.splits["test"], **self.images.unknown}
+
+    def run(self, detectors: dict[str, Detector], track: Track) -> None:
+        for name in track(list(self.sets), "evaluating"):
+            self.cache.get(name, self.sets[name])
+        for name in track(list(detectors), "scoring"):
+            try:
+                detector = self._prepared(name, detectors[name])
+                self.scores[name], self._used[name] = self._scores(detector), detector
+            except ValueError as error:
+                if self.must_fit:
+                    raise
+                self.left_out[name] = str(error)
+
+    def _prepared(self, name: str, detector: Detector) -> Detector:
+        """The detector, fitted, with options chosen by the tuning sets if there are any."""
+        if not (self.images.tuning and detector.grid):
+            return self._fitted(detector)
+        detector, self.searches[name] = tune(name, self.images, self._fitted, self._evidence)
         return detector
 
-    for name in track(list(sets), "reading"):
-        seen.of(name, sets[name])
-    scaling = TemperatureScaling().fit(seen.of("fit/val", bench.known["val"]))
-    scores: Scores = {}
-    used: dict[str, Detector] = {}
-    left_out: dict[str, str] = {}  # of all detectors; one that was asked for by name must work
-    searches: dict[str, Any] = {}
-    for name in track(list(chosen), "scoring"):
-        try:
-            if bench.validation and chosen[name].grid:
-                detector, searches[name] = search(name, bench, fitted, evidence)
-            else:
-                detector = fitted(chosen[name])
-            done = [d for d, part in detector.parts.items() if d in used and used[d].options() == part.options()]
-            by_set = {}
-            for key, data in sets.items():
-                given = {d: torch.as_tensor(scores[d][key], device=device) for d in done}
-                by_set[key] = detector.score_given(evidence(detector, key, data), given).cpu().numpy()
-            scores[name], used[name] = by_set, detector
-        except ValueError as error:
-            if detectors is not None and not skip_unfit:
-                raise
-            left_out[name] = str(error)
+    def _fitted(self, detector: Detector) -> Detector:
+        splits = [{"train": "train", "validation": "val"}[name] for name in detector.fits_on_splits]
+        if splits:  # "fit/..." cannot be the name of a set
+            detector.fit(*(self.cache.get(f"fit/{split}", self.images.splits[split]) for split in splits))
+        return detector
 
-    result = {
-        "benchmark": bench.row.name,
-        "lists": bench.row.lists or "the sets as they are under the root",
+    def _evidence(self, detector: Detector, name: str, data: AnySet) -> Evidence:
+        if detector.perturbs:  # needs a forward pass of its own
+            how = self.cache.precision, self.cache.mirrored
+            return self.images.evidence(self.model, data, detector.perturb, *how)
+        return self.cache.get(name, data)
+
+    def _scores(self, detector: Detector) -> dict[str, NDArray]:
+        """Scores of each set; those of a detector's parts are reused where they exist already."""
+        parts = detector.parts.items()
+        done = [name for name, part in parts if name in self._used and self._used[name].options() == part.options()]
+        found = {}
+        for key, data in self.sets.items():
+            evidence = self._evidence(detector, key, data)
+            given = {name: torch.as_tensor(self.scores[name][key], device=evidence.logits.device) for name in done}
+            found[key] = detector.score_given(evidence, given).cpu().numpy()
+        return found
+
+
+def _summary(scored: _Scoring) -> dict[str, Any]:
+    """What `scores.json` says besides the metrics of the detectors."""
+    images, cache, sets = scored.images, scored.cache, scored.sets
+    benchmark, known = images.benchmark, cache[KNOWN]
+    scaling = TemperatureScaling().fit(cache.get("fit/val", images.splits["val"]))
+    return {
+        "benchmark": benchmark.name,
+        "lists": benchmark.lists or "the sets as they are under the root",
         "images": {name: len(data.labels) for name, data in sets.items()},
-        "sha256": bench.digests(),  # of the images as the network sees them
-        "near": [name for name in bench.row.near if name in sets],
-        "far": [name for name in bench.row.far if name in sets],
-        "missing": list(bench.missing),
-        "left_out": left_out,
-        "search": searches,
-        "known": known_metrics(seen[KNOWN]),
-        "known_scaled": known_metrics(scaling(seen[KNOWN])) | {"temperature": scaling.temperature},
-        "p_unknown": {name: p_unknown(seen[KNOWN], seen[name]) for name in bench.unknown if seen[KNOWN].is_open},
-        **({} if precision == "float32" else {"precision": precision}),
-        **({"mirrored": True} if mirrored else {}),
-        "detectors": {name: _table(by_set, bench.row.near, bench.row.far) for name, by_set in scores.items()},
+        "sha256": digests(images),  # of the images after resizing
+        "near": [name for name in benchmark.near if name in sets],
+        "far": [name for name in benchmark.far if name in sets],
+        "missing": list(images.missing),
+        "left_out": scored.left_out,
+        "search": scored.searches,
+        "known": known_metrics(known),
+        "known_scaled": known_metrics(scaling(known)) | {"temperature": scaling.temperature},
+        "p_unknown": {name: p_unknown(known, cache[name]) for name in images.unknown if known.is_open},
+        **({} if cache.precision == "float32" else {"precision": cache.precision}),
+        **({"mirrored": True} if cache.mirrored else {}),
     }
-    with locked(folder):
-        place.mkdir(exist_ok=True)
-        _keep_others(place, result, scores)
-        write_json(place / "scores.json", result)
-        flat = {f"{name}/{key}": values for name, by_set in scores.items() for key, values in by_set.items()}
-        _write_arrays(place / "scores.npz", flat)
-        _write_arrays(place / "known.npz", about_known(seen[KNOWN]))
-        if scores:
-            by = "msp" if "msp" in scores else next(iter(scores))
-            _write_arrays(place / "examples.npz", examples(sets, scores[by], seen[KNOWN]))
-    return result, scores
 
 
-def place_of(folder: Path, mirrored: bool) -> Path:
-    """Where the scores of a run are."""
-    return folder / "mirrored" if mirrored else folder
-
-
-def about_known(known: Evidence) -> dict[str, NDArray]:
-    """What pictures of known inputs need, a value an input."""
-    labels = known.labels
-    assert labels is not None
-    centred = known.features - known.features.mean(0)
-    component = torch.linalg.eigh(centred.T @ centred)[1][:, -1]  # of the largest eigenvalue
-    component = component * component[component.abs().argmax()].sign()  # a direction has no sign of its own
-    values = {
-        "labels": labels,
-        "prediction": known.prediction,
-        "confidence": known.confidence.float(),
-        "p_unknown": known.unknown.float(),
-        "first_component": (centred @ component).float(),
-    }
-    return {name: value.cpu().numpy() for name, value in values.items()}
-
-
-def examples(sets: Mapping[str, AnySet], by_set: Mapping[str, NDArray], known: Evidence) -> dict[str, NDArray]:
-    """Images that were ranked most right and most wrong, `<right or wrong>/<set>`, the most extreme first.
-
-    Of the known set: the most confident right and wrong predictions. Of an unknown set: the least and the most known.
-    """
-    correct = (known.prediction == known.labels).cpu().numpy()
-    found = {}
-    for name, data in sets.items():
-        order = np.argsort(by_set[name], kind="stable")
-        chosen = {"right": order, "wrong": order[::-1]}
-        if name == KNOWN:
-            chosen = {"right": order[::-1][correct[order[::-1]]], "wrong": order[::-1][~correct[order[::-1]]]}
-        for side, indices in chosen.items():
-            if len(indices):
-                found[f"{side}/{name}"] = thumbnails(data, indices[:EXAMPLES])
-    return found
-
-
-def _keep_others(folder: Path, result: dict[str, Any], scores: Scores) -> None:
-    """Keep what other detectors were found to score on the same images."""
-    if (found := read_scores(folder)) is None or which_scored(found[0]) != which_scored(result):
-        return
-    old, old_scores = found
-    for name in old["detectors"]:
-        if name not in result["detectors"] and name not in result["left_out"]:
-            result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
-            if name in old["search"]:
-                result["search"][name] = old["search"][name]
-    result["left_out"] = {k: v for k, v in old["left_out"].items() if k not in result["detectors"]} | result["left_out"]
-
-
-def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells the scores of a run from others: digests of the images, which sets are near and far, and how images
-    were read where it is not as usual."""
-    images = {key: summary.get(key) for key in ("sha256", "near", "far")}
-    return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
-
-
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """scores.json, or None where there is none whole."""
-    try:
-        result = json.loads((folder / "scores.json").read_text())
-        result["detectors"]
-        return result
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:
-    """The summary and the scores themselves, or None where they are not there whole."""
-    if (result := read_summary(folder)) is None:
-        return None
-    try:
-        scores: Scores = {name: {} for name in result["detectors"]}
-        with np.load(folder / "scores.npz") as file:
-            for key in file.files:
-                name, _, of = key.partition("/")
-                scores[name][of] = file[key]
-        return result, scores
-    except (OSError, ValueError, KeyError, BadZipFile):
-        return None
-
-
-def _table(by_set: dict[str, NDArray], near: tuple[str, ...], far: tuple[str, ...]) -> dict[str, Any]:
-    metrics = {name: unknown_metrics(by_set[KNOWN], values) for name, values in by_set.items() if name != KNOWN}
-    table: dict[str, Any] = {"sets": metrics}
-    for group, members in (("near", near), ("far", far)):
-        rows = [metrics[name] for name in members if name in metrics]
-        if rows:
-            table[group] = mean_metrics(rows)
-    return table
-
-
-def _write_arrays(path: Path, arrays: dict[str, NDArray]) -> None:
-    def save(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
-
-    write_atomic(path, save)
+def _tables(scores: Scores, images: BenchmarkImages) -> dict[str, Any]:
+    """Metrics per detector and unknown set, with the means over near and far sets."""
+    tables = {}
+    for detector, by_set in scores.items():
+        metrics = {name: unknown_metrics(by_set[KNOWN], values) for name, values in by_set.items() if name != KNOWN}
+        tables[detector] = {"sets": metrics}
+        for group, members in (("near", images.benchmark.near), ("far", images.benchmark.far)):
+            rows = [metrics[name] for name in members if name in metrics]
+            if rows:
+                tables[detector][group] = mean_metrics(rows)
+    return tables

@@ -1,4 +1,4 @@
-"""Chooses a detector's options by validation unknowns, and records what was tried. Test unknowns play no part."""
+"""Chooses a detector's options by unknown images that are not scored, and records every candidate."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.metrics import auroc
 from moon.recipe import build
-from moon.run.images import Bench
+from moon.run.images import BenchmarkImages
 
 
-def search(
+def tune(
     name: str,
-    bench: Bench,
+    images: BenchmarkImages,
     fitted: Callable[[Detector], Detector],
     evidence: Callable[[Detector, str, AnySet], Evidence],
 ) -> tuple[Detector, dict[str, Any]]:
-    """The detector, fitted, with the best options of its grid, and the record: every candidate with its mean AUROC.
+    """Choose the options of a detector.
 
-    The known side is the known validation set. The defaults are the first candidate and win a tie; a candidate that
-    the data cannot serve (more neighbours than inputs) is recorded with the reason.
+    The known side is the known validation set. The default options are the first candidate and win a tie.
+
+    Args:
+        name: The detector.
+        images: The benchmark; its `tuning` sets are the unknown side.
+        fitted: Fits a detector on known images.
+        evidence: Returns the evidence that a detector needs for a set.
+
+    Returns:
+        The fitted detector with the best mean AUROC, and the record: every candidate with its AUROC per set, or the
+        reason why it could not be used.
     """
-    default = build.detector(name, bench.row)
+    default = build.detector(name, images.benchmark)
     candidates = [{key: default.options()[key] for key in default.grid}]
     candidates += [dict(zip(default.grid, values, strict=True)) for values in product(*default.grid.values())]
     tried: list[dict[str, Any]] = []
@@ -36,11 +45,11 @@ def search(
         entry: dict[str, Any] = {"options": options}
         tried.append(entry)
         try:
-            detector = fitted(build.detector(name, bench.row, **options))
-            known = detector.score(evidence(detector, "fit/val", bench.known["val"])).cpu().numpy()
+            detector = fitted(build.detector(name, images.benchmark, **options))
+            known = detector.score(evidence(detector, "fit/val", images.splits["val"])).cpu().numpy()
             entry["auroc"] = {
                 key: auroc(known, detector.score(evidence(detector, f"tune/{key}", data)).cpu().numpy())
-                for key, data in bench.validation.items()
+                for key, data in images.tuning.items()
             }
         except ValueError as error:
             entry["refused"] = str(error)
@@ -50,5 +59,5 @@ def search(
             best = mean, detector, options
     if best is None:
         raise ValueError(f"no candidate of '{name}' could be used: {tried[0]['refused']}")
-    images = {key: len(data.labels) for key, data in bench.validation.items()}
-    return best[1], {"on": images, "tried": tried, "chosen": best[2]}
+    counts = {key: len(data.labels) for key, data in images.tuning.items()}
+    return best[1], {"on": counts, "tried": tried, "chosen": best[2]}

@@ -1,0 +1,110 @@
+"""Runs as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class _Process:
+    """A worker process; it takes one run after another."""
+
+    popen: subprocess.Popen[bytes]
+    device: str
+
+    def send(self, folder: Path) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{folder}\n".encode())
+        self.popen.stdin.flush()
+
+    def answered(self) -> bool:
+        """Whether it has finished its run; it may also have ended."""
+        assert self.popen.stdout is not None
+        return bool(select.select([self.popen.stdout], [], [], 0)[0]) and bool(os.read(self.popen.stdout.fileno(), 1))
+
+
+@dataclass
+class Processes:
+    """Worker processes, each with its share of the cores; GPUs are assigned in turn and can be shared.
+
+    A process that has finished its run takes the next one, so libraries, data and compiled kernels are loaded once.
+
+    Args:
+        places: Runs at a time.
+        data: The data root.
+        devices: The devices to use.
+        threads: CPU threads per process.
+        checkpoint_seconds: The least time between checkpoints.
+        exact: As for `train_run`.
+        environment: Environment variables of the processes, besides the present ones.
+    """
+
+    places: int
+    data: Path
+    devices: list[str]
+    threads: int
+    checkpoint_seconds: float = 30.0
+    exact: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
+    _idle: list[_Process] = field(default_factory=list)
+    _all: list[_Process] = field(default_factory=list)
+
+    def start(self, folder: Path) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            with suppress(BrokenPipeError):  # it has ended in the meantime
+                process.send(folder)
+                return process
+        self._all = [process for process in self._all if process.popen.poll() is None]
+        busy = [process.device for process in self._all]
+        device = min(self.devices, key=busy.count)  # the first of the least busy ones
+        command = [sys.executable, "-m", "moon.grid.worker", "--data", str(self.data), "--device", device]
+        command += ["--checkpoint-seconds", str(self.checkpoint_seconds), *["--inexact"] * (not self.exact)]
+        # In a session of its own, so that Ctrl-C reaches the driver only, which then stops its workers.
+        with (folder / "worker.log").open("ab") as log:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | self.environment | {"OMP_NUM_THREADS": str(self.threads)},
+            )
+        process = _Process(popen, device)
+        self._all.append(process)
+        process.send(folder)
+        return process
+
+    def ended(self, handle: _Process) -> str | None:
+        if handle.answered():
+            self._idle.append(handle)
+            return ""
+        code = handle.popen.poll()
+        if code is None:
+            return None
+        if code == 0:
+            return ""
+        return f"killed by signal {-code}" if code < 0 else f"worker ended with code {code}"
+
+    def stop(self, handles: list[_Process]) -> None:
+        processes = [handle.popen for handle in [*handles, *self._idle]]
+        self._idle.clear()
+        for popen in processes:
+            if popen.poll() is None:
+                popen.terminate()  # not SIGINT, which background processes may ignore
+        for popen in processes:
+            try:
+                popen.wait(20)
+            except subprocess.TimeoutExpired:
+                popen.kill()
+                popen.wait()
+            for pipe in (popen.stdin, popen.stdout):
+                assert pipe is not None
+                with suppress(BrokenPipeError):
+                    pipe.close()

@@ -1,0 +1,180 @@
+"""`make_recipe`: fills in what the benchmark, objective and topology determine, and checks the result."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moon.data import Benchmark, find_benchmark
+from moon.recipe import build
+from moon.recipe.presets import Scalar
+from moon.recipe.recipe import Recipe
+from moon.recipe.registry import pick
+from moon.sparse import SparseTopology, sparse_weights
+from moon.suggest import did_you_mean
+
+# w_f as the paper sets it for particular known sets.
+_PAPER_OPTIONS: dict[tuple[str, str], dict[str, Scalar]] = {
+    (objective, known_set): {"final": final}
+    for objective in ("moon", "moon-logitnorm")
+    for known_set, final in (("mnist", 0.01), ("cifar100", 2.0), ("imagenet", 0.001))
+}
+
+
+def make_recipe(
+    benchmark: Benchmark | str,
+    objective: str | None = None,
+    *,
+    preset: str | None = None,
+    options: Mapping[str, Scalar] | None = None,
+    rates: str | None = None,
+    root: Path | str = "data",
+    **settings: Any,
+) -> Recipe:
+    """Create a recipe.
+
+    What is not given comes from the preset, else from the topology, objective or benchmark, else from the defaults of
+    `Recipe`. All names and values are checked here, before data are read or a folder is created.
+
+    Args:
+        benchmark: A benchmark, or the name of one.
+        objective: The name of the objective; "moon" if neither it nor a preset is given.
+        preset: The name of a training (`moon methods preset` lists them) instead of an objective.
+        options: Options of the objective, such as `{"final": 2.0}`.
+        rates: The name of a learning-rate schedule.
+        root: The data root, where benchmarks of your own are looked up.
+        **settings: Fields of `Recipe`, such as `sparsity=0.9`, `epochs=20` or `seed=1`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If a name is unknown or a value is invalid.
+
+    Example:
+        >>> from moon import make_recipe
+        >>> recipe = make_recipe("digits", "cross-entropy", sparsity=0.9, epochs=20)
+        >>> recipe.net, recipe.lr_start, recipe.vote_share
+        ('lenet-norm', 0.1, 0.0)
+    """
+    if isinstance(benchmark, str):
+        benchmark = find_benchmark(Path(root), benchmark)
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if preset is not None:
+        named = pick("preset", preset)
+        if objective is not None:
+            raise ValueError(f"preset '{preset}' has objective '{named.objective}'; give a preset or an objective")
+        objective, options = named.objective, dict(named.options) | dict(options or {})
+        settings = dict(named.settings) | settings | ({} if rates is None else {"rates": rates})
+        rates = settings.pop("rates", None)
+    recipe = _filled(benchmark, objective or "moon", options or {}, rates, settings)
+    _check(recipe, benchmark)
+    return recipe
+
+
+def _filled(
+    benchmark: Benchmark, objective: str, options: Mapping[str, Scalar], rates: str | None, settings: dict[str, Any]
+) -> Recipe:
+    """The recipe with defaults filled in."""
+    kind, topology = pick("objective", objective), pick("topology", settings.get("topology", Recipe.topology))
+    options = _PAPER_OPTIONS.get((objective, benchmark.known_set), {}) | dict(options)
+    rate = pick("rates", rates or topology.rates or kind.rates)
+    epochs, asked = settings.get("epochs", Recipe.epochs), settings.pop("vote_share", None)
+    vote_share = next(share for share in (asked, topology.vote_share, kind.vote_share) if share is not None)
+    hold = rate.hold
+    if rate.cycles:  # all cycles have the same number of whole epochs; each ends with a vote
+        cycle = max(1, round((asked or hold) * epochs / rate.cycles))
+        hold = rate.cycles * cycle / epochs
+        vote_share = 0.0 if asked == 0 else hold
+        if hold >= 1:
+            raise ValueError(
+                f"epochs={epochs} leave none before the last {rate.cycles} cycles of the learning rate; "
+                f"train for at least {rate.cycles + 1}"
+            )
+    sparsity, pattern = settings.pop("sparsity", None), settings.get("pattern", Recipe.pattern)
+    if settings.get("topology") == "dense":
+        if sparsity:
+            raise ValueError(f"a dense network has no sparsity ({sparsity:g} was given); choose a sparse topology")
+        sparsity = 0.0
+    elif sparsity is None:
+        sparsity = build.pattern(pattern).sparsity or Recipe.sparsity
+    filled = {"net": benchmark.net, "lr_start": rate.start} | settings
+    if unknown := filled.keys() - Recipe.__dataclass_fields__.keys():
+        name = min(unknown)
+        raise ValueError(f"a recipe has no setting '{name}'{did_you_mean(name, Recipe.__dataclass_fields__)}")
+    return Recipe(
+        benchmark=benchmark.name,
+        objective=objective,
+        objective_options=tuple(_options(kind.takes(), options, objective).items()),
+        sparsity=sparsity,
+        lr_end=rate.end,
+        lr_hold_share=hold,
+        lr_cycles=rate.cycles,
+        lr_peak=rate.peak,
+        vote_share=vote_share,
+        **filled,
+    )
+
+
+def _options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:
+    """The options, checked against the objective's scalar parameters and converted to their defaults' types."""
+    allowed = {key: p.default for key, p in takes.items() if isinstance(p.default, Scalar)}
+    options: dict[str, Scalar] = {}
+    for key, value in given.items():
+        if key not in allowed:
+            choices = f"choose from: {', '.join(allowed)}" if allowed else "it has none"
+            raise ValueError(f"objective '{name}' has no option '{key}'{did_you_mean(key, allowed)}; {choices}")
+        kind = type(allowed[key])
+        try:
+            options[key] = kind(value)
+        except ValueError:
+            raise ValueError(f"option '{key}' of '{name}' must be a {kind.__name__}, not '{value}'") from None
+    return options
+
+
+def _check(recipe: Recipe, benchmark: Benchmark) -> None:
+    """Build what can be built without data, so that invalid recipes are refused here."""
+    _check_outliers(recipe)
+    build.rate(recipe)
+    build.schedule(recipe, 1000 * recipe.epochs)
+    _check_votes(recipe)
+    with torch.device("meta"):
+        model = build.network(recipe, benchmark, "meta")
+    shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
+    allocation = pick("allocation", recipe.allocation)
+    if recipe.topology != "dense":
+        pattern = build.pattern(recipe.pattern)
+        pick("topology", recipe.topology).check_pattern(pattern)
+        pattern.densities(shapes, recipe.sparsity, allocation)
+    elif recipe.pattern:
+        raise ValueError(f"a dense network has no pattern ('{recipe.pattern}' was given); choose a sparse topology")
+    build.objective(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
+
+
+def _check_outliers(recipe: Recipe) -> None:
+    needs = "outliers" in pick("objective", recipe.objective).takes()
+    if needs and not recipe.outliers:
+        raise ValueError(
+            f"objective '{recipe.objective}' trains with images of no known class; name a set of them (outliers)"
+        )
+    if recipe.outliers and not needs:
+        raise ValueError(f"objective '{recipe.objective}' takes no outliers, but '{recipe.outliers}' was given")
+    if recipe.outliers == recipe.benchmark:
+        raise ValueError(f"'{recipe.outliers}' is the known set; outliers are images of no known class")
+
+
+def _check_votes(recipe: Recipe) -> None:
+    """Refuse votes of networks whose masks still change, whatever the number of steps."""
+    kind, first, changing = pick("topology", recipe.topology), recipe.vote_from, int(recipe.t_end_share * recipe.epochs)
+    if first is None or not issubclass(kind, SparseTopology) or not kind.rewires or kind.superposes:
+        return
+    if first + 1 < changing:
+        raise ValueError(
+            f"the first vote is cast after {first + 1} of {recipe.epochs} epochs, but the masks change during the "
+            f"first {changing}; let at most the last {recipe.epochs + 1 - changing} epochs vote (vote_share), or end "
+            "the rewiring earlier (t_end_share)"
+        )

@@ -1,0 +1,98 @@
+"""Short labels that tell the methods of several runs apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import fields, replace
+from typing import Any
+
+from moon.recipe import build
+from moon.recipe.presets import Preset, Scalar
+from moon.recipe.recipe import Recipe
+from moon.recipe.registry import pick, table
+
+
+def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
+    """Label recipes by what distinguishes them, apart from the seed.
+
+    Args:
+        recipes: The recipes to tell apart.
+
+    Returns:
+        A label for each recipe, by the recipe's name.
+    """
+    first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]  # shown for all or for none
+    order = first + [f.name for f in fields(Recipe) if f.name not in (*first, "seed")]
+    methods = {recipe.name: replace(recipe, seed=0) for recipe in recipes}
+    trainings = _trainings(methods.values())
+    shown = {method: {"objective"} for method in methods.values()}
+
+    def label(method: Recipe) -> str:
+        parts = {name: _text(name, getattr(method, name)) for name in order} | {"objective": trainings[method]}
+        return " ".join(parts[name] for name in order if name in shown[method] and parts[name])
+
+    for name in order:
+        alike: dict[str, list[Recipe]] = {}
+        for method in shown:
+            alike.setdefault(label(method), []).append(method)
+        for tied in alike.values():
+            if len({getattr(method, name) for method in tied}) > 1:
+                for method in shown if name in first else _unusual(name, tied, shown):
+                    shown[method].add(name)
+    return {name: label(method) for name, method in methods.items()}
+
+
+def _unusual(name: str, methods: Iterable[Recipe], others: Iterable[Recipe]) -> list[Recipe]:
+    """The methods whose value differs from the most common one of their objective, which need not be shown."""
+    methods = list(methods)
+    values = [getattr(other, name) for other in others if other.objective == methods[0].objective]
+    ((usual, count),) = Counter(values).most_common(1)
+    return [method for method in methods if 2 * count <= len(values) or getattr(method, name) != usual]
+
+
+def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
+    """The name of each training: its preset, or its objective if the objective is used in one way only, its own, or
+    in ways that have no name."""
+    by_objective: dict[str, list[Recipe]] = {}
+    for method in methods:
+        by_objective.setdefault(method.objective, []).append(method)
+    found: dict[Recipe, str] = {}
+    for objective, alike in by_objective.items():
+        shared = set.intersection(*({*method.objective_options} for method in alike))
+        names = [_names(method, shared) for method in alike]
+        same = all(objective in some for some in names) or not all(names)
+        found |= {method: objective if same else some[0] for method, some in zip(alike, names, strict=True)}
+    return found
+
+
+def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
+    """The presets that this training is, and its objective if it is used as the objective itself asks; options that
+    all compared trainings share do not count."""
+    if recipe.objective not in table("objective"):  # the package that provided it is not installed here
+        return []
+    kind = pick("objective", recipe.objective)
+    candidates = {**table("preset"), recipe.objective: Preset(recipe.objective)}
+
+    def matches(preset: Preset) -> bool:
+        settings = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
+        return (
+            preset.objective == recipe.objective
+            and preset.options.items() <= {*recipe.objective_options} <= preset.options.items() | shared
+            and build.rate(recipe) == pick("rates", settings.pop("rates"))
+            and all(getattr(recipe, name, None) == value for name, value in settings.items())
+        )
+
+    found = [name for name, preset in candidates.items() if matches(preset)]
+    specific = [
+        name for name in found if candidates[name].options or candidates[name].settings.keys() - {"rates", "vote_share"}
+    ]
+    return specific or found
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "objective_options":
+        return " ".join(f"{key}={item}" for key, item in value)
+    if name == "sparsity":
+        return f"{100 * value:.10g}%"
+    return value if isinstance(value, str) else f"{name}={value}"

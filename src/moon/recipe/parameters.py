@@ -1,0 +1,48 @@
+"""How a parameter of a run is declared: once, for the command line, grids, TOML files and `Recipe` alike."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a run that users can set.
+
+    Args:
+        name: The command-line flag (`--name`), the grid axis and the TOML key.
+        setting: The keyword argument of `make_recipe`; for most parameters a field of `Recipe`.
+        type: The type of its value.
+        help: What it means, in one line.
+        default: What applies where it is not given, in words.
+        table: The kind of registry that lists its values, if there is one.
+        metavar: What stands for the value in the help text.
+        minimum: The least value of an integer.
+    """
+
+    name: str
+    setting: str
+    type: type
+    help: str
+    default: str = ""
+    table: str = ""
+    metavar: str | None = None
+    minimum: int | None = None
+
+
+def setting(name: str, help: str, *, default: Any = MISSING, otherwise: str | None = None, **more: Any) -> Any:
+    """Declare a field of `Recipe` that users can set.
+
+    Args:
+        name: The command-line flag, grid axis and TOML key.
+        help: What it means, in one line.
+        default: The field's default; left out for fields that `make_recipe` fills in.
+        otherwise: The default in words, where it is not simply the value of `default`.
+        **more: `table`, `metavar` and `minimum` of `Parameter`.
+
+    Returns:
+        A dataclass field with the declaration in its metadata.
+    """
+    told = str(default) if otherwise is None else otherwise
+    return field(default=default, metadata={"parameter": {"name": name, "help": help, "default": told, **more}})

@@ -1,0 +1,190 @@
+"""The tables of names: the built-in methods, those that other packages provide, and those that a script registers.
+
+No other module looks a method up by its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any
+
+from moon.detect import DETECTORS, Detector
+from moon.nets import NETS
+from moon.objectives import OBJECTIVES, Objective
+from moon.recipe.presets import PRESETS, RATES
+from moon.sparse import ALLOCATIONS, TOPOLOGIES, Topology
+from moon.suggest import did_you_mean
+
+_log = logging.getLogger(__name__)
+
+
+class Registry(Mapping[str, Any]):
+    """The methods of one kind by name.
+
+    Methods of other packages are found through the entry-point group `moon.<kind>s` when they are first needed. One
+    that cannot be loaded is skipped with a warning.
+
+    Args:
+        kind: What the entries are, in one word.
+        builtin: The entries of this package.
+        base: The class that every entry must be a subclass of; None accepts any callable.
+        group: The entry-point group; "" for kinds that other packages cannot extend.
+    """
+
+    def __init__(self, kind: str, builtin: Mapping[str, Any], base: type | None = None, group: str = "") -> None:
+        self.kind, self.base, self.group = kind, base, group
+        self._builtin = builtin
+        self._registered: dict[str, Any] = {}
+
+    @cached_property
+    def _installed(self) -> dict[str, Any]:
+        """What other packages provide."""
+        found: dict[str, Any] = {}
+        for point in entry_points(group=self.group) if self.group else ():
+            try:
+                self._check(point.name, entry := point.load(), {**self._builtin, **found})
+            except Exception as error:  # whatever importing somebody else's package raises
+                _log.warning("entry point %s = %s is skipped: %s", point.name, point.value, error)
+            else:
+                found[point.name] = entry
+        return found
+
+    def _check(self, name: str, entry: Any, taken: Mapping[str, Any]) -> None:
+        if not self.group:
+            raise ValueError(f"{self.kind} entries cannot be registered; kinds that can: {', '.join(_extensible())}")
+        if not name or ":" in name or name.split() != [name]:
+            raise ValueError(f"'{name}' is not a valid {self.kind} name; use one word without ':'")
+        if name in taken:
+            raise ValueError(f"{self.kind} '{name}' exists already; choose another name")
+        if self.base is None and not callable(entry):
+            raise ValueError(f"{self.kind} '{name}' must be callable, not {entry!r}")
+        if self.base is not None and not (isinstance(entry, type) and issubclass(entry, self.base)):
+            raise ValueError(f"{self.kind} '{name}' must be a subclass of {self.base.__name__}, not {entry!r}")
+
+    def add(self, name: str, entry: Any) -> None:
+        """Add an entry; a name that is taken is refused."""
+        self._check(name, entry, self)
+        self._registered[name] = entry
+
+    def remove(self, name: str) -> None:
+        """Remove an entry that `add` added."""
+        del self._registered[name]
+
+    def __getitem__(self, name: str) -> Any:
+        for table in (self._builtin, self._registered, self._installed):
+            if name in table:
+                return table[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._builtin, **self._installed, **self._registered})
+
+    def __len__(self) -> int:
+        return len(self._builtin) + len(self._installed) + len(self._registered)
+
+    def is_builtin(self, name: str) -> bool:
+        """Whether the entry is part of this package."""
+        return name in self._builtin
+
+
+_TABLES = {
+    registry.kind: registry
+    for registry in (
+        Registry("objective", OBJECTIVES, Objective, "moon.objectives"),
+        Registry("topology", TOPOLOGIES, Topology, "moon.topologies"),
+        Registry("allocation", ALLOCATIONS),
+        Registry("rates", RATES),
+        Registry("detector", DETECTORS, Detector, "moon.detectors"),
+        Registry("net", NETS, None, "moon.nets"),
+        Registry("preset", PRESETS),
+    )
+}
+
+
+def _extensible() -> list[str]:
+    return [kind for kind, registry in _TABLES.items() if registry.group]
+
+
+def kinds() -> list[str]:
+    """The kinds of methods: objective, topology, detector and so on."""
+    return list(_TABLES)
+
+
+def table(kind: str) -> Registry:
+    """The methods of one kind by name.
+
+    Raises:
+        ValueError: If there is no such kind.
+    """
+    if kind not in _TABLES:
+        raise ValueError(f"unknown kind '{kind}'{did_you_mean(kind, _TABLES)}; choose from: {', '.join(_TABLES)}")
+    return _TABLES[kind]
+
+
+def pick(kind: str, name: str) -> Any:
+    """Look a method up.
+
+    Args:
+        kind: One of `kinds()`.
+        name: The name of the method.
+
+    Returns:
+        The class, function or value of that name.
+
+    Raises:
+        ValueError: If there is none; the message suggests the closest name.
+    """
+    entries = table(kind)
+    if name in entries:
+        return entries[name]
+    called = "learning rates" if kind == "rates" else kind
+    raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {', '.join(entries)}")
+
+
+def register(kind: str, name: str, entry: Any) -> None:
+    """Make a detector, objective, topology or net of your own available by name, for the present process.
+
+    `make_recipe`, `score_run`, `moon methods` and the other commands then accept it. A package that should always
+    provide it declares an entry point instead, in the group `moon.detectors`, `moon.objectives`, `moon.topologies` or
+    `moon.nets`; worker processes of `moon grid` see entry points only.
+
+    Args:
+        kind: "detector", "objective", "topology" or "net".
+        name: The name to use; it must be free.
+        entry: A subclass of `Detector`, `Objective` or `Topology`; for a net a function
+            `make(num_classes, in_channels) -> nn.Module`.
+
+    Raises:
+        ValueError: If the name is taken or the entry is of the wrong type.
+
+    Example:
+        >>> import moon
+        >>> class Spread(moon.Detector):
+        ...     def score(self, evidence):
+        ...         return evidence.known_logits.std(1)
+        >>> moon.register("detector", "spread", Spread)
+        >>> moon.unregister("detector", "spread")
+    """
+    table(kind).add(name, entry)
+
+
+def unregister(kind: str, name: str) -> None:
+    """Undo `register`.
+
+    Args:
+        kind: As given to `register`.
+        name: As given to `register`.
+
+    Raises:
+        ValueError: If no entry of that name was registered.
+
+    Example:
+        See `register`.
+    """
+    try:
+        table(kind).remove(name)
+    except KeyError:
+        raise ValueError(f"no {kind} '{name}' was registered") from None

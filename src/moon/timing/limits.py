@@ -1,0 +1,90 @@
+"""What this machine can do at best, as a bound for a training step or a forward pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+
+from moon.data import Benchmark
+from moon.recipe import build, make_recipe
+from moon.sparse.flops import layer_costs, net_cost
+
+# How often a training step reads or writes a tensor of the size of a convolution's output. Forward: the convolution
+# writes it; BatchNorm reads it for its statistics, reads it again and writes the next layer's input. Backward:
+# BatchNorm's sums and its result each read it and the gradient, and the result is written; the convolution reads that
+# twice and its input once, and writes the input's gradient.
+PASSES = 14
+
+
+def seconds(act: Callable[[], object], device: torch.device) -> float:
+    """How long a call takes, until the device has finished."""
+    _wait(device)
+    started = time.perf_counter()
+    act()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def step_limits(
+    benchmark: Benchmark, *, device: torch.device, net: str | None, batch_size: int, precision: str
+) -> dict[str, Any]:
+    """A lower bound on the time of a training step on this machine.
+
+    It is the FLOPs of a dense network at the measured rate of a large matrix product, plus the memory traffic of its
+    activations (`PASSES`) at the measured rate of a large copy.
+    """
+    recipe = make_recipe(benchmark, "cross-entropy", net=net, topology="dense")
+    model = build.network(recipe, benchmark, "cpu")
+    shape = benchmark.channels, benchmark.size, benchmark.size
+    flops = batch_size * net_cost(layer_costs(model, shape, {})).dense_training()
+    dtype = getattr(torch, precision)
+    rate, bandwidth = machine_rates(device, dtype)
+    traffic = PASSES * batch_size * _activations(model, shape) * dtype.itemsize
+    return {
+        "flops": flops,
+        "traffic_bytes": traffic,
+        "matrix_flops_per_second": rate,
+        "bytes_per_second": bandwidth,
+        "matrix_milliseconds": 1000 * flops / rate,
+        "milliseconds": 1000 * (flops / rate + traffic / bandwidth),
+    }
+
+
+def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """FLOPs per second of a large matrix product, and bytes per second of a large copy."""
+    side = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    large = torch.zeros(2**28 if device.type == "cuda" else 2**24, device=device)
+    other = torch.empty_like(large)
+
+    def best(act: Callable[[], object]) -> float:
+        return min(seconds(act, device) for _ in range(6))
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32  # as convolutions are computed
+    try:
+        rate = 2 * side**3 / best(lambda: torch.mm(a, b))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    return rate, 2 * large.numel() * large.element_size() / best(lambda: other.copy_(large))
+
+
+def _activations(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """The number of values that the convolutions of a network produce for one image."""
+    counts: list[int] = []
+    skeleton = deepcopy(model).to("meta").eval()
+    for module in skeleton.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda _, __, out: counts.append(out.numel()))
+    skeleton(torch.empty(1, *shape, device="meta"))
+    return sum(counts)

@@ -1,0 +1,108 @@
+"""How long a training step takes, with all contenders measured in turn in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from moon.data import Benchmark, DataSet
+from moon.recipe import build, make_recipe, pick
+from moon.timing.limits import seconds
+from moon.training import Training
+
+Track = Callable[[list, str], Iterable]
+BASE = "cross-entropy"
+
+
+def noise(benchmark: Benchmark, count: int, seed: int = 0) -> DataSet:
+    """Random images of the benchmark's shape; times do not depend on the content."""
+    shape = count, benchmark.size, benchmark.size, benchmark.channels
+    images = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    return DataSet(images, np.arange(count, dtype=np.int64) % benchmark.num_known)
+
+
+def time_steps(
+    benchmark: Benchmark,
+    contenders: Sequence[tuple[str, str]],
+    *,
+    device: torch.device,
+    steps: int = 100,
+    rounds: int = 8,
+    track: Track = lambda items, _: items,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """Milliseconds per step of each (objective, topology), in the plain loop and, on a GPU, captured.
+
+    A step includes everything: the batch is gathered and augmented, masks change when they are due, and the epoch is
+    the last one, where every term of the objective is active. In each round every contender takes `steps` steps in
+    turn. A ratio is the median over rounds of the contender's time divided by the first contender's in the same round
+    and loop, so that other load on the machine affects both alike.
+
+    Args:
+        benchmark: Whose image shape and network to use.
+        contenders: Pairs of an objective and a topology.
+        device: Where to measure.
+        steps: Steps per round.
+        rounds: How often each contender is measured.
+        track: Wraps a list, with a description, for a progress bar.
+        **settings: Other settings of `make_recipe`.
+
+    Returns:
+        One record per contender; `by_base` is the ratio to cross-entropy on the contender's own topology.
+    """
+    walks: dict[tuple[str, str, str], Callable[[], object]] = {}
+    reasons: dict[tuple[str, str], str] = {}
+    for objective, topology in contenders:
+        for loop in ("plain", "captured") if device.type == "cuda" else ("plain",):
+            training = _training(benchmark, objective, topology, steps, device, **settings)
+            training.captured = None if loop == "captured" else False
+            training.begin()
+            if training.capture_obstacle is not None:
+                reasons[objective, topology] = training.capture_obstacle
+                continue
+            training.model.train()
+            walk = walks[objective, topology, loop] = partial(_walk, training, count())
+            walk()  # warm up queues, buffers, graphs and libraries
+    times: dict[tuple[str, str, str], list[float]] = {name: [] for name in walks}
+    for _ in track(list(range(rounds)), "timing"):
+        for name, walk in walks.items():
+            times[name].append(seconds(walk, device) / steps)
+    records = []
+    for pair in contenders:
+        record: dict[str, Any] = {"objective": pair[0], "topology": pair[1]}
+        for loop in ("plain", "captured"):
+            own, first = times.get((*pair, loop)), times.get((*contenders[0], loop))
+            if own is not None and first is not None:
+                low, middle, high = np.quantile(_ratios(own, first), (0.25, 0.5, 0.75)).tolist()
+                measured = {"milliseconds": 1000 * median(own), "ratio": middle, "ratio_low": low, "ratio_high": high}
+                if (base := times.get((BASE, pair[1], loop))) is not None:
+                    measured["by_base"] = median(_ratios(own, base))
+                record[loop] = measured
+        records.append(record | ({"plain_because": reasons[pair]} if pair in reasons else {}))
+    return records
+
+
+def _ratios(own: list[float], other: list[float]) -> list[float]:
+    return [a / b for a, b in zip(own, other, strict=True)]
+
+
+def _training(
+    benchmark: Benchmark, objective: str, topology: str, steps: int, device: torch.device, **settings: Any
+) -> Training:
+    """A training on noise with `steps` batches per epoch."""
+    needs = "outliers" in pick("objective", objective).takes()
+    recipe = make_recipe(benchmark, objective, topology=topology, outliers="noise" if needs else "", **settings)
+    outliers = noise(benchmark, 512, seed=1) if needs else None
+    return build.training(recipe, benchmark, noise(benchmark, steps * recipe.batch_size), device, outliers)
+
+
+def _walk(training: Training, epochs: Iterator[int]) -> None:
+    """Take the steps of the next epoch."""
+    for x, y in training.batches.epoch(next(epochs)):
+        training.step(x, y, training.epochs - 1, 1e-3)

@@ -1,0 +1,147 @@
+"""Benchmarks by name: from the table, from benchmarks.toml, and sets under the data root."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from moon.data import BENCHMARKS, DataError, all_benchmarks, find_benchmark, known_splits
+
+
+def test_other_unknown_sets_may_be_named(data_root):
+    benchmark = find_benchmark(data_root, "mnist", near=("mine",))
+    assert (benchmark.near, benchmark.far) == (("mine",), BENCHMARKS["mnist"].far)
+
+
+def test_a_set_under_the_root_is_a_benchmark(data_root):
+    (data_root / "mnist").rename(data_root / "mine")
+    benchmark = find_benchmark(str(data_root), "mine")
+    assert (benchmark.num_known, benchmark.size, benchmark.channels, benchmark.net) == (10, 28, 1, "lenet")
+    assert (benchmark.near, benchmark.far) == ((), ())
+
+
+def test_an_unknown_name_suggests_the_nearest(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
+        find_benchmark(tmp_path, "cifer10")
+
+
+@pytest.mark.parametrize("name", ["known", "near", "far"])
+def test_keys_of_scores_are_refused_as_sets(data_root, name):
+    for settings in ({"near": (name,)}, {"far": ("dtd", name)}):
+        with pytest.raises(DataError, match=f"'{name}' cannot name a data set: .* keys of scores"):
+            find_benchmark(data_root, "mnist", **settings)
+    shutil.copytree(data_root / "mnist", data_root / name)
+    with pytest.raises(DataError, match=f"'{name}' cannot name a data set"):
+        find_benchmark(data_root, name)
+    for table in (f"[a]\nknown = '{name}'", f"[a]\nknown = 'mnist'\nnear = ['{name}']",
+                  f"[a]\nknown = 'mnist'\nfar = ['dtd', '{name}']"):  # fmt: skip
+        (data_root / "benchmarks.toml").write_text(table)
+        with pytest.raises(DataError, match=rf"benchmarks.toml: \[a\]: '{name}' cannot name a data set"):
+            find_benchmark(data_root, "a")
+    (data_root / "benchmarks.toml").write_text(f"[{name}]\nknown = 'mnist'")
+    with pytest.raises(DataError, match=f"'{name}' cannot name a data set"):
+        find_benchmark(data_root, name)
+
+
+def test_classes_must_be_numbered_from_zero_without_a_gap(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for labels, what in (
+        ([0, 5], "no image of class 1, but of class 5"),
+        ([10**9, 0], "no image of class 1, but of class 1000000000"),
+    ):
+        np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array(labels))
+        with pytest.raises(DataError, match=what):
+            find_benchmark(tmp_path, "mine")
+
+
+def test_images_must_be_square(tmp_path):
+    (tmp_path / "mine").mkdir()
+    np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, 8, 9, 1), np.uint8), labels=np.array([0, 1]))
+    with pytest.raises(DataError, match=r"mine/train.npz: images are 8x9; they must be square"):
+        find_benchmark(tmp_path, "mine")
+
+
+DECLARATIONS = """
+[mnist-part]
+known = "mnist"
+near = ["notmnist"]
+far = ["dtd"]
+flip = false
+
+[ours-against-noise]
+known = "ours"
+far = ["fashionmnist"]
+mean = [0.13]
+std = [0.31]
+net = "lenet-norm"
+"""
+
+
+def test_benchmarks_can_be_declared(data_root):
+    (data_root / "benchmarks.toml").write_text(DECLARATIONS)
+    shutil.copytree(data_root / "mnist", data_root / "ours")
+    part = find_benchmark(data_root, "mnist-part")
+    assert (part.name, part.known_set, part.near, part.far) == ("mnist-part", "mnist", ("notmnist",), ("dtd",))
+    assert (part.flip, part.crop, part.mean) == (False, 4, (0.5,))
+    ours = find_benchmark(data_root, "ours-against-noise")
+    assert (ours.known_set, ours.near, ours.far) == ("ours", (), ("fashionmnist",))
+    assert (ours.num_known, ours.mean, ours.std, ours.net) == (10, (0.13,), (0.31,), "lenet-norm")
+    assert len(known_splits(data_root, ours)["train"].labels) == 256
+    assert find_benchmark(data_root, "mnist-part", far=("tin",)).far == ("tin",)
+    with pytest.raises(ValueError, match="did you mean 'mnist-part'"):
+        find_benchmark(data_root, "mnist-parts")
+
+
+def test_an_invalid_declaration_does_not_affect_the_others(data_root):
+    (data_root / "benchmarks.toml").write_text(DECLARATIONS)
+    shutil.copytree(data_root / "mnist", data_root / "ours")
+    part = find_benchmark(data_root, "mnist-part")
+    (data_root / "benchmarks.toml").write_text(
+        f"\ufeff{DECLARATIONS}\n[mnist]\nknown = 'mnist'\n['../x']\nknown = 'mnist'"
+    )
+    assert find_benchmark(data_root, "mnist-part") == part
+    with pytest.raises(DataError, match=r"\[mnist\] is the name of a built-in benchmark"):
+        find_benchmark(data_root, "mnist")
+    with pytest.raises(DataError, match="cannot name a data set"):
+        find_benchmark(data_root, "../x")
+    benchmarks, errors = all_benchmarks(data_root)
+    assert [b.name for b in benchmarks] == [*BENCHMARKS, "mnist-part", "ours-against-noise"]
+    assert [type(error) for error in errors] == [DataError, DataError]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[a]\nnear = ['dtd']", r"\[a\] must have known ="),
+        ("[a]\nknown = 'a'", r"\[a\] known = 'a' is its own name"),
+        ("a = 3", r"\[a\] must be a table"),
+        ("[a]\nknown = 'mnst'", r"toml: \[a\] known = 'mnst' is neither .*, did you mean 'mnist'"),
+        ("[b]\nknown = 'mnist'\n[a]\nknown = 'b'", r"\[a\] known = 'b' is neither a benchmark nor a set"),
+        ("[a]\nknown = 'mnist'\nnaer = ['dtd']", "has no 'naer', did you mean 'near'"),
+        ("[a]\nknown = 'mnist'\nfar = 'dtd'", "'far' must be a list of sets, not 'dtd'"),
+        ("[a]\nknown = 'mnist'\nfar = [1]", "'far' must be a list of sets"),
+        ("[a]\nknown = 'mnist'\ncrop = true", "'crop' must be an integer, not True"),
+        ("[a]\nknown = 'mnist'\nnet = 3", "'net' must be a string, not 3"),
+        ("[a]\nknown = 'mnist'\nmean = [0.1, 0.2]", "'mean' must have 1 value"),
+        ("[a]\nknown = 'mnist'\nfar = ['dtdd']", r"\[a\] names 'dtdd', which is not under"),
+        ("[a]\nknown = 'mnist'\nfar = ['notmnst']", "'notmnst', which is not under .*, did you mean 'notmnist'"),
+        ("[a]\nknown = 'mnist'\nnear = ['dtd']\nfar = ['dtd']", "'dtd' is named twice"),
+        ("[a]\nknown = 'mnist'\nfar = ['mnist']", "'mnist' is the known set"),
+        ("[a]\nknown = 'mnist'\ncrop = -4", r"'crop' must be in 0\.\.27"),
+        ("[a]\nknown = 'mnist'\nstd = [0]", r"'std' must be above 0 and at most 1 .*, not \[0.0\]"),
+        ("[a]\nknown = 'mnist'\nmean = [nan]", r"'mean' must be in \[0, 1\]"),
+        ("[a\nknown", "benchmarks.toml: is not valid TOML"),
+    ],
+)
+def test_invalid_declarations_are_refused(data_root, text, what):
+    (data_root / "benchmarks.toml").write_text(text)
+    with pytest.raises(ValueError, match=what):
+        find_benchmark(data_root, "a")
+
+
+def test_a_declaration_without_images_is_enough_to_show_results(tmp_path):
+    (tmp_path / "benchmarks.toml").write_text("[part]\nknown = 'cifar10'\nnear = ['tin']\nfar = ['dtd']")
+    part = find_benchmark(tmp_path, "part")
+    assert (part.known_set, part.near, part.far) == ("cifar10", ("tin",), ("dtd",))
+    with pytest.raises(DataError, match="cifar10"):
+        known_splits(tmp_path, part)

@@ -1,0 +1,107 @@
+"""Grids: axes and files become recipes."""
+
+import pytest
+
+from moon.recipe.expand import expand, read_file
+from moon.recipe.labels import labels
+
+SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
+
+
+def test_a_grid_is_every_combination_once(data_root):
+    found = expand(
+        data_root, SMALL | {"objective": "mixup", "topology": ["dense", "rigl"], "sparsity": [0.8, 0.9], "seed": [0, 1]}
+    )
+    assert len(found) == 2 * (1 + 2)  # a dense network has no sparsity
+    assert {(r.topology, r.sparsity, r.seed) for r in found} == {
+        ("dense", 0.0, 0), ("dense", 0.0, 1), ("rigl", 0.8, 0), ("rigl", 0.8, 1), ("rigl", 0.9, 0), ("rigl", 0.9, 1),
+    }  # fmt: skip
+
+
+def test_options_go_to_the_objectives_that_have_them(data_root):
+    found = expand(
+        data_root, SMALL | {"objective": ["cross-entropy", "moon"], "set": {"final": [1, 2], "quiet_epochs": 1}}
+    )
+    options = sorted((r.objective, r.objective_options) for r in found)
+    assert options == [
+        ("cross-entropy", ()),
+        ("moon", (("final", 1.0), ("quiet_epochs", 1))),
+        ("moon", (("final", 2.0), ("quiet_epochs", 1))),
+    ]
+    with pytest.raises(ValueError, match="no objective of the grid has an option 'finale', did you mean 'final'"):
+        expand(data_root, SMALL | {"objective": ["cross-entropy", "moon"], "set": {"finale": 1}})
+
+
+def test_presets_are_an_axis(data_root):
+    found = expand(data_root, SMALL | {"preset": ["plain", "control"], "seed": [0, 1]})
+    assert [(r.objective, r.lr_start, r.vote_share, r.seed) for r in found] == [
+        ("cross-entropy", 0.1, 0.0, 0), ("cross-entropy", 0.1, 0.0, 1),
+        ("cross-entropy", 0.12, 0.2, 0), ("cross-entropy", 0.12, 0.2, 1),
+    ]  # fmt: skip
+    (one,) = expand(data_root, SMALL | {"preset": "without-lm", "set": {"quiet_epochs": 1}, "vote": 0.5})
+    assert one.objective_options == (("final", 0.0), ("quiet_epochs", 1), ("schedule", "final"))
+    assert one.vote_share == 0.5
+    with pytest.raises(
+        ValueError, match="preset 'control' has objective 'cross-entropy'"
+    ):
+        expand(data_root, SMALL | {"preset": "control", "objective": "moon", "epochs": 9})
+    with pytest.raises(ValueError, match="preset 'without-lm' sets option 'final' itself; leave one of the two out"):
+        expand(data_root, SMALL | {"preset": ["plain", "without-lm"], "set": {"final": 2}, "epochs": 9})
+    with pytest.raises(ValueError, match="unknown preset 'contrl', did you mean 'control'"):
+        expand(data_root, SMALL | {"preset": "contrl"})
+
+
+FILE = """
+benchmark = "mnist"
+net = "lenet-norm"
+epochs = 4
+seed = [0, 1]
+[[runs]]
+objective = ["cross-entropy", "moon"]
+set.quiet_epochs = 1
+[[runs]]
+objective = "cross-entropy"
+rates = "moon"
+vote = 0.25
+"""
+
+
+def test_a_file_describes_a_grid(data_root, tmp_path):
+    path = tmp_path / "compare.toml"
+    path.write_text(FILE)
+    found = read_file(data_root, path)
+    assert len(found) == 6
+    assert [(r.objective, r.lr_start, r.vote_share, r.seed) for r in found][4] == ("cross-entropy", 0.12, 0.25, 0)
+    assert sorted(set(labels(found).values())) == ["cross-entropy lr_start=0.1", "cross-entropy lr_start=0.12", "moon"]
+
+
+def test_a_block_may_have_an_objective_in_place_of_a_preset(data_root, tmp_path):
+    path = tmp_path / "compare.toml"
+    path.write_text("benchmark = 'mnist'\npreset = 'control'\n[[runs]]\n[[runs]]\nobjective = 'moon'\n")
+    assert [recipe.objective for recipe in read_file(data_root, path)] == ["cross-entropy", "moon"]
+    path.write_text("benchmark = 'mnist'\nobjective = 'moon'\n[[runs]]\n[[runs]]\npreset = 'control'\n")
+    assert [recipe.objective for recipe in read_file(data_root, path)] == ["moon", "cross-entropy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("benchmrk = 'mnist'", "a grid has no axis 'benchmrk', did you mean 'benchmark'"),
+        ("benchmark = 'mnst'", "unknown benchmark 'mnst', did you mean 'mnist'"),
+        ("epochs = 3", "needs at least one benchmark"),
+        ("benchmark = 'mnist'\nset = 3", "'set' must be a table"),
+        ("benchmark = 'mnist'\nruns = 3", "must be blocks"),
+        ("benchmark = ", "is not valid TOML"),
+        ("benchmark = 'mnist'\n[[runs]]\nobjective = 'mooon'", r"block 1 of \[\[runs\]\]: unknown objective 'mooon'"),
+        ("benchmark = 'mnist'\nepochs = 'many'", "'epochs' must be an integer, not 'many'"),
+        ("benchmark = 'mnist'\nobjective = 3", "'objective' must be a string, not 3"),
+        ("benchmark = 'mnist'\npreset = ['plain', 3]", "'preset' must be a string, not 3"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(data_root, tmp_path, text, what):
+    path = tmp_path / "compare.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=what):
+        read_file(data_root, path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_file(data_root, tmp_path / "nowhere.toml")

@@ -1,0 +1,66 @@
+"""Labels tell methods apart."""
+
+from dataclasses import replace
+
+from moon.recipe.expand import expand
+from moon.recipe.labels import labels
+
+SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
+
+
+def test_named_trainings_are_labelled_by_their_names(data_root):
+    def labelled(*grids):
+        found = [recipe for axes in grids for recipe in expand(data_root, SMALL | {"seed": [0, 1]} | axes)]
+        return list(dict.fromkeys(labels(found).values()))
+
+    quiet = {"set": {"quiet_epochs": 1}}
+    trainings = {"preset": ["plain", "control", "without-vt"]} | quiet, {"objective": ["moon", "mixup"]} | quiet
+    assert labelled(*trainings) == ["plain", "control", "without-vt", "moon", "mixup"]
+    assert labelled({"preset": ["plain"]}) == ["cross-entropy"]
+    assert labelled({"preset": ["control"]}) == ["control"]
+    assert labelled({"preset": ["plain", "without-lm"], "epochs": 9}) == ["cross-entropy", "without-lm"]
+    both = {"preset": ["plain", "control"], "sparsity": [0.8, 0.9]}
+    assert labelled(both) == ["plain 80%", "plain 90%", "control 80%", "control 90%"]
+    assert labelled({"preset": ["plain", "control"]}, {"objective": "cross-entropy", "lr": 0.3}) == [
+        "cross-entropy lr_start=0.1",
+        "cross-entropy lr_start=0.12",
+        "cross-entropy lr_start=0.3",
+    ]
+    assert labelled({"objective": "moon", "set": {"quiet_epochs": 1, "final": [1, 2]}}) == [
+        "moon final=1.0 quiet_epochs=1",
+        "moon final=2.0 quiet_epochs=1",
+    ]
+    changes = [{"lr": 0.3}, {"weight_decay": [1e-3, 1e-4]}, {"lr": 0.3, "vote": 0.0}]
+    assert labelled(*({"objective": "mixup", "vote": 0.2} | change for change in [{}, *changes])) == [
+        "mixup",
+        "mixup lr_start=0.3",
+        "mixup weight_decay=0.001",
+        "mixup weight_decay=0.0001",
+        "mixup lr_start=0.3 vote_share=0.0",
+    ]
+    long, short = {"preset": "best", "epochs": 300}, {"objective": "moon-logitnorm", "epochs": 9}
+    assert labelled(long) == ["best"]
+    assert labelled(long, short) == ["best", "moon-logitnorm"]
+    assert labelled(long, {"objective": "moon-logitnorm", "epochs": 300, "vote": 0.0}) == [
+        "moon-logitnorm vote_share=0.2",
+        "moon-logitnorm vote_share=0.0",
+    ]
+    several = {"set": {"quiet_epochs": 1, "final": 5}}
+    assert labelled({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [
+        "moon final=5.0 quiet_epochs=1",
+        "moon final=0.01 quiet_epochs=1",
+    ]
+
+
+def test_labels_are_of_one_method_each(data_root):
+    (recipe,) = expand(data_root, SMALL | {"epochs": 9})
+    near = [replace(recipe, lr_start=0.1234567 + i * 1e-7) for i in range(2)]
+    near += [replace(recipe, delta_t_steps=1_000_000 + i) for i in range(2)] + [replace(recipe, objective="mine")]
+    assert len(set(labels(near).values())) == 5
+
+
+def test_labels_are_as_short_as_tells_methods_apart(data_root):
+    one = expand(data_root, SMALL | {"objective": "mixup", "seed": [0, 1]})
+    assert set(labels(one).values()) == {"mixup"}
+    several = expand(data_root, SMALL | {"objective": "mixup", "topology": ["rigl", "set"], "sparsity": [0.5, 0.9]})
+    assert set(labels(several).values()) == {"mixup rigl 50%", "mixup rigl 90%", "mixup set 50%", "mixup set 90%"}

@@ -1,0 +1,114 @@
+"""Methods of scripts and of other packages."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+import torch
+from torch import nn
+
+import moon
+from moon.data import BENCHMARKS
+from moon.recipe import build, make_recipe, pick, registry, table
+from moon.recipe.methods import find
+
+DIGITS = BENCHMARKS["digits"]
+
+
+class Margin(moon.Detector):
+    """The margin between the two largest logits."""
+
+    def __init__(self, power: float = 1.0) -> None:
+        self.power = power
+
+    def score(self, evidence):
+        top = evidence.known_logits.topk(2).values
+        return (top[:, 0] - top[:, 1]) ** self.power
+
+
+class Halved(moon.CrossEntropy):
+    """Half the cross-entropy."""
+
+    def terms(self, model, x, y, *, epoch):
+        return {name: term / 2 for name, term in super().terms(model, x, y, epoch=epoch).items()}
+
+
+class OldestFirst(moon.RigL):
+    """RigL under another name."""
+
+
+def tiny(num_classes: int, in_channels: int) -> nn.Module:
+    """One linear layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
+
+
+@pytest.fixture
+def registered():
+    """Registers methods for the duration of a test."""
+    added = []
+
+    def add(kind, name, entry):
+        moon.register(kind, name, entry)
+        added.append((kind, name))
+
+    yield add
+    for kind, name in added:
+        moon.unregister(kind, name)
+
+
+def test_registered_methods_are_used_like_built_in_ones(registered):
+    for kind, name, entry in (
+        ("detector", "margin", Margin),
+        ("objective", "halved", Halved),
+        ("topology", "oldest-first", OldestFirst),
+        ("net", "tiny", tiny),
+    ):
+        registered(kind, name, entry)
+        assert pick(kind, name) is entry
+        assert name in list(table(kind))
+    recipe = make_recipe(DIGITS, "halved", topology="oldest-first", net="tiny", sparsity=0.5)
+    model = build.network(recipe, DIGITS, "cpu")
+    assert isinstance(build.objective(recipe, model), Halved)
+    assert isinstance(build.topology(recipe, model, torch.optim.SGD(model.parameters()), 100), OldestFirst)
+    assert build.detector("margin", DIGITS, power=2.0).power == 2.0
+    (method,) = find("margin")
+    assert method.summary == "The margin between the two largest logits"
+    assert method.options == {"power": 1.0}
+    assert method.source == Margin.__module__
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "entry", "what"),
+    [
+        ("detector", "msp", Margin, "detector 'msp' exists already"),
+        ("detector", "mine", Halved, "must be a subclass of Detector"),
+        ("detector", "mine", Margin(), "must be a subclass of Detector"),
+        ("net", "mine", 3, "must be callable"),
+        ("detector", "my margin", Margin, "not a valid detector name"),
+        ("detector", "a:b", Margin, "not a valid detector name"),
+        ("allocation", "mine", tiny, "kinds that can: objective, topology, detector, net"),
+        ("detectr", "mine", Margin, "unknown kind 'detectr', did you mean 'detector'"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(kind, name, entry, what):
+    with pytest.raises(ValueError, match=what):
+        moon.register(kind, name, entry)
+
+
+def test_only_registered_methods_can_be_unregistered():
+    with pytest.raises(ValueError, match="no detector 'msp' was registered"):
+        moon.unregister("detector", "msp")
+
+
+def test_entry_points_of_other_packages_are_found_and_broken_ones_skipped(monkeypatch, caplog):
+    points = [
+        EntryPoint("margin", f"{__name__}:Margin", "moon.detectors"),
+        EntryPoint("broken", "no_such_package:Broken", "moon.detectors"),
+        EntryPoint("msp", f"{__name__}:Margin", "moon.detectors"),
+    ]
+    monkeypatch.setattr(EntryPoint, "load", lambda point: Margin if "Margin" in point.value else 1 / 0)
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "moon.detectors" else [])
+    detectors = registry.Registry("detector", {"msp": moon.Msp}, moon.Detector, "moon.detectors")
+    assert dict(detectors) == {"msp": moon.Msp, "margin": Margin}
+    assert len(detectors) == 2
+    assert "entry point broken = no_such_package:Broken is skipped: division by zero" in caplog.text
+    assert "detector 'msp' exists already" in caplog.text
