@@ -1,15 +1,18 @@
-"""A detector of your own: one class with `score`, and `fit` if it learns something. Higher is more known."""
+"""Write your own detector: a class with `score` and, if it learns from data, `fit`. A higher score means more known.
+
+`moon.register` makes it available by name, for example to `moon.score_run`.
+"""
 
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from moon import Detector, Evidence, auroc
+from moon import Detector, Evidence, auroc, register
 
 
 class NearestMean(Detector):
-    """Minus the distance to the nearest class mean in feature space."""
+    """The negative distance to the nearest class mean in feature space."""
 
     fits_on = "train"
 
@@ -23,8 +26,11 @@ class NearestMean(Detector):
         return -torch.cdist(evidence.features, self.means).amin(1)
 
 
+register("detector", "nearest-mean", NearestMean)
+
+
 def main() -> None:
-    # Evidence is plain tensors, so a detector can be tried without a model.
+    # Evidence consists of plain tensors, so a detector can be tried without a model.
     torch.manual_seed(0)
     labels = torch.arange(300) % 3
     centres = torch.eye(3) * 5

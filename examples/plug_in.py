@@ -1,16 +1,16 @@
-"""MOON and RigL in a training loop of your own: eight lines beside the usual ones, marked with `# moon`."""
+"""MOON and RigL in your own training loop. The lines that differ from ordinary PyTorch are marked with `# moon`."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from moon import AutoWeight, DropSchedule, Moon, RigL, WeightVote, lenet, open_head, read  # moon
-from moon.data.embedded import embedded
+from moon import AutoWeight, DataSet, DropSchedule, Moon, RigL, WeightVote, lenet, open_head, open_set, read
 
 
 def loader(name: str, split: str, shuffle: bool = False) -> DataLoader:
-    images, labels = embedded(name, split)
-    x = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
-    return DataLoader(TensorDataset(x, torch.from_numpy(labels)), batch_size=64, shuffle=shuffle)
+    data = open_set("data", name, split)  # the extra "demo" installs these sets
+    assert isinstance(data, DataSet)  # in memory; large benchmarks are streamed from disk
+    x = torch.from_numpy(data.images).permute(0, 3, 1, 2) / 255
+    return DataLoader(TensorDataset(x, torch.from_numpy(data.labels)), batch_size=64, shuffle=shuffle)
 
 
 def main(epochs: int = 10) -> None:
@@ -22,14 +22,14 @@ def main(epochs: int = 10) -> None:
     topology = RigL(  # moon: 95% of the weights are zero from here on
         model, optimizer, sparsity=0.95, schedule=DropSchedule(t_end=int(0.7 * epochs * len(train)))
     )
-    vote = WeightVote(model)  # moon
+    vote = WeightVote(model, topology=topology)  # moon
     for epoch in range(epochs):
         loss = torch.tensor(0.0)
         for x, y in train:
             optimizer.zero_grad()
-            loss = objective(model, x, y, epoch=epoch)  # moon: in place of cross-entropy
+            loss = objective(model, x, y, epoch=epoch)  # moon: instead of cross-entropy
             loss.backward()
-            topology.step()  # moon: in place of optimizer.step()
+            topology.step()  # moon: instead of optimizer.step()
         if epoch >= 0.8 * epochs:
             vote.cast(model)  # moon
         print(f"epoch {epoch}: loss {loss.item():.3f}, sparsity {1 - topology.density():.1%}")

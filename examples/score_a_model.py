@@ -1,19 +1,22 @@
-"""How well a model you already have tells known from unknown: any torch model whose classifier is a Linear layer."""
+"""Measure how well an existing model separates known from unknown inputs.
+
+It works with any model whose classifier is a Linear layer.
+"""
 
 import torch
 from torch import nn
 
-from moon import Energy, Klm, Knn, Msp, Odin, auroc, fpr_at_tpr, read
-from moon.data import Batches
-from moon.data.embedded import embedded
+from moon import Batches, DataSet, Energy, Klm, Knn, Msp, Odin, auroc, fpr_at_tpr, open_set, read
 
 
 def batches(name: str, split: str) -> Batches:
-    return Batches(embedded(name, split), mean=(0.5,), std=(0.5,))
+    data = open_set("data", name, split)  # the extra "demo" installs these sets
+    assert isinstance(data, DataSet)  # in memory; large benchmarks are streamed from disk
+    return Batches(data, mean=(0.5,), std=(0.5,))
 
 
 def your_model() -> nn.Module:
-    """Stands for a torchvision or timm model with its weights."""
+    """Train a small network. It stands for a torchvision or timm model with its weights."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters())
@@ -27,7 +30,7 @@ def your_model() -> nn.Module:
 
 def main() -> None:
     model = your_model()
-    # One pass over each set serves every detector but ODIN, which looks at inputs of its own.
+    # One forward pass over each set serves every detector except ODIN, which perturbs the inputs.
     train, val = read(model, batches("digits", "train")), read(model, batches("digits", "val"))
     known, unknown = read(model, batches("digits", "test")), read(model, batches("letters", "test"))
     for detector in (Msp(), Energy(), Knn(k=50).fit(train), Klm().fit(val), Odin(std=(0.5,))):

@@ -1,4 +1,4 @@
-"""What the README shows is run: its Python as it stands, its commands as far as they parse, its links."""
+"""The README and the documentation: their Python runs, their commands parse, and their links lead somewhere."""
 
 import re
 import shlex
@@ -11,43 +11,76 @@ from torch import nn
 from moon.cli.main import parser
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 
 
-def test_the_python_runs():
-    assert len(BLOCKS) == 2
+def text(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text(page), re.DOTALL)
+
+
+def test_readme_python():
+    scoring, training = python_blocks("README.md")
     loader = [(torch.randn(64, 3, 8, 8), torch.arange(64) % 10)]
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10)
     )
     names = {"torch": torch, "model": model, "loader": loader}
     names |= dict.fromkeys(("train_loader", "test_loader", "other_loader"), loader)
-    for block in BLOCKS:
-        exec(block, names)
+    exec(scoring, names)
+    exec(training, names)
     elected = names["model"]
     assert elected[5].out_features == 11
     weights = torch.cat([elected[0].weight.detach().flatten(), elected[5].weight.detach().flatten()])
     assert (weights == 0).float().mean() > 0.9
     assert names["vote"].voters == 20
+    exec(scoring, names)  # the elected model can be scored as well
 
 
-def test_the_commands_parse():
-    commands = re.findall(r"^    (moon .*?)(?:\s{2,}#.*)?$", README, re.MULTILINE)
-    assert len(commands) >= 6
+@pytest.mark.slow
+def test_start_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    (block,) = python_blocks("docs/start.md")
+    exec(block, names)
+    assert names["summary"]["detectors"].keys() == {"msp", "knn"}
+    assert isinstance(names["model"], nn.Module)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_imports_of_python_blocks(page):
+    for line in re.findall(r"^from moon[\w.]* import .*$", "\n".join(python_blocks(page)), re.MULTILINE):
+        exec(line, {})
+
+
+@pytest.mark.parametrize(("page", "least"), [("README.md", 8), ("docs/start.md", 16)])
+def test_commands_parse(page, least):
+    commands = re.findall(r"^    (moon .*?)(?:\s{2,}#.*)?$", text(page), re.MULTILINE)
+    assert len(commands) >= least
     for command in commands:
         assert parser().parse_args(shlex.split(command)[1:]).act
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
-)
-def test_links_lead_somewhere(page):
-    path = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        if not target.startswith("http"):
-            assert (path.parent / target).exists(), target
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page):
+    for target in re.findall(r"\]\(([^)]+)\)", text(page)):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / file if file else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text()), target
 
 
-def test_short_pages_stay_short():
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 50
+def anchors(page: str) -> set[str]:
+    """The anchors that GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_contributing_is_short():
+    assert len(text("CONTRIBUTING.md").splitlines()) < 50
