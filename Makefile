@@ -3,9 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # One thread per process: two test processes share two cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast lint clean
+.PHONY: demo test test-fast test-cross-check lint clean
 
 demo: .venv/demo
 	$(BIN)/moon demo
@@ -16,6 +16,10 @@ test: .venv/dev
 # Without the tests that are marked slow: an answer in under two minutes.
 test-fast: .venv/dev
 	$(PYTEST) -m 'not slow'
+
+# Against independent implementations, whose dependencies need an environment of their own.
+test-cross-check: .venv-cross/ready
+	OMP_NUM_THREADS=1 .venv-cross/bin/python -m pytest tests/cross_check
 
 lint: .venv/dev
 	$(BIN)/ruff check
@@ -33,6 +37,12 @@ lint: .venv/dev
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev,tensorboard]'
+	touch $@
+
+.venv-cross/ready: pyproject.toml constraints.txt tests/cross_check/requirements.txt
+	$(PYTHON) -m venv .venv-cross
+	.venv-cross/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable . --requirement tests/cross_check/requirements.txt
 	touch $@
 
 clean:

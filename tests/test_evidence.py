@@ -26,7 +26,7 @@ def test_a_k_way_model_has_no_unknown():
 
 
 @pytest.mark.parametrize("outputs", [2, 5])
-def test_wrong_number_of_outputs_is_refused(outputs):
+def test_a_wrong_number_of_outputs_is_an_error(outputs):
     with pytest.raises(ValueError, match="num_known=3"):
         Evidence(torch.zeros(2, outputs), torch.zeros(2, 5), 3)
 
@@ -59,7 +59,7 @@ def test_open_head_of_nested_and_bare_classifiers():
     assert open_head(nn.Linear(3, 2)).out_features == 3
 
 
-def test_open_head_asks_a_model_that_knows_its_classifier():
+def test_open_head_uses_the_classifier_that_a_timm_model_names():
     class Timm(nn.Module):
         def __init__(self):
             super().__init__()
@@ -73,14 +73,14 @@ def test_open_head_asks_a_model_that_knows_its_classifier():
     assert not isinstance(model.late, OpenHead)
 
 
-def test_open_head_refuses_what_it_cannot_open():
+def test_open_head_without_a_linear_classifier_or_a_second_time_is_an_error():
     with pytest.raises(ValueError, match="no Linear classifier"):
         open_head(nn.Sequential(nn.Conv2d(1, 1, 1)))
     with pytest.raises(ValueError, match="already has an open head"):
         open_head(open_head(lenet()))
 
 
-def test_look_sees_the_input_of_the_classifier_and_is_differentiable(small_net):
+def test_look_returns_the_input_of_the_classifier_and_is_differentiable(small_net):
     model = open_head(small_net())
     x = torch.randn(6, 1, 8, 8, requires_grad=True)
     e = look(model, x, torch.arange(6) % 4)
@@ -91,12 +91,12 @@ def test_look_sees_the_input_of_the_classifier_and_is_differentiable(small_net):
     assert not model[6]._forward_pre_hooks
 
 
-def test_look_refuses_features_that_are_not_vectors():
+def test_features_that_are_not_vectors_are_an_error():
     with pytest.raises(ValueError, match="3 dimensions"):
         look(nn.Linear(4, 2), torch.zeros(2, 3, 4))
 
 
-def test_read_is_in_evaluation_mode_and_leaves_the_model_as_found(small_net):
+def test_read_runs_in_evaluation_mode_and_restores_the_model(small_net):
     model = small_net()
     model[2].eval()
     modes = [module.training for module in model.modules()]
@@ -112,19 +112,19 @@ def test_read_is_in_evaluation_mode_and_leaves_the_model_as_found(small_net):
     torch.testing.assert_close(e.logits[:5], model(batches[0][0]))
 
 
-def test_read_takes_batches_without_labels_and_refuses_none(small_net):
+def test_read_takes_batches_without_labels_but_needs_a_batch(small_net):
     assert read(small_net(), [torch.randn(2, 1, 8, 8)]).labels is None
-    assert read(small_net(), [[torch.randn(2, 1, 8, 8)]]).labels is None  # as DataLoader gives them
+    assert read(small_net(), [[torch.randn(2, 1, 8, 8)]]).labels is None  # as a DataLoader yields them
     with pytest.raises(ValueError, match="no batch"):
         read(small_net(), [])
 
 
-def test_to_converts_the_numbers_but_not_the_labels(evidence):
+def test_to_converts_logits_and_features_but_not_the_labels(evidence):
     e = evidence().to(torch.float64)
     assert (e.logits.dtype, e.features.dtype, e.labels.dtype) == (torch.float64, torch.float64, torch.int64)
 
 
-def test_the_mean_of_views_is_what_the_classifier_says_of_the_mean_features(small_net):
+def test_the_mean_of_views_has_the_logits_of_the_mean_features(small_net):
     model = small_net()
     views = [look(model, torch.randn(5, 1, 8, 8)) for _ in range(2)]
     found = Evidence.mean(views)

@@ -44,6 +44,7 @@ from moon.detect import (
     React as React,
     Rmds as Rmds,
     Scale as Scale,
+    Scaled as Scaled,
     She as She,
     TemperatureScaling as TemperatureScaling,
     TempScale as TempScale,

@@ -1,6 +1,6 @@
-"""All chance comes from here, and depends on what it is for and on whole numbers alone: the seed, the epoch, a layer.
+"""Seeds and random numbers that depend only on a purpose and on integers, such as the seed, the epoch or a layer.
 
-Nothing draws from a stream that must be saved, so a resumed run, another process or another batch size sees the same
+No generator has state that must be saved. A resumed run, another process or another batch size therefore draws the same
 numbers, and no two purposes share a stream.
 """
 
@@ -13,28 +13,68 @@ from torch import Tensor
 
 
 def derive(purpose: str, *keys: int) -> int:
-    """A 63-bit seed that depends on the purpose, on all keys and on their order."""
+    """Derive a seed from a purpose and integer keys.
+
+    Args:
+        purpose: What the random numbers are for, such as "batches".
+        *keys: Integers, such as the run's seed and the epoch. Their order matters.
+
+    Returns:
+        A 63-bit integer, the same on every machine.
+
+    Example:
+        >>> from moon.seeds import derive
+        >>> derive("batches", 0, 3)
+        2071888105047860709
+    """
     text = ",".join([purpose, *(str(int(key)) for key in keys)])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(purpose: str, *keys: int) -> torch.Generator:
-    """A CPU generator seeded by `derive`; its numbers are moved to where they are needed."""
+    """Return a new generator with the seed `derive(purpose, *keys)`.
+
+    Args:
+        purpose: What the random numbers are for.
+        *keys: Integers, such as the run's seed and the epoch.
+
+    Returns:
+        A CPU generator. Move the numbers it draws to the device that needs them.
+
+    Example:
+        >>> import torch
+        >>> from moon.seeds import generator
+        >>> torch.randperm(5, generator=generator("batches", 0, 3))
+        tensor([2, 3, 0, 4, 1])
+    """
     return torch.Generator().manual_seed(derive(purpose, *keys))
 
 
 def hashed_uniform(key: int, count: int, device: torch.device | str) -> Tensor:
-    """So many numbers uniform in [0, 1), made where they are needed: the same ones on every device.
+    """Return `count` numbers uniform in [0, 1), computed on `device` and identical on every device.
 
-    The k-th is a hash of key + k * odd, splitmix64's (Steele et al. 2014), in whole numbers modulo 2^64.
+    The k-th number is splitmix64's hash (Steele et al. 2014) of key + k * odd, in integers modulo 2^64.
+
+    Args:
+        key: The seed, for example from `derive`.
+        count: How many numbers.
+        device: Where to compute them.
+
+    Returns:
+        A float32 tensor of shape (count,).
+
+    Example:
+        >>> from moon.seeds import hashed_uniform
+        >>> hashed_uniform(7, 3, "cpu")
+        tensor([0.0730, 0.3898, 0.0168])
     """
     bits = torch.arange(count, device=device).mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(key))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        # The shift of a signed number brings in its sign; the mask takes it away.
+        # Shifting a negative number fills with ones; the mask makes the shift logical.
         bits.bitwise_xor_((bits >> shift).bitwise_and_((1 << (64 - shift)) - 1)).mul_(_signed(factor))
     return (bits >> 40).bitwise_and_((1 << 24) - 1).float().mul_(2.0**-24)
 
 
 def _signed(bits: int) -> int:
-    """64 bits as torch reads them."""
+    """Return 64 bits as the signed integer that torch takes."""
     return (bits + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,4 +1,4 @@
-"""Every detector's formula on literals; what holds for all of them is in laws/."""
+"""The formulas of the detectors that the paper scores, on literals. Properties of all detectors are in laws/."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from moon import Energy, Evidence, Klm, Knn, MaxLogit, Msp, Odin, Unknown, open_head
 
-# exp(logits): the first input is known, the second says "unknown".
+# exp(logits): for the first input a known output is largest, for the second the unknown output.
 OPEN = Evidence(torch.tensor([[6.0, 1.0, 1.0], [1.0, 2.0, 5.0]]).log(), torch.zeros(2, 4), 2)
 CLOSED = Evidence(torch.tensor([[6.0, 2.0], [1.0, 3.0]]).log(), torch.zeros(2, 4), 2)
 
@@ -57,7 +57,7 @@ def test_odin_steps_towards_the_predicted_class():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_odin_takes_the_sign_of_zero_as_plus():
+def test_odin_takes_the_sign_of_zero_as_plus_one():
     model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
     model[1].weight.data.zero_()
     close(Odin(epsilon=0.5).perturb(model, torch.ones(1, 1, 1, 1)).flatten(), 0.5)
@@ -68,7 +68,8 @@ def test_odin_s_pseudo_label_is_a_known_class():
     model = open_head(model)
     model[1].weight.data = torch.tensor([[1.0], [5.0]])  # the unknown output is larger
     x = torch.ones(1, 1, 1, 1)
-    # Towards the known class means away from the unknown one: a smaller x. The released rule goes the other way.
+    # A step towards the known class is a step away from the unknown output: a smaller x. The released code does the
+    # opposite.
     assert Odin(temperature=1.0, epsilon=0.1).perturb(model, x).item() < 1
     assert Odin(temperature=1.0, epsilon=0.1, released=True).perturb(model, x).item() > 1
 
@@ -92,14 +93,14 @@ def test_knn_against_all_distances(monkeypatch):
 
 
 def test_klm_in_literals():
-    fitted = Klm().fit(CLOSED)  # one template a class: the two rows themselves
+    fitted = Klm().fit(CLOSED)  # one template per class: the two rows themselves
     close(fitted.score(CLOSED), 0.0, 0.0)
     query = Evidence(torch.zeros(1, 2), torch.zeros(1, 4), 2)  # p = 1/2 1/2
     to_first = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     close(fitted.score(query), -to_first)
 
 
-def test_klm_has_k_templates_and_one_hot_for_a_class_never_predicted():
+def test_klm_has_k_templates_and_a_one_hot_template_for_a_class_that_is_never_predicted():
     only_first = Evidence(torch.tensor([[6.0, 1.0, 1.0]]).log(), torch.zeros(1, 4), 2)
     assert Klm().fit(only_first).log_templates.shape == (2, 2)
     assert Klm(released=True).fit(only_first).log_templates.shape == (3, 3)
@@ -108,7 +109,7 @@ def test_klm_has_k_templates_and_one_hot_for_a_class_never_predicted():
 
 
 def test_klm_groups_by_the_known_prediction():
-    # The second input's largest output is the unknown one; it belongs to class 1 all the same.
+    # The largest output of the second input is the unknown one; it still belongs to class 1.
     templates = Klm().fit(OPEN).log_templates.exp()
     torch.testing.assert_close(templates, torch.tensor([[6 / 7, 1 / 7], [1 / 3, 2 / 3]]))
     released = Klm(released=True).fit(OPEN).log_templates.exp()
@@ -116,7 +117,7 @@ def test_klm_groups_by_the_known_prediction():
 
 
 @pytest.mark.parametrize("detector", [Knn(), Klm()])
-def test_an_unfitted_detector_says_so(detector):
+def test_an_unfitted_detector_is_an_error(detector):
     with pytest.raises(ValueError, match="not fitted"):
         detector.score(OPEN)
 
@@ -131,6 +132,6 @@ def test_an_unfitted_detector_says_so(detector):
         (lambda: Knn(k=3).fit(OPEN), "needs 3 known features"),
     ],
 )
-def test_wrong_settings_are_refused(make, what):
+def test_invalid_options_are_an_error(make, what):
     with pytest.raises(ValueError, match=what):
         make()

@@ -23,16 +23,16 @@ def test_ece_counts_a_confidence_of_exactly_one_and_zero():
 
 
 def test_ece_bins_are_closed_on_the_right():
-    # 1/3 is in the first of three bins: with 0.1 it makes one bin of mean gap 0.
+    # 1/3 falls into the first of three bins, together with 0.1, so their gaps partly cancel.
     together = ece([1 / 3, 0.1], [0, 1], bins=3)
     assert together == pytest.approx(abs(-1 / 3 + 0.9) / 2)
     assert ece([1 / 3 + 1e-9, 0.1], [0, 1], bins=3) == pytest.approx((1 / 3 + 0.9) / 2)
 
 
 def test_ece_against_a_loop():
-    chance = np.random.default_rng(0)
-    confidence = chance.uniform(0, 1, 500)
-    correct = chance.uniform(0, 1, 500) < confidence**2
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0, 1, 500)
+    correct = rng.uniform(0, 1, 500) < confidence**2
     total = 0.0
     for i in range(15):
         inside = (confidence > i / 15) & (confidence <= (i + 1) / 15)
@@ -48,8 +48,8 @@ def test_nll_and_brier_in_literals():
     assert brier(p, [0, 1]) == pytest.approx(((0.25 + 0.0625 * 2) + (0.0625 + 2 * 0.015625)) / 2)
 
 
-def test_the_unknown_mass_counts_as_wrong():
-    # p_1..p_K sum to 0.5; the other 0.5 sits in the unknown output.
+def test_the_unknown_probability_counts_as_a_wrong_class():
+    # p_1..p_K sum to 0.5; the other 0.5 is the unknown output.
     assert brier([[0.5, 0.0]], [0]) == pytest.approx(0.25 + 0.25)
     assert brier([[1.0, 0.0]], [0]) == 0
 
@@ -71,6 +71,6 @@ def test_a_probability_of_zero_stays_finite():
         (lambda: brier([[0.5, 0.5]], [-1]), "labels"),
     ],
 )
-def test_what_makes_no_number_is_an_error(call, what):
+def test_invalid_input_is_an_error(call, what):
     with pytest.raises(ValueError, match=what):
         call()

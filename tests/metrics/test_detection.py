@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import auc, precision_recall_curve, roc_curve
 
 from moon import aupr, auroc, fpr_at_tpr
@@ -22,13 +21,13 @@ def test_auroc_is_mann_whitney(known, unknown):
 
 
 @given(scores, scores)
-def test_auroc_turns_with_its_arguments(known, unknown):
+def test_auroc_with_swapped_arguments_is_its_complement(known, unknown):
     assert auroc(known, unknown) == pytest.approx(1 - auroc(unknown, known), abs=1e-12)
 
 
-def test_auroc_of_many_ties_and_types():
-    chance = np.random.default_rng(0)
-    known, unknown = np.round(chance.normal(1, 1, 700), 1), np.round(chance.normal(0, 1, 300), 1)
+def test_auroc_of_many_ties_and_of_several_types():
+    rng = np.random.default_rng(0)
+    known, unknown = np.round(rng.normal(1, 1, 700), 1), np.round(rng.normal(0, 1, 300), 1)
     assert abs(auroc(known, unknown) - brute_force(known, unknown)) < 1e-12
     assert auroc(torch.tensor(known), list(unknown)) == auroc(known, unknown)
     assert auroc(torch.tensor([2.0, 3.0], dtype=torch.bfloat16), [1]) == 1.0
@@ -36,10 +35,10 @@ def test_auroc_of_many_ties_and_types():
 
 def test_fpr_in_literals():
     known, unknown = np.arange(1, 21), [0.5, 1.5, 2, 30]
-    # 19 of 20 known are accepted at threshold 2: of the unknown, 2 and 30 are.
+    # At threshold 2, 19 of the 20 known scores are accepted, and of the unknown ones 2 and 30.
     assert fpr_at_tpr(known, unknown) == 0.5
     assert fpr_at_tpr(known, unknown, tpr=1.0) == 0.75
-    # 95% of 4 unknown is all 4: rejecting up to 30 rejects all known.
+    # 95% of 4 unknown scores means all 4: rejecting everything up to 30 rejects all known ones.
     assert fpr_at_tpr(known, unknown, positive="unknown") == 1.0
     assert fpr_at_tpr(known, unknown, tpr=0.75, positive="unknown") == 0.1
 
@@ -53,8 +52,8 @@ def test_fpr_is_the_first_point_of_the_roc_curve(known, unknown, tpr):
         return fprs[np.argmax(tprs >= tpr)]
 
     assert fpr_at_tpr(known, unknown, tpr) == pytest.approx(first_point(known, unknown), abs=1e-12)
-    turned = first_point([-u for u in unknown], [-k for k in known])
-    assert fpr_at_tpr(known, unknown, tpr, positive="unknown") == pytest.approx(turned, abs=1e-12)
+    swapped = first_point([-u for u in unknown], [-k for k in known])
+    assert fpr_at_tpr(known, unknown, tpr, positive="unknown") == pytest.approx(swapped, abs=1e-12)
 
 
 @given(scores, scores)
@@ -65,8 +64,8 @@ def test_aupr_is_the_trapezoid_of_the_curve(known, unknown):
         return auc(recall, precision)
 
     assert aupr(known, unknown) == pytest.approx(area(known, unknown), abs=1e-12)
-    turned = area([-u for u in unknown], [-k for k in known])
-    assert aupr(known, unknown, positive="unknown") == pytest.approx(turned, abs=1e-12)
+    swapped = area([-u for u in unknown], [-k for k in known])
+    assert aupr(known, unknown, positive="unknown") == pytest.approx(swapped, abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", [auroc, fpr_at_tpr, aupr])
@@ -81,12 +80,12 @@ def test_aupr_is_the_trapezoid_of_the_curve(known, unknown):
         (["a"], [1.0], "must be numbers"),
     ],
 )
-def test_scores_that_make_no_number_are_an_error(metric, known, unknown, what):
+def test_invalid_scores_are_an_error(metric, known, unknown, what):
     with pytest.raises(ValueError, match=what):
         metric(known, unknown)
 
 
-def test_wrong_settings_are_refused():
+def test_invalid_options_are_an_error():
     with pytest.raises(ValueError, match="tpr must be"):
         fpr_at_tpr([1], [0], tpr=0)
     with pytest.raises(ValueError, match="positive must be"):

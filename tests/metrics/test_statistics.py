@@ -4,9 +4,8 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.special import expit, logit, ndtr
+from hypothesis import given, strategies as st
+from scipy.special import expit, logit, ndtr, stdtr
 
 from moon.metrics import (
     auroc,
@@ -25,7 +24,7 @@ Z = 1.959963984540054  # P(|Z| > 1.96) = 5%
 quarters = st.integers(-8, 8).map(lambda n: n / 4)
 runs = st.lists(quarters, min_size=2, max_size=6)
 scores = st.lists(quarters, min_size=2, max_size=30)
-# Two scores an image, few distinct values, so that ties are common.
+# Two scores per image, with few distinct values, so that ties are common.
 paired_scores = st.lists(st.tuples(quarters, quarters), min_size=2, max_size=20)
 p_values = st.lists(st.floats(0, 1) | st.just(float("nan")), max_size=12)
 
@@ -47,7 +46,7 @@ def brute_covariance(a, b):
 
 def test_interval_in_literals():
     # Of 27 resamples the lowest means are 0, 3 x 1 (0 0 3), 3 x 2 (0 3 3); the highest 9, 3 x 7 (9 9 3), 3 x 6 (9 9 0).
-    assert interval([3, 9, 0]) == pytest.approx((0, 9))  # 0.675 resamples are cut off each side: none
+    assert interval([3, 9, 0]) == pytest.approx((0, 9))  # 0.675 resamples are dropped at each end: none
     assert interval([3, 9, 0], level=0.9) == pytest.approx((1, 7))  # 1.35: one
     assert interval([3, 9, 0], level=0.5) == pytest.approx((2, 6))  # 6.75: six
     assert interval([1, 2]) == (1, 2)
@@ -75,7 +74,7 @@ def test_interval_of_many_is_scipys_and_the_same_each_time():
     assert interval(values) == interval(values[::-1])
 
 
-def test_interval_of_three_runs_is_as_narrow_as_the_docstring_says():
+def test_interval_of_three_runs_has_the_coverage_that_the_docstring_states():
     samples = np.random.default_rng(0).normal(size=(2000, 3))
     held = np.mean([low <= 0 <= high for low, high in map(interval, samples)])
     assert held == pytest.approx(0.75, abs=0.03)
@@ -90,30 +89,32 @@ def test_paired_test_in_literals():
     assert paired_test([0, 1], [1, 0]) == 1
 
 
-def test_paired_test_without_spread_is_none():
+def test_paired_test_without_spread_is_one_or_nan():
     assert paired_test([0.1, 0.2, 0.7], [0.1, 0.2, 0.7]) == 1
-    # The same difference in every seed, as counts of few images make it, to rounding: nothing to test against.
+    # The same difference for every seed, up to rounding, as happens with counts of few images: no spread.
     assert math.isnan(paired_test([0.1, 0.1, 0.1], [0, 0, 0]))
     assert math.isnan(paired_test([340 / 360, 345 / 360], [339 / 360, 344 / 360]))
     assert verdict([340 / 360, 345 / 360], [339 / 360, 344 / 360], math.nan) == "no evidence"
 
 
 @given(st.lists(st.tuples(quarters, quarters), min_size=2, max_size=10))
-def test_paired_test_is_scipys(pairs):
+def test_paired_test_is_students_formula(pairs):
     a, b = np.array(pairs).T
-    if np.ptp(a - b) > 0:
-        assert paired_test(a, b) == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, abs=1e-12)
+    difference, count = a - b, len(pairs)
+    if np.ptp(difference) > 0:
+        t = difference.mean() / (difference.std(ddof=1) / np.sqrt(count))
+        assert paired_test(a, b) == pytest.approx(2 * stdtr(count - 1, -abs(t)), rel=1e-12, abs=1e-15)
     assert np.array_equal(paired_test(a, b), paired_test(b, a), equal_nan=True)
 
 
-# V: 1 is above 0 alone, 2 above 0 and level with 2, 3 above both. W: 0 is below all, 2 level with 2 and below 3.
+# V: 1 is above 0 only, 2 is above 0 and ties with 2, 3 is above both. W: 0 is below all, 2 ties with 2 and is below 3.
 KNOWN, UNKNOWN = [1, 2, 3], [0, 2]  # V = 1/2, 3/4, 1; W = 1, 1/2; A = 3/4; variance 1/16/3 + 1/8/2 = 1/12
 
 
 def test_auroc_interval_in_literals():
     step = Z * np.sqrt(1 / 12) / (3 / 16)
     assert auroc_interval(KNOWN, UNKNOWN) == pytest.approx((expit(np.log(3) - step), expit(np.log(3) + step)))
-    # One standard deviation each side.
+    # One standard deviation on each side.
     step = np.sqrt(1 / 12) / (3 / 16)
     expected = expit(np.log(3) - step), expit(np.log(3) + step)
     assert auroc_interval(KNOWN, UNKNOWN, level=ndtr(1) - ndtr(-1)) == pytest.approx(expected)
@@ -137,25 +138,25 @@ def test_auroc_interval_is_delongs_by_brute_force(known, unknown):
     assert auroc_interval(unknown, known) == pytest.approx((1 - high, 1 - low), abs=1e-9)
 
 
-def test_auroc_interval_holds_the_truth_as_often_as_it_says():
-    chance = np.random.default_rng(0)
+def test_auroc_interval_has_its_nominal_coverage():
+    rng = np.random.default_rng(0)
     truth = ndtr(1.5 / np.sqrt(2))
     for level in (0.8, 0.95):
-        ends = [auroc_interval(chance.normal(1.5, 1, 60), chance.normal(0, 1, 40), level) for _ in range(1500)]
+        ends = [auroc_interval(rng.normal(1.5, 1, 60), rng.normal(0, 1, 40), level) for _ in range(1500)]
         assert np.mean([low <= truth <= high for low, high in ends]) == pytest.approx(level, abs=0.025)
 
 
 def test_auroc_interval_of_many_images_is_the_bootstraps():
-    chance = np.random.default_rng(0)
-    known, unknown = np.round(chance.normal(1, 1, 500), 1), np.round(chance.normal(0, 2, 300), 1)
+    rng = np.random.default_rng(0)
+    known, unknown = np.round(rng.normal(1, 1, 500), 1), np.round(rng.normal(0, 2, 300), 1)
     assert auroc_interval(known, unknown) == pytest.approx(bootstrap(auroc, known, unknown), abs=0.006)
 
 
 def test_auroc_difference_in_literals():
-    # b cannot tell: V = W = 1/2. The differences are 0, 1/4, 1/2 and 1/2, 0; variance 1/16/3 + 1/8/2 = 1/12.
+    # All scores of b tie: V = W = 1/2. The differences are 0, 1/4, 1/2 and 1/2, 0; variance 1/16/3 + 1/8/2 = 1/12.
     expected = (0.25, 2 * ndtr(-0.25 * np.sqrt(12)))
     assert auroc_difference(KNOWN, UNKNOWN, [0, 0, 0], [0, 0]) == pytest.approx(expected)
-    # b gives the same known scores to other images: equal areas, other placements.
+    # b permutes the known scores: the areas are equal, the placements are not.
     assert auroc_difference(KNOWN, UNKNOWN, [3, 1, 2], UNKNOWN) == (0, 1)
 
 
@@ -177,14 +178,14 @@ def test_auroc_difference_is_delongs_by_brute_force(known, unknown):
     assert auroc_difference(known_b, unknown_b, known_a, unknown_a) == pytest.approx((-difference, p), abs=1e-12)
 
 
-def test_auroc_difference_errs_as_often_as_it_says():
-    """Two correlated scores of equal AUROC: 5% of the p-values are below 5%."""
-    chance = np.random.default_rng(0)
+def test_auroc_difference_has_its_nominal_error_rate():
+    """For two correlated scores of equal AUROC, 5% of the p-values are below 5%."""
+    rng = np.random.default_rng(0)
 
     def p_of_equals():
-        known, unknown = chance.normal(1, 1, (60, 1)), chance.normal(0, 1, (40, 1))
+        known, unknown = rng.normal(1, 1, (60, 1)), rng.normal(0, 1, (40, 1))
         (known_a, known_b), (unknown_a, unknown_b) = (
-            (shared + chance.normal(0, 0.5, (len(shared), 2))).T for shared in (known, unknown)
+            (shared + rng.normal(0, 0.5, (len(shared), 2))).T for shared in (known, unknown)
         )
         return auroc_difference(known_a, unknown_a, known_b, unknown_b)[1]
 
@@ -192,7 +193,7 @@ def test_auroc_difference_errs_as_often_as_it_says():
 
 
 def test_bootstrap_in_literals():
-    # The mean of two resampled known is 0, 1/2 or 1 with probability 1/4, 1/2, 1/4; that of unknown is 5 always.
+    # The mean of two resampled known is 0, 1/2 or 1 with probability 1/4, 1/2, 1/4; that of the unknown is always 5.
     def distance(known, unknown):
         return unknown.mean() - known.mean()
 
@@ -200,23 +201,23 @@ def test_bootstrap_in_literals():
     assert bootstrap(distance, [0, 1], [5, 5, 5], level=0.4) == (4.5, 4.5)
 
 
-def test_bootstrap_resamples_known_and_unknown_apart():
-    seen = []
+def test_bootstrap_resamples_known_and_unknown_separately():
+    resamples = []
 
     def watch(known, unknown):
         assert (len(known), len(unknown)) == (30, 20)
         assert set(known) <= set(range(30))
         assert set(unknown) <= set(range(100, 120))
-        seen.append((*known, *unknown))
+        resamples.append((*known, *unknown))
         return 0.0
 
     assert bootstrap(watch, range(30), range(100, 120), resamples=50) == (0, 0)
-    assert len(seen) == len(set(seen)) == 50
+    assert len(resamples) == len(set(resamples)) == 50
 
 
 def test_bootstrap_is_scipys():
-    chance = np.random.default_rng(0)
-    known, unknown = chance.normal(1, 1, 40), chance.normal(0, 1, 30)
+    rng = np.random.default_rng(0)
+    known, unknown = rng.normal(1, 1, 40), rng.normal(0, 1, 30)
 
     def distance(known, unknown, axis=-1):
         return known.mean(axis) - unknown.mean(axis)
@@ -226,9 +227,9 @@ def test_bootstrap_is_scipys():
     assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.04)
 
 
-def test_bootstrap_depends_on_its_seed_alone():
-    chance = np.random.default_rng(0)
-    known, unknown = chance.normal(1, 1, 200), chance.normal(0, 1, 200)
+def test_bootstrap_depends_only_on_its_seed():
+    rng = np.random.default_rng(0)
+    known, unknown = rng.normal(1, 1, 200), rng.normal(0, 1, 200)
     low, high = bootstrap(fpr_at_tpr, known, unknown, resamples=100)
     assert low <= fpr_at_tpr(known, unknown) <= high
     assert bootstrap(fpr_at_tpr, known, unknown, resamples=100) == (low, high)
@@ -240,14 +241,14 @@ def test_holm_in_literals():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.5]) == pytest.approx([1, 1])
     assert holm([0.02]) == pytest.approx([0.02])
-    # What was not tested is not counted.
+    # NaN means no test and is not counted.
     assert holm([float("nan"), 0.04, 0.01]) == pytest.approx([float("nan"), 0.04, 0.02], nan_ok=True)
     assert np.isnan(holm([float("nan")])).all()
     assert holm([]).size == 0
 
 
 @given(p_values, st.floats(0.001, 0.999))
-def test_holm_rejects_what_the_steps_down_reject(p, level):
+def test_holm_rejects_what_the_step_down_procedure_rejects(p, level):
     tested = sorted((value, i) for i, value in enumerate(p) if not np.isnan(value))
     rejected = set()
     for step, (value, i) in enumerate(tested):
@@ -258,15 +259,15 @@ def test_holm_rejects_what_the_steps_down_reject(p, level):
 
 
 @given(p_values)
-def test_holm_keeps_order_and_place(p):
+def test_holm_keeps_the_order_and_the_caller_s_array(p):
     given_p = np.array(p)
     adjusted = holm(given_p)
-    np.testing.assert_array_equal(given_p, p)  # the caller's array is left alone
+    np.testing.assert_array_equal(given_p, p)  # the caller's array is not changed
     np.testing.assert_array_equal(np.isnan(adjusted), np.isnan(given_p))
-    there = ~np.isnan(given_p)
-    assert (adjusted[there] >= given_p[there]).all()
-    assert (adjusted[there] <= 1).all()
-    assert (np.diff(adjusted[there][np.argsort(given_p[there])]) >= 0).all()
+    tested = ~np.isnan(given_p)
+    assert (adjusted[tested] >= given_p[tested]).all()
+    assert (adjusted[tested] <= 1).all()
+    assert (np.diff(adjusted[tested][np.argsort(given_p[tested])]) >= 0).all()
     np.testing.assert_array_equal(holm(p[::-1]), adjusted[::-1])
 
 
@@ -283,14 +284,14 @@ def test_holm_keeps_order_and_place(p):
         ([0.9, 0.8], [0.7, 0.7], float("nan"), True, "no evidence"),
         ([0.9, 0.8], [0.9, 0.8], 0.01, True, "no evidence"),
         ([0.9, 0.8], [0.9, 0.8], 0.01, False, "no evidence"),
-        ([0.9], [0.7], 0.0, True, "better"),  # one run, a test over images
+        ([0.9], [0.7], 0.0, True, "better"),  # one run, tested over images
     ],
 )
 def test_verdict(a, b, p, higher_is_better, expected):
     assert verdict(a, b, p, higher_is_better=higher_is_better) == expected
 
 
-def test_verdict_keeps_to_its_level():
+def test_verdict_uses_its_level():
     assert verdict([1, 2], [0, 0], 0.07, level=0.1) == "better"
     assert verdict([1, 2], [0, 0], 0.03, level=0.01) == "no evidence"
 
@@ -304,12 +305,12 @@ def test_verdict_keeps_to_its_level():
         (lambda: interval([0.9, 0.8], level=95), "level must be a fraction between 0 and 1, not 95"),
         (lambda: paired_test([1], [2]), "a has one value"),
         (lambda: paired_test([1, 2], [1, 2, 3]), "a and b differ in length: 2 and 3"),
-        (lambda: auroc_interval([1], [0, 1]), "known has one value"),
-        (lambda: auroc_interval([1, 2], [0]), "unknown has one value"),
+        (lambda: auroc_interval([1], [0, 1]), "known_scores has one value"),
+        (lambda: auroc_interval([1, 2], [0]), "unknown_scores has one value"),
         (lambda: auroc_interval([1, 2], [0, 1], level=1), "level must be"),
         (lambda: auroc_difference([1, 2], [0, 1], [1, 2, 3], [0, 1]), "known_a and known_b differ"),
         (lambda: auroc_difference([1, 2], [0, 1], [1, 2], [0, 1, 2]), "unknown_a and unknown_b differ"),
-        (lambda: bootstrap(auroc, [1, 2], [0]), "unknown has one value"),
+        (lambda: bootstrap(auroc, [1, 2], [0]), "unknown_scores has one value"),
         (lambda: bootstrap(auroc, [1, 2], [0, 1], resamples=0), "resamples must be at least 1"),
         (lambda: bootstrap(auroc, [1, 2], [0, 1], level=0), "level must be"),
         (lambda: bootstrap(lambda known, unknown: float("nan"), [1, 2], [0, 1]), "statistic has 1000 value"),
@@ -322,6 +323,6 @@ def test_verdict_keeps_to_its_level():
         (lambda: verdict([1], [0], 0.5, level=5), "level must be"),
     ],
 )
-def test_what_has_no_answer_is_an_error(call, what):
+def test_invalid_input_is_an_error(call, what):
     with pytest.raises(ValueError, match=what):
         call()

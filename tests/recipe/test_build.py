@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from moon import Energy, Odin, OpenHead
+from moon import Energy, Odin, OpenHead, Scaled
 from moon.data import BENCHMARKS, DataSet
 from moon.objectives import OBJECTIVES
 from moon.recipe import Recipe, build, make_recipe, table
@@ -113,7 +113,15 @@ def test_detectors_by_name():
     energy = build.detector("ebo:released", DIGITS)
     assert isinstance(energy, Energy)
     assert energy.released
-    for wrong, what in (("msp:released", "no variant"), ("ebo:x", "no variant"), ("knnn", "did you mean 'knn'")):
+    scaled = build.detector("ebo:scaled", DIGITS)
+    assert isinstance(scaled, Scaled)
+    assert isinstance(scaled.inner, Energy)
+    for wrong, what in (
+        ("msp:released", "no variant"),
+        ("knn:scaled", "no variant"),
+        ("ebo:x", "no variant"),
+        ("knnn", "did you mean 'knn'"),
+    ):
         with pytest.raises(ValueError, match=what):
             build.detector(wrong, DIGITS)
 

@@ -41,9 +41,7 @@ def test_presets_are_an_axis(data_root):
     (one,) = expand(data_root, SMALL | {"preset": "without-lm", "set": {"quiet_epochs": 1}, "vote": 0.5})
     assert one.objective_options == (("final", 0.0), ("quiet_epochs", 1), ("schedule", "final"))
     assert one.vote_share == 0.5
-    with pytest.raises(
-        ValueError, match="preset 'control' has objective 'cross-entropy'"
-    ):
+    with pytest.raises(ValueError, match="preset 'control' has objective 'cross-entropy'"):
         expand(data_root, SMALL | {"preset": "control", "objective": "moon", "epochs": 9})
     with pytest.raises(ValueError, match="preset 'without-lm' sets option 'final' itself; leave one of the two out"):
         expand(data_root, SMALL | {"preset": ["plain", "without-lm"], "set": {"final": 2}, "epochs": 9})

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from moon import auroc
-from moon.detect import DETECTORS
+from moon.detect import DETECTORS, TemperatureScaling
+from moon.recipe import build, table
+from moon.run.folder import load_model, load_result
 from moon.run.images import BenchmarkImages
+from moon.score.cache import EvidenceCache
 from moon.score.files import KNOWN, read_scores, read_summary, which_scored
 from moon.score.score import mean_metrics, score_run, unknown_metrics
 
@@ -35,12 +38,12 @@ def test_every_detector_on_every_set(images, folder):
     assert set(result["left_out"]) <= {"openmax"}  # a small run may predict too few inputs of a class rightly
     assert result["images"] == {"known": 90, "notmnist": 30, "fashionmnist": 30, "dtd": 30}
     assert result["missing"] == ["cifar10", "tin", "places"]
-    for name, table in result["detectors"].items():
-        assert set(table["sets"]) == {"notmnist", "fashionmnist", "dtd"}
-        expected = np.mean([table["sets"][s]["auroc"] for s in ("notmnist", "fashionmnist")])
-        assert table["near"]["auroc"] == pytest.approx(expected)
-        assert table["far"] == table["sets"]["dtd"]
-        assert table["sets"]["dtd"]["auroc"] == auroc(scores[name][KNOWN], scores[name]["dtd"])
+    for name, found in result["detectors"].items():
+        assert set(found["sets"]) == {"notmnist", "fashionmnist", "dtd"}
+        expected = np.mean([found["sets"][s]["auroc"] for s in ("notmnist", "fashionmnist")])
+        assert found["near"]["auroc"] == pytest.approx(expected)
+        assert found["far"] == found["sets"]["dtd"]
+        assert found["sets"]["dtd"]["auroc"] == auroc(scores[name][KNOWN], scores[name]["dtd"])
     assert set(result["p_unknown"]) == {"notmnist", "fashionmnist", "dtd"}
     assert json.loads((folder / "scores.json").read_text()) == result
     with np.load(folder / "scores.npz") as saved:
@@ -81,6 +84,30 @@ def test_a_plain_model_is_not_asked_for_its_unknown_output(images, plain_folder)
 def test_released_variants_are_scored_beside_ours(images, folder):
     result, _ = score_run(folder, images, ["ebo", "ebo:released"])
     assert list(result["detectors"]) == ["ebo", "ebo:released"]
+
+
+def test_scaled_detectors_use_logits_divided_by_the_temperature_of_the_run(images, folder):
+    scalable = [name for name, kind in table("detector").items() if kind.depends_on_scale]
+    names = ["ebo", *(f"{name}:scaled" for name in scalable)]  # which fit on nothing, train or validation
+    result, scores = score_run(folder, images, names, keep_evidence=True)
+    assert list(result["detectors"]) == names
+    scaling = TemperatureScaling(result["known_scaled"]["temperature"])
+    assert scaling.temperature != 1
+    cache = EvidenceCache(images, load_model(folder, images.benchmark), result_digest(folder), folder)
+    test, train, val = (
+        cache.get(name, images.splits[split])
+        for name, split in (("known", "test"), ("fit/train", "train"), ("fit/val", "val"))
+    )
+    for name in scalable:
+        alone = build.detector(name, images.benchmark)
+        alone.fit(scaling(val if alone.fits_on == "validation" else train))
+        expected = alone.score(scaling(test)).numpy()
+        np.testing.assert_allclose(scores[f"{name}:scaled"]["known"], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert not np.allclose(scores["ebo"]["known"], scores["ebo:scaled"]["known"])
+
+
+def result_digest(folder):
+    return load_result(folder)["model_sha256"]
 
 
 def test_missing_unknown_sets_are_an_error(images, folder, data_root):

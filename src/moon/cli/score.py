@@ -18,7 +18,7 @@ EXAMPLES = """
 examples:
   moon score runs/digits-...
   moon score runs/cifar10-... --detector msp odin ebo knn klm
-  moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released
+  moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released ebo:scaled
   moon score runs/digits-... --detector odin react --tune-on letters     tune options on a set that is not scored
 """
 
@@ -32,7 +32,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help=f"{names}, NAME:released, or all (default: all)",
+        help=f"{names}, NAME:released, NAME:scaled, or all (default: all)",
     )
     for group in ("near", "far"):
         text = f"{group} unknown sets (default: the benchmark's)"

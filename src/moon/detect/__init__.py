@@ -1,4 +1,4 @@
-"""How known an input is, one detector a file; higher is more known, always."""
+"""Detectors: how known is an input? One file per detector; a higher score always means more known."""
 
 from moon.detect.ash import Ash
 from moon.detect.base import Detector
@@ -20,6 +20,7 @@ from moon.detect.openmax import OpenMax
 from moon.detect.react import React
 from moon.detect.rmds import Rmds
 from moon.detect.scale import Scale
+from moon.detect.scaled import Scaled
 from moon.detect.she import She
 from moon.detect.temperature_scaling import TemperatureScaling
 from moon.detect.tempscale import TempScale
@@ -54,6 +55,6 @@ DETECTORS: dict[str, type[Detector]] = {
 
 __all__ = [
     "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
-    "Knn", "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "She",
+    "Knn", "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "Scaled", "She",
     "TempScale", "TemperatureScaling", "Unknown", "Vim",
 ]  # fmt: skip

@@ -13,12 +13,24 @@ _VARIANTS = ("b", "p", "s")
 
 
 class Ash(Shaping):
-    """The energy of features of which the `percentile` smallest are set to zero.
+    """Energy of features of which the `percentile` smallest are set to zero.
 
-    Of the rest, variant "p" keeps the values, "b" gives each the same share of the sum of all, "s" scales them by
-    exp(sum of all / sum of the rest).
+    Variant "p" keeps the remaining values, "b" sets each of them to an equal share of the sum of all features, and "s"
+    multiplies them by exp(sum of all / sum of the remaining).
 
-    K+1 rule: the K known logits; the unknown output plays no part.
+    K+1 rule: the K known logits are used, not the unknown output.
+
+    Args:
+        percentile: The percentage of features to set to zero, in [0, 100). At least one feature is kept.
+        variant: "b", "p" or "s".
+
+    Example:
+        >>> import torch
+        >>> from moon import Ash, Evidence
+        >>> head = torch.eye(2), torch.zeros(2)  # weight and bias of the classifier: here logits = features
+        >>> z = torch.tensor([[4.0, 1.0], [1.0, 1.0]])
+        >>> Ash(percentile=50, variant="p").score(Evidence(z, z, num_known=2, head=head))
+        tensor([4.0181, 1.3133])
     """
 
     grid: ClassVar = {"percentile": (65.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0)}

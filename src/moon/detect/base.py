@@ -1,4 +1,4 @@
-"""How known an input is."""
+"""The interface that all detectors implement."""
 
 from __future__ import annotations
 
@@ -13,56 +13,127 @@ from moon.evidence import Evidence
 
 
 class Detector(ABC):
-    """Scores evidence: higher is more known, always.
+    """Base class of detectors: a detector scores how known each input is. Higher always means more known.
 
-    Each detector says in its docstring what it does with the K+1-th output. The rule of all: the unknown output may
-    lower the score of known, never raise it. Detectors whose public code breaks it take `released=True` to do as
-    that code does.
+    A subclass implements `score` and, if it learns from known inputs, `fit`. Its docstring states how it treats the
+    K+1-th (unknown) output. One rule holds for all detectors: the unknown output may lower a score but never raise it.
+    Detectors whose public code breaks this rule accept `released=True`, which reproduces that code.
+
+    Attributes:
+        fits_on: The known data that `fit` needs: "nothing", "train", "validation" or "both".
+        grid: Option values to try when there are validation unknowns to choose by.
+        parts: The detectors that this one combines, by name. Empty for most detectors.
+        depends_on_scale: Whether the ranking depends on the scale of the logits; such detectors have a variant
+            `NAME:scaled`, see `Scaled`.
+
+    Example:
+        A new detector needs only `score`:
+
+        >>> import torch
+        >>> from moon import Detector, Evidence
+        >>> class Margin(Detector):
+        ...     def score(self, evidence):
+        ...         top = evidence.known.topk(2, dim=1).values
+        ...         return top[:, 0] - top[:, 1]
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0], [1.0, 1.0]]), torch.zeros(2, 8), num_known=2)
+        >>> Margin().score(evidence)
+        tensor([0.9640, 0.0000])
     """
 
-    fits_on: ClassVar[Literal["nothing", "train", "validation", "both"]] = "nothing"  # the known data `fit` wants
-    grid: ClassVar[Mapping[str, tuple]] = {}  # values worth trying, where there are validation unknowns to choose by
-    parts: Mapping[str, Detector] = {}  # of a detector that combines others: those, by name
+    fits_on: ClassVar[Literal["nothing", "train", "validation", "both"]] = "nothing"
+    grid: ClassVar[Mapping[str, tuple]] = {}
+    parts: Mapping[str, Detector] = {}
+    depends_on_scale: ClassVar[bool] = False
 
     def perturb(self, model: nn.Module, x: Tensor) -> Tensor:
-        """The input to look at in place of x; ODIN's differs."""
+        """Change a batch of inputs before the forward pass. Only ODIN does; the default returns `x`.
+
+        Args:
+            model: The model that the inputs are for.
+            x: A batch of inputs.
+
+        Returns:
+            The inputs to run the model on, of the same shape.
+        """
         return x
 
     @property
     def perturbs(self) -> bool:
-        """Whether this detector needs a forward pass of its own."""
+        """Whether the detector changes its inputs, and so needs a forward pass of its own."""
         return type(self).perturb is not Detector.perturb
 
     @property
     def fits_on_splits(self) -> tuple[str, ...]:
-        """The same, one by one: evidence of these, in this order, is what `fit` is called with."""
+        """`fits_on` as a tuple of splits: `fit` takes evidence of these, in this order."""
         return {"nothing": (), "both": ("train", "validation")}.get(self.fits_on, (self.fits_on,))
 
     def fit(self, evidence: Evidence) -> Self:
-        """Learn from evidence of known inputs; `fit(training, validation)` where both are wanted."""
+        """Learn from evidence of known inputs. The default learns nothing.
+
+        Args:
+            evidence: Evidence of the known inputs that `fits_on` names. Detectors with `fits_on = "both"` take two
+                arguments: `fit(training, validation)`.
+
+        Returns:
+            The detector itself.
+
+        Raises:
+            ValueError: If the evidence lacks something the detector needs, such as labels or a head.
+        """
         return self
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Tensor:
-        """(N,): how known each input is."""
+        """Score how known each input is.
+
+        Args:
+            evidence: Evidence of N inputs.
+
+        Returns:
+            A tensor of shape (N,). Higher means more known.
+
+        Raises:
+            ValueError: If the detector needs `fit` and was not fitted.
+        """
 
     def score_given(self, evidence: Evidence, scores: Mapping[str, Tensor]) -> Tensor:
-        """`score`, where some of the parts' scores of this evidence are there already."""
+        """Compute `score`, reusing scores of `parts` that were already computed.
+
+        Args:
+            evidence: Evidence of N inputs.
+            scores: Scores of the same inputs, by the names in `parts`. Missing ones are computed.
+
+        Returns:
+            The same tensor as `score(evidence)`.
+        """
         return self.score(evidence)
 
     def options(self) -> dict[str, Any]:
-        """The arguments it was made with; they and the state make it again."""
+        """Return the constructor arguments of this detector.
+
+        Returns:
+            A dictionary; `type(detector)(**detector.options())` with `load_state_dict` restores the detector.
+        """
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What `fit` learned: the tensors among the attributes."""
+        """Return what `fit` learned.
+
+        Returns:
+            The tensors among the attributes, by name. Empty before `fit`.
+        """
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore what `fit` learned.
+
+        Args:
+            state: The result of `state_dict` of a detector with the same options.
+        """
         vars(self).update(state)
 
     def _fitted(self, name: str) -> Tensor:
-        """The attribute that `fit` sets, or a clear word that it was not called."""
+        """Return an attribute that `fit` sets, or raise a clear error if `fit` was not called."""
         value = getattr(self, name, None)
         if value is None:
             raise ValueError(f"{type(self).__name__} is not fitted; call fit(evidence of known inputs) first")

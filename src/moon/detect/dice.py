@@ -1,4 +1,4 @@
-"""DICE (Sun and Li 2022): the energy with the weights that contribute most."""
+"""DICE (Sun and Li 2022): the energy computed with the weights that contribute most."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ from moon.evidence import Evidence
 
 
 class Dice(Shaping):
-    """The energy of (M * W) z + b, M keeping the weights whose contribution W * E[z] is above its `percentile`.
+    """Energy of (M * W) z + b, where M keeps the weights whose contribution W * E[z] is above its `percentile`.
 
-    K+1 rule: the K known rows of W; the unknown output plays no part.
+    K+1 rule: the K known rows of W are used, not the unknown output.
+
+    Args:
+        percentile: The percentage of weights to set to zero, in [0, 100).
+
+    Example:
+        >>> import torch
+        >>> from moon import Dice, Evidence
+        >>> head = torch.eye(2), torch.zeros(2)  # weight and bias of the classifier: here logits = features
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, 1.0], [0.0, 4.0], [1.0, 3.0]])
+        >>> dice = Dice(percentile=50).fit(Evidence(z, z, num_known=2, head=head))
+        >>> new = torch.tensor([[4.0, 0.0], [1.0, 1.0]])
+        >>> dice.score(Evidence(new, new, num_known=2, head=head))
+        tensor([4.0181, 1.6931])
     """
 
     fits_on = "train"

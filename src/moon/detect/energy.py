@@ -11,11 +11,24 @@ from moon.evidence import Evidence
 
 
 class Energy(Detector):
-    """T * log sum_k exp(f_k / T).
+    """The negative free energy: T * log sum_k exp(f_k / T).
 
-    K+1 rule: the sum runs over the K known outputs. `released`: over all K+1, so a large unknown output makes an
-    input look known.
+    K+1 rule: the sum is over the K known outputs. If `released`, it is over all K+1 outputs, and a large unknown output
+    then makes an input look known.
+
+    Args:
+        temperature: T, above 0.
+        released: Sum over all outputs, as the public code does.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Energy
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 3.0]]), torch.zeros(2, 8), num_known=2)
+        >>> Energy().score(evidence)
+        tensor([4.0181, 1.3133])
     """
+
+    depends_on_scale = True
 
     grid: ClassVar = {"temperature": (1.0, 10.0, 100.0, 1000.0)}
 

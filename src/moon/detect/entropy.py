@@ -1,4 +1,4 @@
-"""Entropy: minus the entropy of the known probabilities."""
+"""Entropy: the negative entropy of the known probabilities."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from moon.evidence import Evidence
 
 
 class Entropy(Detector):
-    """-H(p) = sum_k p_k log p_k.
+    """Negative entropy: -H(p) = sum_k p_k log p_k.
 
-    K+1 rule: p is the softmax of the K known logits; the unknown output plays no part (a model that is sure of the
-    unknown has low entropy, and would look known).
+    K+1 rule: p is the softmax of the K known logits; the unknown output is not used. (With it, a model that is
+    confident in the unknown output would have low entropy, and the input would look known.)
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Entropy
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 3.0]]), torch.zeros(2, 8), num_known=2)
+        >>> Entropy().score(evidence)
+        tensor([-0.0901, -0.5822])
     """
 
     def score(self, evidence: Evidence) -> Tensor:

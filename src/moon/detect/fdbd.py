@@ -12,11 +12,22 @@ from moon.evidence import Evidence
 
 
 class Fdbd(Detector):
-    """Mean over k != c of (f_c - f_k) / |w_c - w_k|, divided by |z - mean of the training features|.
+    """Distance to the decision boundaries: (mean over k != c of (f_c - f_k) / |w_c - w_k|) / |z - m|.
 
-    The quotient is the distance of the feature z from the boundary between the predicted class c and class k.
+    c is the predicted class, and (f_c - f_k) / |w_c - w_k| is the distance of the features z from the boundary between
+    c and k. m is the mean of the training features.
 
-    K+1 rule: the boundaries between the K known classes; the unknown output plays no part.
+    K+1 rule: the boundaries between the K known classes are used, not the unknown output.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Fdbd
+        >>> head = torch.eye(2), torch.zeros(2)  # weight and bias of the classifier: here logits = features
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, 1.0], [0.0, 4.0], [1.0, 3.0]])
+        >>> fdbd = Fdbd().fit(Evidence(z, z, num_known=2, head=head))
+        >>> new = torch.tensor([[4.0, 1.0], [4.0, 4.0]])
+        >>> fdbd.score(Evidence(new, new, num_known=2, head=head))
+        tensor([0.9487, 0.0000])
     """
 
     fits_on = "train"

@@ -1,4 +1,4 @@
-"""Fisher's combination (Fisher 1932): MSP, fDBD and KNN as one, by their p values among known inputs."""
+"""Fisher's combination (Fisher 1932): MSP, fDBD and KNN combined by their p-values among known inputs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,28 @@ from moon.evidence import Evidence
 
 
 class Fisher(Detector):
-    """log p_MSP + log p_fDBD + log p_KNN, with p_d = (1 + #{validation inputs that d scores no higher}) / (n + 1).
+    """Fisher's combination of three detectors: log p_MSP + log p_fDBD + log p_KNN.
 
-    p_d is how rare such a low score is among n known inputs, whatever the scale of d: the p value of "x is known". The
-    n inputs are held out of training, since what the model was fitted to scores higher than anything new.
+    p_d = (1 + #{validation inputs that d scores no higher}) / (n + 1) is the p-value of "x is known": how rare such a
+    low score of detector d is among n known inputs. It does not depend on the scale of d. The n inputs must not be
+    training inputs, because a model scores its training inputs higher than new ones.
 
-    K+1 rule: that of the three. The unknown output lowers MSP and plays no part in the others.
+    K+1 rule: that of the three detectors. The unknown output lowers MSP and is not used by the others.
+
+    Args:
+        k: Which neighbour KNN uses, at least 1.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Fisher
+        >>> head = torch.eye(2), torch.zeros(2)  # weight and bias of the classifier: here logits = features
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, 1.0], [0.0, 4.0], [1.0, 3.0]])
+        >>> train = Evidence(z, z, num_known=2, head=head)
+        >>> validation = Evidence(z + 0.1, z + 0.1, num_known=2, head=head)
+        >>> fisher = Fisher(k=2).fit(train, validation)
+        >>> new = torch.tensor([[4.0, 0.0], [2.0, 2.1]])
+        >>> fisher.score(Evidence(new, new, num_known=2, head=head))
+        tensor([-0.5108, -4.8283])
     """
 
     fits_on = "both"
@@ -29,16 +45,28 @@ class Fisher(Detector):
     def __init__(self, k: int = 50) -> None:
         self.k = k
         self.parts = {"msp": Msp(), "fdbd": Fdbd(), "knn": Knn(k)}
-        self.reference: Tensor | None = None  # (parts, n): the scores of the validation inputs, in order
+        self.reference: Tensor | None = None  # (parts, n): the sorted scores of the validation inputs
 
     def fit(self, evidence: Evidence, validation: Evidence | None = None) -> Self:
+        """Fit the three detectors and store their scores of the validation inputs.
+
+        Args:
+            evidence: Evidence of the training inputs.
+            validation: Evidence of known inputs that were not trained on. Required.
+
+        Returns:
+            The detector itself.
+
+        Raises:
+            ValueError: If `validation` is missing or empty, or if some of its scores are NaN.
+        """
         if validation is None or not len(validation):
-            raise ValueError("Fisher wants known inputs that were not trained on, too; call fit(training, validation)")
+            raise ValueError("Fisher also needs known inputs that were not trained on; call fit(training, validation)")
         for part in self.parts.values():
             part.fit(evidence)
         reference = torch.stack([part.score(validation) for part in self.parts.values()])
         if reference.isnan().any():
-            raise ValueError("the scores of some validation inputs are not numbers; see what the model says of them")
+            raise ValueError("the scores of some validation inputs are NaN; check the model's outputs for them")
         self.reference = reference.sort().values
         return self
 
@@ -50,7 +78,7 @@ class Fisher(Detector):
         each = torch.stack([scores[d] if d in scores else part.score(evidence) for d, part in self.parts.items()])
         no_higher = torch.searchsorted(reference, each.to(reference), right=True).to(each)
         p = (1 + no_higher) / (1 + reference.shape[1])
-        return p.where(~each.isnan(), each).log().sum(0)  # what is no number stays none
+        return p.where(~each.isnan(), each).log().sum(0)  # NaN stays NaN
 
     def state_dict(self) -> dict[str, Tensor]:
         learned = {f"{name}.{key}": v for name, part in self.parts.items() for key, v in part.state_dict().items()}
@@ -59,5 +87,5 @@ class Fisher(Detector):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict({key: value for key, value in state.items() if "." not in key})
         for name, part in self.parts.items():
-            start = f"{name}."
-            part.load_state_dict({key.removeprefix(start): v for key, v in state.items() if key.startswith(start)})
+            prefix = f"{name}."
+            part.load_state_dict({key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)})

@@ -11,10 +11,23 @@ from moon.evidence import Evidence
 
 
 class Gen(Detector):
-    """-sum over the `top` largest p_k of p_k^gamma (1 - p_k)^gamma.
+    """Generalised entropy: -sum of p_k^gamma (1 - p_k)^gamma over the `top` largest p_k.
 
-    K+1 rule: p is the softmax of the K known logits; the unknown output plays no part.
+    K+1 rule: p is the softmax of the K known logits; the unknown output is not used.
+
+    Args:
+        gamma: The exponent, above 0.
+        top: The number of largest probabilities to use, at least 1. All are used if there are fewer.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Gen
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 3.0]]), torch.zeros(2, 8), num_known=2)
+        >>> Gen(gamma=0.5).score(evidence)
+        tensor([-0.2658, -0.8868])
     """
+
+    depends_on_scale = True
 
     grid: ClassVar = {"gamma": (0.01, 0.1, 0.2, 0.5, 1.0), "top": (10, 50, 100)}
 

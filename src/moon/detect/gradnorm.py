@@ -1,4 +1,4 @@
-"""GradNorm (Huang, Geng and Li 2021): the norm of the classifier's gradient towards uniform."""
+"""GradNorm (Huang, Geng and Li 2021): the norm of the gradient in the classifier's weight."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from moon.evidence import Evidence
 
 
 class GradNorm(Detector):
-    """|z|_1 * sum_k |p_k - 1/K|: the L1 norm of the gradient of KL(uniform || p) in the classifier's weight.
+    """L1 norm of the gradient of KL(uniform || p) in the classifier's weight: |z|_1 * sum_k |p_k - 1/K|.
 
-    The gradient is the outer product of p - 1/K and z, so its norm needs no backward pass.
+    The gradient is the outer product of p - 1/K and the features z, so its norm needs no backward pass.
 
-    K+1 rule: p is the softmax of the K known logits; the unknown output plays no part.
+    K+1 rule: p is the softmax of the K known logits; the unknown output is not used.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, GradNorm
+        >>> z = torch.tensor([[4.0, 0.0], [2.0, 2.0]])
+        >>> GradNorm().score(Evidence(logits=z, features=z, num_known=2))
+        tensor([3.8561, 0.0000])
     """
 
     def score(self, evidence: Evidence) -> Tensor:

@@ -1,4 +1,4 @@
-"""KL-matching (Hendrycks et al. 2022): minus the divergence from the nearest class template."""
+"""KL-matching (Hendrycks et al. 2022): the negative divergence from the nearest class template."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ from torch.nn.functional import one_hot
 from moon.detect.base import Detector
 from moon.evidence import Evidence
 
-_LEAST = 1e-37  # a template's probability: float32's least, in every precision
+_LEAST = 1e-37  # the smallest probability of a template, about float32's smallest, in every precision
 
 
 class Klm(Detector):
-    """-min_k KL(p || d_k), d_k the mean probabilities of validation inputs predicted as class k.
+    """KL-matching: -min_k KL(p || d_k), with d_k the mean probabilities of validation inputs predicted as class k.
 
-    KL(p || d) = sum p log p - sum p log d, so all templates are one matrix product. A class that nothing was
-    predicted as has a one-hot template.
+    KL(p || d) = sum p log p - sum p log d, so one matrix product serves all templates. A class that is never predicted
+    has a one-hot template.
 
-    K+1 rule: p is the softmax of the K known logits; the unknown output plays no part. (With it in p, an input that
-    moves towards the little unknown mass of a template would score higher.) `released`: all K+1 outputs, in p and as
-    classes.
+    K+1 rule: p is the softmax of the K known logits; the unknown output is not used. (With it, an input that moves
+    towards the small unknown probability of a template would score higher.) If `released`, p and the classes include
+    all K+1 outputs.
+
+    Args:
+        released: Use all outputs, as the public code does.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Klm
+        >>> validation = torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.0, 4.0], [0.0, 3.0]])
+        >>> klm = Klm().fit(Evidence(validation, torch.zeros(4, 8), num_known=2))
+        >>> klm.score(Evidence(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), torch.zeros(2, 8), num_known=2))
+        tensor([-0.0041, -1.0336])
     """
 
     fits_on = "validation"

@@ -1,4 +1,4 @@
-"""Deep nearest neighbours (Sun et al. 2022): minus the distance to the k-th nearest training feature."""
+"""Deep nearest neighbours (Sun et al. 2022): the negative distance to the k-th nearest training feature."""
 
 from __future__ import annotations
 
@@ -11,15 +11,28 @@ from torch.nn.functional import normalize
 from moon.detect.base import Detector
 from moon.evidence import Evidence
 
-_SIMILARITIES = 2**26  # at once: 256 MiB of float32
+_SIMILARITIES = 2**26  # computed at once: 256 MiB of float32
 
 
 class Knn(Detector):
-    """-||z - z_(k)||^2: the squared distance to the k-th nearest training feature, all of length 1.
+    """Negative squared distance to the k-th nearest training feature: -||z - z_(k)||^2.
 
-    Exact: a matrix product and top-k find the neighbour, the distance is then taken from the features themselves.
+    All features are scaled to length 1. The search is exact: a matrix product and top-k find the neighbour, and the
+    distance is then computed from the features themselves.
 
-    K+1 rule: features only; the unknown output plays no part.
+    K+1 rule: only features are used, not the unknown output.
+
+    Args:
+        k: Which neighbour, at least 1. `fit` needs at least `k` inputs.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Knn
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, 1.0], [0.0, 4.0], [1.0, 3.0]])
+        >>> knn = Knn(k=2).fit(Evidence(logits=z, features=z, num_known=2))
+        >>> new = torch.tensor([[5.0, 1.0], [2.0, 2.0]])
+        >>> knn.score(Evidence(logits=new, features=new, num_known=2))
+        tensor([-0.0388, -0.2111])
     """
 
     fits_on = "train"

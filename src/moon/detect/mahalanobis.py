@@ -1,4 +1,4 @@
-"""Mahalanobis distance (Lee et al. 2018): minus the distance to the nearest class."""
+"""Mahalanobis distance (Lee et al. 2018): the negative distance to the nearest class."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from moon.evidence import Evidence
 
 
 def whitening(features: Tensor, means: Tensor) -> Tensor:
-    """W with W W^T = inverse covariance of features - means, so that distances are |z W - mean W|^2.
+    """Return W with W W^T = inverse covariance of features - means, so that distances are |z W - mean W|^2.
 
-    Directions without variance are left out, as the pseudo-inverse does. All in float64: small variances cost digits.
+    Directions without variance are left out, as in the pseudo-inverse. The computation is in float64, because small
+    variances cost digits.
+
+    Args:
+        features: Features of shape (N, D).
+        means: What to subtract, of shape (N, D) or (D,).
+
+    Returns:
+        A float64 tensor of shape (D, D).
     """
     centred = features.double() - means.double()
     values, vectors = torch.linalg.eigh(centred.T @ centred / len(centred))
@@ -23,9 +31,20 @@ def whitening(features: Tensor, means: Tensor) -> Tensor:
 
 
 class Mahalanobis(Detector):
-    """-min_k (z - mu_k)^T S^-1 (z - mu_k), with class means and one covariance of the training features.
+    """Negative Mahalanobis distance to the nearest class: -min_k (z - mu_k)^T S^-1 (z - mu_k).
 
-    K+1 rule: features only; the unknown output plays no part.
+    mu_k are the class means and S is the shared covariance of the training features.
+
+    K+1 rule: only features are used, not the unknown output.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Mahalanobis
+        >>> z = torch.tensor([[4.0, 0.0], [4.0, 2.0], [2.0, 1.0], [0.0, 4.0], [2.0, 4.0], [1.0, 2.0]])
+        >>> train = Evidence(logits=z, features=z, num_known=2, labels=torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> new = torch.tensor([[4.0, 1.0], [0.0, 0.0]])
+        >>> Mahalanobis().fit(train).score(Evidence(logits=new, features=new, num_known=2))
+        tensor([ -0.5714, -15.5714])
     """
 
     fits_on = "train"
@@ -48,7 +67,14 @@ class Mahalanobis(Detector):
         return -self.class_distances(evidence).amin(1).to(evidence.features)
 
     def class_distances(self, evidence: Evidence) -> Tensor:
-        """(N, K): squared Mahalanobis distances."""
+        """Return the squared Mahalanobis distances to each class mean.
+
+        Args:
+            evidence: Evidence of N inputs.
+
+        Returns:
+            A float64 tensor of shape (N, K).
+        """
         white, means = self._fitted("whitening"), self._fitted("means")
         z, centres = evidence.features.to(white) @ white, means.to(white) @ white
         return torch.stack([(z - centre).square().sum(1) for centre in centres], 1)

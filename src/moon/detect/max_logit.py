@@ -9,9 +9,19 @@ from moon.evidence import Evidence
 
 
 class MaxLogit(Detector):
-    """max_k f_k.
+    """The largest known logit: max_k f_k.
 
-    K+1 rule: the maximum runs over the K known outputs. `released`: over all K+1.
+    K+1 rule: the maximum is over the K known outputs, or over all K+1 if `released`.
+
+    Args:
+        released: Take the maximum over all outputs, as the public code does.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, MaxLogit
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 3.0]]), torch.zeros(2, 8), num_known=2)
+        >>> MaxLogit().score(evidence)
+        tensor([4., 1.])
     """
 
     def __init__(self, released: bool = False) -> None:

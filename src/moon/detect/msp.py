@@ -9,10 +9,17 @@ from moon.evidence import Evidence
 
 
 class Msp(Detector):
-    """max_k p_k over the known classes.
+    """Maximum softmax probability: max_k p_k over the known classes.
 
-    K+1 rule: the unknown output is in the softmax's normaliser but not in the maximum, so it lowers the score (the
-    public code does the same).
+    K+1 rule: the unknown output is part of the softmax's denominator but not of the maximum, so it lowers the score.
+    The public code does the same.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Msp
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 3.0]]), torch.zeros(2, 8), num_known=2)
+        >>> Msp().score(evidence)
+        tensor([0.9647, 0.1142])
     """
 
     def score(self, evidence: Evidence) -> Tensor:

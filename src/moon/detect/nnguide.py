@@ -1,4 +1,4 @@
-"""NNGuide (Park, Jung and Teoh 2023): the energy, guided by near training features."""
+"""NNGuide (Park, Jung and Teoh 2023): the energy times a guidance term from the nearest training features."""
 
 from __future__ import annotations
 
@@ -13,14 +13,28 @@ from moon.evidence import Evidence
 
 
 class NnGuide(Detector):
-    """E(x) * mean over the k nearest of z . z_i E(x_i): the energy, guided by training features weighted by theirs.
+    """Guided energy: E(x) * mean over the k nearest training inputs i of z . z_i E(x_i).
 
-    Features have length 1, E is log sum_k exp(f_k), and the bank is a random `share` of the training inputs, but k of
-    them at least; which ones is the same at every fit.
+    Features have length 1 and E is log sum_k exp(f_k). The bank of training inputs is a random `share` of them, but at
+    least k. The choice is the same at every fit.
 
-    K+1 rule: the energy of the K known logits; the unknown output plays no part.
+    K+1 rule: the energy of the K known logits is used, not the unknown output.
+
+    Args:
+        k: The number of neighbours, at least 1. `fit` needs at least `k` inputs.
+        share: The share of training inputs in the bank, in (0, 1].
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, NnGuide
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, 1.0], [0.0, 4.0], [1.0, 3.0]])
+        >>> guide = NnGuide(k=2, share=1.0).fit(Evidence(logits=z, features=z, num_known=2))
+        >>> new = torch.tensor([[4.0, 1.0], [1.0, 1.0]])
+        >>> guide.score(Evidence(logits=new, features=new, num_known=2))
+        tensor([14.2022,  4.8107])
     """
 
+    depends_on_scale = True
     fits_on = "train"
     grid: ClassVar = {"k": (10, 100), "share": (0.01, 0.1, 1.0)}
 

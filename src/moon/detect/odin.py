@@ -1,4 +1,4 @@
-"""ODIN (Liang et al. 2018): a high temperature, and a small step towards the predicted class."""
+"""ODIN (Liang et al. 2018): the largest probability at a high temperature, after a step towards the predicted class."""
 
 from __future__ import annotations
 
@@ -13,12 +13,28 @@ from moon.evidence import Evidence, look
 
 
 class Odin(Detector):
-    """max_k softmax(f(x~) / T)_k with x~ = x - epsilon * sign(grad_x -log softmax(f(x) / T)_c) / std.
+    """ODIN: max_k softmax(f(x~) / T)_k with x~ = x - epsilon * sign(grad_x -log softmax(f(x) / T)_c) / std.
 
-    c is the predicted class; `std` is what the inputs were divided by, a value a channel, so that epsilon is in the
-    units of the raw image (None: inputs were not scaled). The sign of 0 is taken as +1, as in the public code.
+    c is the predicted class. The sign of 0 is +1, as in the public code. Run the model on the changed inputs with
+    `read(model, loader, odin.perturb)`.
 
-    K+1 rule: softmax over all outputs; c and the maximum over the K known ones. `released`: over all K+1.
+    K+1 rule: the softmax is over all outputs; c and the maximum are over the K known ones (over all K+1 if
+    `released`).
+
+    Args:
+        temperature: T, above 0.
+        epsilon: The size of the step, at least 0, in units of the raw image.
+        std: The values that the inputs were divided by, one per channel. None if the inputs were not scaled.
+        released: Let c and the maximum include the unknown output, as the public code does.
+
+    Example:
+        >>> import torch
+        >>> from moon import Odin, read
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> _ = torch.nn.init.eye_(model.weight)
+        >>> odin = Odin(temperature=1.0, epsilon=0.1)
+        >>> odin.score(read(model, [torch.tensor([[4.0, 0.0], [1.0, 2.0]])], odin.perturb))
+        tensor([0.9852, 0.7685])
     """
 
     grid: ClassVar = {"temperature": (1.0, 10.0, 100.0, 1000.0), "epsilon": (0.0014, 0.0028)}

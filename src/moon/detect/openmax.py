@@ -1,4 +1,4 @@
-"""OpenMax (Bendale and Boult 2016): minus the unknown probability of lowered logits."""
+"""OpenMax (Bendale and Boult 2016): the negative unknown probability of revised logits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from moon.evidence import Evidence
 
 
 def fit_weibull(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(shape, scale) of the Weibull distribution of greatest likelihood; x is at least 0.
+    """Fit a Weibull distribution of location 0 by maximum likelihood.
 
-    The shape k solves sum x^k log x / sum x^k - 1/k = mean log x, whose left side rises with k.
+    The shape k solves sum x^k log x / sum x^k - 1/k = mean log x. The left side increases with k, so
+    bisection finds it.
+
+    Args:
+        x: A tensor of at least one value, none below 0.
+
+    Returns:
+        The shape and the scale, two scalar tensors.
     """
     log_x = x.clamp(min=x.amax().clamp(min=1e-30).item() * 1e-12).log()
     low, high = x.new_tensor(1e-2), x.new_tensor(1e2)
@@ -29,13 +36,28 @@ def fit_weibull(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class OpenMax(Detector):
-    """-p(unknown) after the `top` largest logits are lowered by how far the input is from their class.
+    """Negative probability of the unknown after the `top` largest logits are lowered by the distance to their class.
 
-    Class k has a mean activation mu_k (of rightly predicted training inputs' logits v) and a Weibull distribution of
+    Class k has a mean mu_k (of the logits v of its correctly predicted training inputs) and a Weibull distribution of
     the `tail` largest distances |v - mu_k|. The r-th largest logit, r = 0..top-1, loses the share
-    (top - r) / top * WeibullCDF(|v - mu_k|), and what all lose together is the logit of the unknown.
+    (top - r) / top * WeibullCDF(|v - mu_k|). The sum of these losses is the logit of the unknown.
 
-    K+1 rule: v is the K known logits; the model's own unknown output plays no part.
+    K+1 rule: v are the K known logits; the model's own unknown output is not used.
+
+    Args:
+        tail: The number of distances per class that the Weibull distribution is fitted to, at least 3.
+        top: The number of logits to lower, at least 1.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, OpenMax
+        >>> noise = torch.linspace(0.0, 2.0, 20)
+        >>> a, b = torch.stack([6 - noise, noise], 1), torch.stack([noise, 6 - noise**2], 1)
+        >>> v, labels = torch.cat([a, b]), torch.tensor([0] * 20 + [1] * 20)
+        >>> openmax = OpenMax(tail=5, top=1).fit(Evidence(v, v, num_known=2, labels=labels))
+        >>> new = torch.tensor([[6.0, 1.0], [4.0, 4.0]])
+        >>> openmax.score(Evidence(new, new, num_known=2))
+        tensor([-0.0025, -0.4955])
     """
 
     fits_on = "train"
@@ -51,17 +73,17 @@ class OpenMax(Detector):
     def fit(self, evidence: Evidence) -> Self:
         if evidence.labels is None:
             raise ValueError("OpenMax needs the labels of the known inputs it is fitted on")
-        v, right = evidence.known_logits, evidence.prediction == evidence.labels
+        v, correct = evidence.known_logits, evidence.prediction == evidence.labels
         means, models = [], []
         for k in range(evidence.num_known):
-            members = v[right & (evidence.labels == k)]
+            members = v[correct & (evidence.labels == k)]
             if len(members) < 3:
                 raise ValueError(
-                    f"fewer than three inputs of class {k} are predicted rightly; OpenMax cannot be fitted"
+                    f"OpenMax needs three correctly predicted inputs of class {k}, found {len(members)}; fit on more"
                 )
             means.append(members.mean(0))
             largest = (members - means[-1]).norm(dim=1).sort(descending=True).values[: self.tail].double()
-            location = largest[-1]  # the tail begins at its smallest distance
+            location = largest[-1]  # the tail starts at its smallest distance
             models.append(torch.stack([location, *fit_weibull(largest[:-1] - location)]))
         self.means = torch.stack(means)
         self.weibull = torch.stack(models).to(v)

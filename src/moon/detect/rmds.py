@@ -1,4 +1,4 @@
-"""Relative Mahalanobis distance (Ren et al. 2021): the same, less the distance to all training features."""
+"""Relative Mahalanobis distance (Ren et al. 2021): the distance to the nearest class minus that to all features."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from moon.evidence import Evidence
 
 
 class Rmds(Mahalanobis):
-    """-min_k (d_k(z) - d_0(z)): the Mahalanobis distance to class k less that to all training features.
+    """Relative Mahalanobis distance: -min_k (d_k(z) - d_0(z)).
 
-    K+1 rule: features only; the unknown output plays no part.
+    d_k is the Mahalanobis distance to class k and d_0 the distance to the mean of all training features, with their own
+    covariance.
+
+    K+1 rule: only features are used, not the unknown output.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Rmds
+        >>> z = torch.tensor([[4.0, 0.0], [4.0, 2.0], [2.0, 1.0], [0.0, 4.0], [2.0, 4.0], [1.0, 2.0]])
+        >>> train = Evidence(logits=z, features=z, num_known=2, labels=torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> new = torch.tensor([[4.0, 1.0], [0.0, 0.0]])
+        >>> Rmds().fit(train).score(Evidence(logits=new, features=new, num_known=2))
+        tensor([ 1.0000, -3.5000])
     """
 
     def __init__(self) -> None:

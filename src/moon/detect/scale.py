@@ -10,9 +10,22 @@ from moon.detect.shaping import Shaping, check_percentile
 
 
 class Scale(Shaping):
-    """The energy of features scaled by exp(sum of all / sum of those above the `percentile`); none is pruned.
+    """Energy of features multiplied by exp(sum of all / sum of those above the `percentile`).
 
-    K+1 rule: the K known logits; the unknown output plays no part.
+    Unlike in ASH, no feature is set to zero.
+
+    K+1 rule: the K known logits are used, not the unknown output.
+
+    Args:
+        percentile: The percentage of features left out of the second sum, in [0, 100). At least one feature is in it.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Scale
+        >>> head = torch.eye(2), torch.zeros(2)  # weight and bias of the classifier: here logits = features
+        >>> z = torch.tensor([[4.0, 1.0], [1.0, 1.0]])
+        >>> Scale(percentile=50).score(Evidence(z, z, num_known=2, head=head))
+        tensor([13.9614,  8.0822])
     """
 
     grid: ClassVar = {"percentile": (65.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0)}

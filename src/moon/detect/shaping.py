@@ -1,4 +1,4 @@
-"""Detectors that change the features and ask the classifier again: the energy of W z' + b."""
+"""Base class of detectors that change the features and apply the classifier again."""
 
 from __future__ import annotations
 
@@ -11,18 +11,34 @@ from moon.evidence import Evidence
 
 
 class Shaping(Detector):
-    """log sum_k exp(f_k) of the known logits f of changed features.
+    """Energy of changed features z': log sum_k exp(f_k) with f = W z' + b over the known classes.
 
-    The features that reach the classifier are in the evidence, and so is the classifier, so no further forward pass and
-    no hook on the model is needed.
+    Evidence holds both the features that reach the classifier and the classifier itself, so no second forward pass and
+    no hook on the model is needed. Subclasses implement `shape`.
     """
+
+    depends_on_scale = True
 
     @abstractmethod
     def shape(self, features: Tensor) -> Tensor:
-        """The features to ask the classifier about."""
+        """Return the changed features.
+
+        Args:
+            features: The features, of shape (N, D).
+
+        Returns:
+            A tensor of the same shape.
+        """
 
     def classifier(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the known classes; DICE changes them."""
+        """Return the weight and bias of the known classes. DICE overrides this.
+
+        Args:
+            evidence: The evidence that is scored.
+
+        Returns:
+            The weight, of shape (K, D), and the bias, of shape (K,).
+        """
         return evidence.known_head
 
     def score(self, evidence: Evidence) -> Tensor:
@@ -32,5 +48,6 @@ class Shaping(Detector):
 
 
 def check_percentile(percentile: float) -> None:
+    """Raise `ValueError` unless `percentile` is in [0, 100)."""
     if not 0 <= percentile < 100:
         raise ValueError(f"percentile must be in [0, 100), not {percentile}")

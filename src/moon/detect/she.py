@@ -1,4 +1,4 @@
-"""SHE (Zhang et al. 2023): the inner product with the predicted class's pattern."""
+"""SHE (Zhang et al. 2023): the inner product with the stored pattern of the predicted class."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from moon.evidence import Evidence
 
 
 class She(Detector):
-    """z . m_c: the inner product with the stored pattern of the predicted class c.
+    """Inner product z . m_c of the features with the stored pattern of the predicted class c.
 
-    A class's pattern is the mean feature of the training inputs rightly predicted as it; of all of its inputs where
-    none was.
+    The pattern of a class is the mean feature of its correctly predicted training inputs, or of all its training inputs
+    if none is predicted correctly.
 
-    K+1 rule: c is a known class; the unknown output plays no part.
+    K+1 rule: c is a known class; the unknown output is not used.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, She
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, 1.0], [0.0, 4.0], [1.0, 3.0]])
+        >>> train = Evidence(logits=z, features=z, num_known=2, labels=torch.tensor([0, 0, 1, 1]))
+        >>> new = torch.tensor([[4.0, 1.0], [1.0, 1.0]])
+        >>> She().fit(train).score(Evidence(logits=new, features=new, num_known=2))
+        tensor([14.5000,  4.0000])
     """
 
     fits_on = "train"
@@ -28,13 +37,13 @@ class She(Detector):
     def fit(self, evidence: Evidence) -> Self:
         if evidence.labels is None:
             raise ValueError("She needs the labels of the known inputs it is fitted on")
-        right = evidence.prediction == evidence.labels
+        correct = evidence.prediction == evidence.labels
         patterns = []
         for k in range(evidence.num_known):
             members = evidence.labels == k
             if not members.any():
                 raise ValueError(f"no known input of class {k} to fit She on")
-            chosen = members & right
+            chosen = members & correct
             patterns.append(evidence.features[chosen if chosen.any() else members].mean(0))
         self.patterns = torch.stack(patterns)
         return self

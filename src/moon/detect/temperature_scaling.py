@@ -1,4 +1,4 @@
-"""Temperature scaling (Guo et al. 2017): a step on evidence, before any detector or calibration metric."""
+"""Temperature scaling (Guo et al. 2017): divides logits by a fitted temperature, before a detector or a metric."""
 
 from __future__ import annotations
 
@@ -11,21 +11,47 @@ from torch.nn.functional import cross_entropy
 
 from moon.evidence import Evidence
 
-_WIDEST = 100.0  # T stays in 1/100..100, also where the likelihood has no minimum
+_WIDEST = 100.0  # T stays in 1/100..100, even where the likelihood has no minimum
 
 
 class TemperatureScaling:
-    """logits / T, with T the minimiser of the negative log-likelihood of known labels on validation inputs.
+    """Temperature scaling: logits / T, with T the minimiser of the negative log-likelihood on validation inputs.
 
-    The likelihood is convex in 1 / T, so Newton's method with halved steps finds its one minimum.
+    The negative log-likelihood is convex in 1 / T, so Newton's method with step halving finds its only minimum.
+    T is limited to [0.01, 100].
 
-    K+1 rule: all outputs are divided; the likelihood is over one softmax of all, as in training.
+    K+1 rule: all outputs are divided by T; the likelihood uses one softmax over all outputs, as in training.
+
+    Args:
+        temperature: T, if it is known already. `fit` replaces it.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, TemperatureScaling
+        >>> f = torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.0, 4.0], [3.0, 0.0]])
+        >>> validation = Evidence(f, torch.zeros(4, 8), num_known=2, labels=torch.tensor([0, 0, 1, 1]))
+        >>> scaling = TemperatureScaling().fit(validation)
+        >>> round(scaling.temperature, 3)
+        2.729
+        >>> scaling(validation).confidence
+        tensor([0.8124, 0.7501, 0.8124, 0.7501])
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = temperature
 
     def fit(self, evidence: Evidence) -> Self:
+        """Find the temperature that minimises the negative log-likelihood of the labels.
+
+        Args:
+            evidence: Evidence of known inputs that were not trained on, with labels.
+
+        Returns:
+            The object itself; `temperature` is set.
+
+        Raises:
+            ValueError: If the evidence has no labels.
+        """
         if evidence.labels is None:
             raise ValueError("TemperatureScaling needs the labels of the known inputs it is fitted on")
         logits, labels = evidence.logits.detach().double(), evidence.labels
@@ -38,10 +64,10 @@ class TemperatureScaling:
         for _ in range(100):
             p = (logits * inverse).softmax(1)
             mean = (p * logits).sum(1)
-            slope = (mean - picked).mean()
+            gradient = (mean - picked).mean()
             curvature = ((p * logits.square()).sum(1) - mean.square()).mean().clamp(min=1e-12)
-            step = slope / curvature
-            # Never past the bounds, and shorter where a full step does not lower the loss.
+            step = gradient / curvature
+            # Stay within the bounds, and halve the step until it lowers the loss.
             target = (inverse - step).clamp(1 / _WIDEST, _WIDEST)
             while loss(target) > loss(inverse) and (target - inverse).abs() > 1e-14:
                 target = (target + inverse) / 2
@@ -52,7 +78,14 @@ class TemperatureScaling:
         return self
 
     def __call__(self, evidence: Evidence) -> Evidence:
-        """The evidence of the scaled model; its head is scaled alike."""
+        """Scale evidence.
+
+        Args:
+            evidence: Evidence of any inputs of the same model.
+
+        Returns:
+            The evidence with logits and head divided by the temperature.
+        """
         t = self.temperature
         head = None if evidence.head is None else (evidence.head[0] / t, evidence.head[1] / t)
         return replace(evidence, logits=evidence.logits / t, head=head)

@@ -13,9 +13,21 @@ from moon.evidence import Evidence
 
 
 class TempScale(Detector):
-    """max_k softmax(f / T)_k over the known classes, T fitted to the labels of validation inputs.
+    """Maximum softmax probability after temperature scaling: max_k softmax(f / T)_k over the known classes.
 
-    K+1 rule: as in MSP, the unknown output is in the normaliser but not in the maximum, so it lowers the score.
+    T is fitted to the labels of validation inputs by `TemperatureScaling`.
+
+    K+1 rule: as in MSP, the unknown output is part of the softmax's denominator but not of the maximum, so it lowers
+    the score.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, TempScale
+        >>> f = torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.0, 4.0], [3.0, 0.0]])
+        >>> validation = Evidence(f, torch.zeros(4, 8), num_known=2, labels=torch.tensor([0, 0, 1, 1]))
+        >>> detector = TempScale().fit(validation)
+        >>> detector.score(Evidence(torch.tensor([[4.0, 0.0], [1.0, 1.0]]), torch.zeros(2, 8), num_known=2))
+        tensor([0.8124, 0.5000])
     """
 
     fits_on = "validation"

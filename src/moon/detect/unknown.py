@@ -1,4 +1,4 @@
-"""Unknown probability (Lei et al. 2024): minus what the K+1-th output says."""
+"""Unknown probability (Lei et al. 2024): the negative probability of the K+1-th output."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from moon.evidence import Evidence
 
 
 class Unknown(Detector):
-    """-p_{K+1}.
+    """Negative probability of the unknown output: -p_{K+1}.
 
-    K+1 rule: this is that output. A K-way model has none and is refused.
+    K+1 rule: the score is this output. A model with K outputs has none, and `score` raises an error.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Unknown
+        >>> evidence = Evidence(torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 3.0]]), torch.zeros(2, 8), num_known=2)
+        >>> Unknown().score(evidence)
+        tensor([-0.0177, -0.8438])
     """
+
+    depends_on_scale = True
 
     def score(self, evidence: Evidence) -> Tensor:
         if not evidence.is_open:

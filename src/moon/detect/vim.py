@@ -1,4 +1,4 @@
-"""ViM (Wang et al. 2022): the energy less a virtual logit."""
+"""ViM (Wang et al. 2022): the energy minus a virtual logit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,30 @@ from moon.evidence import Evidence
 
 
 class Vim(Detector):
-    """log sum_k exp(f_k) - alpha |R^T (z - o)|: the energy less a virtual logit, the part of z outside the main space.
+    """Virtual-logit matching: log sum_k exp(f_k) - alpha |R^T (z - o)|.
 
-    o is where the classifier has no bias (W o = -b), R spans what the `dim` main directions of the training features
-    leave out, and alpha makes the mean virtual logit equal the mean largest logit.
+    The second term is the virtual logit: the part of the features z outside their principal subspace. o is the point
+    where the classifier's bias cancels (W o = -b), R spans the directions left over by the `dim` principal directions
+    of the training features, and alpha makes the mean virtual logit equal to the mean largest logit.
 
-    K+1 rule: the K known logits and their rows of W; the unknown output plays no part.
+    K+1 rule: the K known logits and their rows of W are used, not the unknown output.
+
+    Args:
+        dim: The number of principal directions, below the number of features D. The default is the paper's rule: 1000
+            for D >= 2048, 512 for D >= 768, D // 2 otherwise.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence, Vim
+        >>> head = torch.eye(2), torch.zeros(2)  # weight and bias of the classifier: here logits = features
+        >>> z = torch.tensor([[4.0, 0.0], [3.0, -0.2], [0.0, 4.0], [-0.2, 3.0]])
+        >>> vim = Vim(dim=1).fit(Evidence(z, z, num_known=2, head=head))
+        >>> new = torch.tensor([[4.0, 0.0], [3.0, 3.0]])
+        >>> vim.score(Evidence(new, new, num_known=2, head=head))
+        tensor([-0.0995, -2.4833])
     """
 
+    depends_on_scale = True
     fits_on = "train"
     grid: ClassVar = {"dim": (16, 32, 64, 128, 256, 512)}
 
@@ -34,17 +50,17 @@ class Vim(Detector):
     def fit(self, evidence: Evidence) -> Self:
         weight, bias = evidence.known_head
         size = evidence.features.shape[1]
-        # The paper's rule: 1000 of 2048, 512 of 768 and more; half of smaller ones.
+        # The paper's rule for 2048 and for 768 features and more; half of the features below that.
         dim = self.dim or (1000 if size >= 2048 else 512 if size >= 768 else size // 2)
         if dim >= size:
-            raise ValueError(f"dim={dim} leaves nothing of {size} features; give a smaller dim")
+            raise ValueError(f"dim={dim} leaves no residual of {size} features; give a smaller dim")
         origin = -(torch.linalg.pinv(weight.double()) @ bias.double())
         z = evidence.features.double() - origin
-        _, vectors = torch.linalg.eigh(z.T @ z / len(z))  # by rising variance
+        _, vectors = torch.linalg.eigh(z.T @ z / len(z))  # in order of increasing variance
         residual = vectors[:, : size - dim]
         if (z @ residual).norm() < 1e-6 * z.norm():
             raise ValueError(
-                f"the training features vary in {dim} directions at most; give more of them or a smaller dim"
+                f"the training features vary in {dim} directions at most; use more training inputs or a smaller dim"
             )
         alpha = evidence.known_logits.amax(1).double().mean() / (z @ residual).norm(dim=1).mean()
         self.origin, self.residual, self.alpha = origin.to(weight), residual.to(weight), alpha.to(weight)

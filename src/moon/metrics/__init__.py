@@ -1,4 +1,7 @@
-"""Numbers from arrays. Scores are always "higher is more known"; results are fractions, not percent."""
+"""Metrics of classification, calibration and detection, and the statistics to compare them.
+
+Scores are always "higher means more known". Results are fractions, not percentages.
+"""
 
 from moon.metrics.classification import accuracy, brier, ece, nll
 from moon.metrics.detection import aupr, auroc, fpr_at_tpr

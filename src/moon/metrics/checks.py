@@ -1,14 +1,34 @@
-"""The door of the metrics: whatever holds numbers becomes a checked NumPy array."""
+"""Input checks of the metrics: tensors, arrays and lists become checked NumPy arrays."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+Numbers = ArrayLike | Tensor  # what metrics accept: tensors of any device and type, arrays, nested sequences
 
-def numbers(values, name: str, ndim: int = 1) -> NDArray:
-    """`values` (tensor, array or list) as a non-empty, finite array of `ndim` dimensions."""
+
+def to_array(values: Numbers, name: str, ndim: int = 1) -> NDArray:
+    """Convert `values` to an array of finite numbers with `ndim` dimensions, or raise `ValueError`.
+
+    Args:
+        values: A tensor, an array or a sequence.
+        name: What to call the values in an error message.
+        ndim: The number of dimensions that is expected.
+
+    Returns:
+        The values as a NumPy array.
+
+    Raises:
+        ValueError: If the values are not numbers, not finite, empty or of another shape.
+
+    Example:
+        >>> import torch
+        >>> from moon.metrics.checks import to_array
+        >>> to_array(torch.tensor([0.5, 1.0]), "scores")
+        array([0.5, 1. ], dtype=float32)
+    """
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         if values.is_floating_point() and values.element_size() < 4:  # NumPy has no bfloat16
@@ -20,17 +40,28 @@ def numbers(values, name: str, ndim: int = 1) -> NDArray:
     if array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimension(s), not shape {array.shape}")
     if array.size == 0:
-        raise ValueError(f"{name} is empty; a metric of nothing is not a number")
-    bad = ~np.isfinite(array)
-    if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"{name} is empty; give at least one value")
+    invalid = ~np.isfinite(array)
+    if invalid.any():
+        where = tuple(int(i) for i in np.argwhere(invalid)[0])
         raise ValueError(
-            f"{name} has {int(bad.sum())} value(s) that are not finite, the first at {where}: {array[where]}"
+            f"{name} has {int(invalid.sum())} value(s) that are not finite, the first at {where}: {array[where]}"
         )
     return array
 
 
-def same_length(first: NDArray, second: NDArray, names: str) -> None:
-    """Refuse two arrays that do not describe the same samples."""
+def check_same_length(first: NDArray, second: NDArray, names: str) -> None:
+    """Raise `ValueError` unless two arrays have the same length.
+
+    Args:
+        first: An array.
+        second: Another array.
+        names: What to call both in an error message.
+
+    Example:
+        >>> import numpy as np
+        >>> from moon.metrics.checks import check_same_length
+        >>> check_same_length(np.zeros(3), np.ones(3), "prediction and labels")
+    """
     if len(first) != len(second):
-        raise ValueError(f"{names} differ in length: {len(first)} and {len(second)}; give one of each a sample")
+        raise ValueError(f"{names} differ in length: {len(first)} and {len(second)}; give one of each per sample")

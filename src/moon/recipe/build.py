@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from moon.data import AnySet, Batches, Benchmark, training_batches
-from moon.detect import Detector
+from moon.detect import Detector, Scaled
 from moon.evidence import OpenHead, classifier_name, open_head
 from moon.objectives import Objective
 from moon.objectives.base import Draw
@@ -181,7 +181,8 @@ def detector(name: str, benchmark: Benchmark, **options: Any) -> Detector:
     """The detector of this name.
 
     Args:
-        name: The name, or `NAME:released` for the public code's handling of the K+1-th output.
+        name: The name; `NAME:released` for the public code's handling of the K+1-th output, or `NAME:scaled` for
+            logits divided by the temperature fitted on validation images.
         benchmark: Its standard deviations scale ODIN's perturbation.
         **options: Options in place of the detector's defaults.
     """
@@ -190,6 +191,8 @@ def detector(name: str, benchmark: Benchmark, **options: Any) -> Detector:
     takes = inspect.signature(kind).parameters
     if "std" in takes:
         options = {"std": benchmark.std} | options
+    if variant == "scaled" and kind.depends_on_scale:
+        return Scaled(kind(**options))
     if variant:
         if variant != "released" or "released" not in takes:
             raise ValueError(f"detector '{key}' has no variant '{variant}'")

@@ -39,7 +39,7 @@ def _method(kind: str, name: str, entry: Any) -> Method:
     takes = entry.takes() if hasattr(entry, "takes") else inspect.signature(entry).parameters
     options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
     facts = tuple(key for key, p in takes.items() if p.default is p.empty)
-    about = inspect.getdoc(entry) or ""
+    about = re.split(r"\n\n(?:Args|Attributes|Raises|Example):", inspect.getdoc(entry) or "")[0]
     if not table(kind).is_builtin(name):  # of another package, which need not follow our conventions
         summary = about.partition("\n")[0].rstrip(".") or f"{entry.__module__}.{entry.__qualname__}"
         return Method(kind, name, entry.__qualname__, "", summary, about, options, facts, entry.__module__)

@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from moon.data import Benchmark, DataError, find_benchmark
@@ -152,13 +153,19 @@ def check_model(folder: Path, result: dict[str, Any]) -> None:
         raise DamagedCheckpoint(f"{path}: is not the model this run wrote; delete result.json to train again")
 
 
-def load_model(folder: Path | str, benchmark: Benchmark | None = None, device: Any = "cpu") -> nn.Module:
+def load_model(
+    folder: Path | str,
+    benchmark: Benchmark | None = None,
+    device: torch.device | str = "cpu",
+    root: Path | str = "data",
+) -> nn.Module:
     """Load the trained network of a finished run.
 
     Args:
         folder: The run folder.
         benchmark: The run's benchmark; looked up by the recipe's name if it is not given.
         device: Where to put the network.
+        root: The data root, where a benchmark of your own is looked up.
 
     Returns:
         The network in evaluation mode.
@@ -166,11 +173,21 @@ def load_model(folder: Path | str, benchmark: Benchmark | None = None, device: A
     Raises:
         ValueError: If the run is not finished.
         DamagedCheckpoint: If the model file is missing or damaged.
+
+    Example:
+        >>> import tempfile
+        >>> from moon import BenchmarkImages, load_model, make_recipe, train_run
+        >>> recipe = make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = train_run(recipe, folder, BenchmarkImages.open("data", "digits"))
+        ...     model = load_model(folder)
+        >>> model.fc.out_features
+        10
     """
     folder = Path(folder)
     recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
     check_model(folder, result)
-    benchmark = benchmark or find_benchmark(Path("data"), recipe.benchmark)
+    benchmark = benchmark or find_benchmark(Path(root), recipe.benchmark)
     model = build.network(recipe, benchmark, device)
     model.load_state_dict(load_tensors(folder / "model.safetensors"))
     return model.eval()

@@ -1,4 +1,4 @@
-"""The field's further detectors, against numbers worked out by hand or by another library."""
+"""The detectors that the paper does not score, against numbers computed by hand or with another library."""
 
 import math
 
@@ -32,7 +32,7 @@ from moon.detect.openmax import fit_weibull
 HEAD = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0]]), torch.tensor([0.5, 0.0, 9.0])
 
 
-def seen(*features, labels=None):
+def evidence_of(*features, labels=None):
     """Evidence of a model with two known classes, an unknown output and four features."""
     z = torch.tensor(features)
     return Evidence(z @ HEAD[0].T + HEAD[1], z, 2, None if labels is None else torch.tensor(labels), HEAD)
@@ -65,8 +65,8 @@ def test_mahalanobis(evidence):
     q = query.features.numpy()
     expected = [-min(mahalanobis(row, mean, precision) ** 2 for mean in means) for row in q]
     close(Mahalanobis().fit(known).score(query), *expected)
-    whole = np.linalg.pinv(np.cov(z.T, bias=True))
-    background = [mahalanobis(row, z.mean(0), whole) ** 2 for row in q]
+    precision = np.linalg.pinv(np.cov(z.T, bias=True))
+    background = [mahalanobis(row, z.mean(0), precision) ** 2 for row in q]
     close(Rmds().fit(known).score(query), *(e + b for e, b in zip(expected, background, strict=True)))
 
 
@@ -78,16 +78,16 @@ def test_mahalanobis_leaves_out_dead_features(evidence):
 
 
 def test_vim_in_literals():
-    # W o = -b at o = (-0.5, 0, 0, 0). Centred there, the training features vary in the first two directions alone.
-    known = seen([1.5, 0.0, 0.0, 0.0], [-0.5, 2.0, 0.0, 0.0], [-0.5, 0.0, 0.1, 0.0], [-0.5, 0.0, 0.0, 0.1])
+    # W o = -b at o = (-0.5, 0, 0, 0). Centred there, the training features vary mostly in the first two directions.
+    known = evidence_of([1.5, 0.0, 0.0, 0.0], [-0.5, 2.0, 0.0, 0.0], [-0.5, 0.0, 0.1, 0.0], [-0.5, 0.0, 0.0, 0.1])
     detector = Vim(dim=2).fit(known)
     largest = [2.0, 2.0, 0.0, 0.0]
     alpha = np.mean(largest) / np.mean([0.0, 0.0, 0.1, 0.1])
-    query = seen([1.0, 0.0, 0.3, 0.4])
+    query = evidence_of([1.0, 0.0, 0.3, 0.4])
     close(detector.score(query), energy(1.5, 0.0) - alpha * 0.5)
 
 
-def test_vim_says_when_there_is_no_residual(evidence):
+def test_vim_without_a_residual_is_an_error(evidence):
     e = evidence(100)
     flat = torch.cat([e.features[:, :2], torch.zeros(100, 6)], 1)
     with pytest.raises(ValueError, match="vary in 4 directions at most"):
@@ -95,58 +95,58 @@ def test_vim_says_when_there_is_no_residual(evidence):
 
 
 def test_react():
-    known = seen([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 10.0])
+    known = evidence_of([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 10.0])
     detector = React(percentile=50).fit(known)
     assert detector.threshold == pytest.approx(np.percentile(known.features.numpy(), 50))
-    close(detector.score(seen([9.0, 2.0, 0.0, 0.0])), energy(3.5 + 0.5, 2.0))
+    close(detector.score(evidence_of([9.0, 2.0, 0.0, 0.0])), energy(3.5 + 0.5, 2.0))
 
 
 def test_dice():
     # Contributions W * mean: class 0 has 2 at the first feature, class 1 has 1 at the second, all others are 0.
-    detector = Dice(percentile=87.5).fit(seen([2.0, 1.0, 5.0, 5.0]))
-    close(detector.score(seen([3.0, 7.0, 0.0, 0.0])), energy(3.5, 0.0))
-    everything = Dice(percentile=0).fit(seen([2.0, 1.0, 5.0, 5.0]))
-    query = seen([3.0, 7.0, 0.0, 0.0])
+    detector = Dice(percentile=87.5).fit(evidence_of([2.0, 1.0, 5.0, 5.0]))
+    close(detector.score(evidence_of([3.0, 7.0, 0.0, 0.0])), energy(3.5, 0.0))
+    everything = Dice(percentile=0).fit(evidence_of([2.0, 1.0, 5.0, 5.0]))
+    query = evidence_of([3.0, 7.0, 0.0, 0.0])
     close(everything.score(query), *Energy().score(query).tolist())
 
 
 def test_ash():
-    query = seen([4.0, 2.0, 1.0, 1.0])
+    query = evidence_of([4.0, 2.0, 1.0, 1.0])
     close(Ash(50, "p").score(query), energy(4.5, 2.0))
     close(Ash(50, "b").score(query), energy(4.0 + 0.5, 4.0))
     close(Ash(75, "s").score(query), energy(4 * math.exp(8 / 4) + 0.5, 0.0))
 
 
 def test_scale():
-    query = seen([4.0, 2.0, 1.0, 1.0])
+    query = evidence_of([4.0, 2.0, 1.0, 1.0])
     factor = math.exp(8 / 6)
     close(Scale(50).score(query), energy(4 * factor + 0.5, 2 * factor))
 
 
 def test_she():
-    # Class 0: the first is predicted rightly, the second is not. Class 1: none is, so all count.
-    known = seen([4.0, 0.0, 1.0, 0.0], [0.0, 9.0, 9.0, 9.0], [5.0, 1.0, 0.0, 2.0], labels=[0, 0, 1])
+    # Class 0: the first input is predicted correctly, the second is not. Class 1: no input is, so all count.
+    known = evidence_of([4.0, 0.0, 1.0, 0.0], [0.0, 9.0, 9.0, 9.0], [5.0, 1.0, 0.0, 2.0], labels=[0, 0, 1])
     detector = She().fit(known)
-    close(detector.score(seen([1.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.0, 1.0])), 4.0 + 2.0, 3.0 + 2.0)
+    close(detector.score(evidence_of([1.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.0, 1.0])), 4.0 + 2.0, 3.0 + 2.0)
 
 
 def test_nnguide():
-    known = seen([1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0])
+    known = evidence_of([1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0])
     energies = [energy(1.5, 0.0), energy(0.5, 2.0)]
-    query = seen([3.0, 4.0, 0.0, 0.0])
+    query = evidence_of([3.0, 4.0, 0.0, 0.0])
     guidance = (0.6 * energies[0] + 0.8 * energies[1]) / 2
     close(NnGuide(k=2, share=1.0).fit(known).score(query), energy(3.5, 4.0) * guidance)
 
 
-def test_nnguide_s_bank_is_a_share_but_k_at_least(evidence):
+def test_nnguide_s_bank_is_a_share_but_at_least_k(evidence):
     assert len(NnGuide(k=5, share=0.1).fit(evidence(200)).bank) == 20
     assert len(NnGuide(k=50, share=0.1).fit(evidence(200)).bank) == 50
 
 
 def test_fdbd():
     # |w_0 - w_1| = sqrt 2; the boundary is where z_0 + 0.5 = z_1.
-    detector = Fdbd().fit(seen([1.0, 1.0, 0.0, 0.0]))
-    close(detector.score(seen([4.0, 1.0, 0.0, 4.0])), (3.5 / math.sqrt(2)) / 5)
+    detector = Fdbd().fit(evidence_of([1.0, 1.0, 0.0, 0.0]))
+    close(detector.score(evidence_of([4.0, 1.0, 0.0, 4.0])), (3.5 / math.sqrt(2)) / 5)
 
 
 def test_gradnorm_is_the_norm_of_the_gradient(evidence):
@@ -160,12 +160,12 @@ def test_gradnorm_is_the_norm_of_the_gradient(evidence):
     close(GradNorm().score(e), *expected)
 
 
-def test_features_that_are_all_zero_have_a_score():
+def test_all_zero_features_have_a_finite_score():
     for detector in (Ash(variant="s"), Ash(variant="b"), Scale()):
-        assert detector.score(seen([0.0, 0.0, 0.0, 0.0])).isfinite().all()
+        assert detector.score(evidence_of([0.0, 0.0, 0.0, 0.0])).isfinite().all()
 
 
-def test_weibull_of_greatest_likelihood():
+def test_weibull_fit_is_maximum_likelihood():
     x = weibull_min.rvs(1.7, scale=3.0, size=400, random_state=0)
     shape, scale = fit_weibull(torch.tensor(x))
     expected = weibull_min.fit(x, floc=0)
@@ -182,14 +182,14 @@ def test_openmax_in_literals():
     close(detector.score(e), -math.exp(f[2]) / sum(map(math.exp, f)))
 
 
-def test_openmax_tells_far_from_near(evidence):
+def test_openmax_scores_far_inputs_lower(evidence):
     known = evidence(300)
     detector = OpenMax().fit(known)
     far = Evidence(known.logits.abs() * 0 + torch.tensor([30.0, 30.0, 30.0, 0.0]), known.features, 3)
     assert detector.score(known).mean() > detector.score(far).mean()
 
 
-def test_temperature_scaling_minimises_the_likelihood():
+def test_temperature_scaling_minimises_the_negative_log_likelihood():
     torch.manual_seed(0)
     logits = torch.randn(2000, 5)
     labels = torch.distributions.Categorical(logits=logits).sample()
@@ -220,7 +220,7 @@ def test_temperature_scaling_keeps_predictions_and_scales_the_head(evidence):
     torch.testing.assert_close(scaled.features @ weight.T + bias, scaled.known_logits)
 
 
-def test_fisher_adds_the_logarithms_of_p_values(evidence):
+def test_fisher_is_the_sum_of_log_p_values(evidence):
     train, validation, query = evidence(80), evidence(40, seed=1), evidence(15, seed=2)
     scores = Fisher(k=5).fit(train, validation).score(query)
     parts = [detector.fit(train) for detector in (Msp(), Fdbd(), Knn(k=5))]
@@ -229,7 +229,7 @@ def test_fisher_adds_the_logarithms_of_p_values(evidence):
         assert found == pytest.approx(-combine_pvalues(p, "fisher").statistic / 2, rel=1e-5)
 
 
-def test_fisher_of_inputs_below_all_known_ones_is_finite_and_lowest(evidence):
+def test_fisher_of_inputs_that_score_below_all_known_ones_is_finite_and_lowest(evidence):
     known = evidence(40)
     detector = Fisher(k=5).fit(evidence(80, seed=1), known)
     odd = Evidence(known.logits[:1] * 0, -known.features.mean(0, keepdim=True) * 50, 3, None, known.head)
@@ -237,24 +237,24 @@ def test_fisher_of_inputs_below_all_known_ones_is_finite_and_lowest(evidence):
     assert (detector.score(odd) <= detector.score(known)).all()
 
 
-def test_fisher_of_what_is_no_number_is_none(evidence):
+def test_fisher_of_nan_is_nan(evidence):
     e, odd = evidence(40), evidence(3, seed=2)
     odd.logits[1] = math.nan
     assert Fisher(k=5).fit(evidence(80, seed=1), e).score(odd).isnan().tolist() == [False, True, False]
     e.features[7] = math.nan
-    with pytest.raises(ValueError, match="not numbers"):
+    with pytest.raises(ValueError, match="are NaN"):
         Fisher(k=5).fit(evidence(80, seed=1), e)
 
 
-def test_fisher_takes_scores_that_are_there_already(evidence):
+def test_fisher_reuses_given_scores(evidence):
     query = evidence(15, seed=2)
     detector = Fisher(k=5).fit(evidence(80), evidence(40, seed=1))
     expected, knn = detector.score(query), detector.parts["knn"].score(query)
-    detector.parts["knn"].score = None  # not asked again
+    detector.parts["knn"].score = None  # must not be called
     assert torch.equal(detector.score_given(query, {"knn": knn}), expected)
 
 
-def test_fisher_wants_inputs_that_were_not_trained_on(evidence):
+def test_fisher_needs_inputs_that_were_not_trained_on(evidence):
     with pytest.raises(ValueError, match="not trained on"):
         Fisher().fit(evidence(80))
     with pytest.raises(ValueError, match="not fitted"):
@@ -262,14 +262,14 @@ def test_fisher_wants_inputs_that_were_not_trained_on(evidence):
 
 
 @pytest.mark.parametrize("kind", [Mahalanobis, Rmds, She, OpenMax, TemperatureScaling])
-def test_labels_are_asked_for(kind, evidence):
+def test_missing_labels_are_an_error(kind, evidence):
     e = evidence()
     with pytest.raises(ValueError, match="needs the labels"):
         kind().fit(Evidence(e.logits, e.features, 3))
 
 
 @pytest.mark.parametrize("detector", [React(), Dice(), Ash(), Scale(), Vim(), Fdbd()])
-def test_a_missing_head_is_said(detector, evidence):
+def test_a_missing_head_is_an_error(detector, evidence):
     e = evidence()
     e = Evidence(e.logits, e.features, 3, e.labels)
     with pytest.raises(ValueError, match="has no head"):
@@ -289,12 +289,12 @@ def test_a_missing_head_is_said(detector, evidence):
         lambda: OpenMax(tail=2),
     ],
 )
-def test_wrong_settings_are_refused(make):
+def test_invalid_options_are_an_error(make):
     with pytest.raises(ValueError, match="must be"):
         make()
 
 
-def test_a_class_without_inputs_is_said(evidence):
+def test_a_class_without_inputs_is_an_error(evidence):
     e = evidence()
     e = Evidence(e.logits, e.features, 3, e.labels.clamp(max=1), e.head)
     for detector in (Mahalanobis(), She()):
