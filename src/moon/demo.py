@@ -5,7 +5,7 @@ from __future__ import annotations
 from moon.recipe import Recipe, make_recipe
 
 BENCHMARK, SPARSITY = "digits", 0.95
-DETECTORS = ("msp", "odin", "ebo", "knn", "klm")  # the paper's
+PAPER_DETECTORS = ("msp", "odin", "ebo", "knn", "klm")
 
 
 def recipes(epochs: int, seeds: int) -> dict[str, list[Recipe]]:

@@ -12,7 +12,7 @@ def observed(weight: AutoWeight, *betas: float) -> AutoWeight:
     return weight
 
 
-def test_beta_is_the_moving_average_that_starts_with_the_first_batch():
+def test_beta_is_a_moving_average_that_starts_with_the_first_batch():
     weight = AutoWeight(epochs=10, smoothing=0.25)
     weight.observe(torch.tensor([0.0, 0.5]), torch.tensor([1.0, 4.0]))  # mean of 1 and 2
     assert weight.beta.item() == pytest.approx(1.5)
@@ -20,7 +20,7 @@ def test_beta_is_the_moving_average_that_starts_with_the_first_batch():
     assert weight.beta.item() == pytest.approx(0.75 * 1.5 + 0.25 * 5.5)
 
 
-def test_algorithm_1_in_literals():
+def test_algorithm_1_by_hand():
     weight = observed(AutoWeight(epochs=100, quiet_epochs=5, final=1.0), 3.2)
     assert [weight(epoch).item() for epoch in range(5)] == [0.0] * 5
     assert weight(5).item() == pytest.approx(3.2 / 64)
@@ -28,20 +28,20 @@ def test_algorithm_1_in_literals():
     assert weight(99).item() == 1.0  # exactly, in the last epoch
 
 
-def test_steps_are_equal():
+def test_w_changes_by_the_same_amount_in_every_epoch():
     weight = observed(AutoWeight(epochs=20, quiet_epochs=4, final=2.0), 1.0)
     w = [weight(epoch).item() for epoch in range(4, 20)]
     steps = [b - a for a, b in pairwise(w)]
     assert steps == pytest.approx([steps[0]] * 15, rel=1e-4)
 
 
-def test_a_final_weight_below_the_first_falls():
+def test_w_falls_if_the_final_value_is_below_the_first():
     weight = observed(AutoWeight(epochs=10, quiet_epochs=2, final=0.0), 6.4)
     assert weight(2).item() == pytest.approx(0.1)
     assert weight(9).item() == 0.0
 
 
-def test_two_readings_of_without_auto_tuning():
+def test_schedules_without_auto_tuning():
     stays = observed(AutoWeight(epochs=10, quiet_epochs=2, final=1.0, schedule="initial"), 6.4)
     assert [stays(epoch).item() for epoch in (0, 1, 2, 9)] == pytest.approx([0, 0, 0.1, 0.1])
     constant = AutoWeight(epochs=10, quiet_epochs=2, final=0.5, schedule="final")
@@ -52,13 +52,13 @@ def test_two_readings_of_without_auto_tuning():
         AutoWeight(epochs=10, schedule="up")
 
 
-def test_extremes_of_the_quiet_time():
-    assert AutoWeight(epochs=3, quiet_epochs=0)(0).item() == 0.0  # nothing observed: from zero
-    assert observed(AutoWeight(epochs=3, quiet_epochs=2), 1.0)(2).item() == 1.0  # one loud epoch, the last
+def test_smallest_and_largest_number_of_quiet_epochs():
+    assert AutoWeight(epochs=3, quiet_epochs=0)(0).item() == 0.0  # nothing observed: w starts at zero
+    assert observed(AutoWeight(epochs=3, quiet_epochs=2), 1.0)(2).item() == 1.0  # only the last epoch has w > 0
     assert AutoWeight(epochs=1, quiet_epochs=0)(0).item() == 1.0
 
 
-def test_its_state_survives():
+def test_the_state_can_be_saved():
     weight = observed(AutoWeight(epochs=10), 1.0, 2.0)
     other = AutoWeight(epochs=10)
     other.load_state_dict(weight.state_dict())
@@ -77,6 +77,6 @@ def test_its_state_survives():
         {"epochs": 10, "smoothing": 0.0},
     ],
 )
-def test_wrong_settings_are_refused(wrong):
+def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match=r"quiet_epochs|must be"):
         AutoWeight(**wrong)

@@ -14,37 +14,37 @@ def batch():
 
 
 def spy(module):
-    """The parameters that this module has in its forward passes."""
-    seen = []
+    """A list that records the parameters of this module in each forward pass."""
+    recorded = []
     module.register_forward_pre_hook(
-        lambda m, _: seen.append({name: value.detach().clone() for name, value in m.named_parameters()})
+        lambda m, _: recorded.append({name: value.detach().clone() for name, value in m.named_parameters()})
     )
-    return seen
+    return recorded
 
 
-def test_a_share_of_the_weights_is_left_out_anew_in_every_step(small_net):
+def test_every_step_drops_other_weights(small_net):
     model = small_net()
-    seen, x, y = spy(model[4]), *batch()
+    recorded, x, y = spy(model[4]), *batch()
     for _ in range(2):
         CigL(0.25)(model, x, y, epoch=0)
-    first, second = (pass_["weight"] for pass_ in seen)
+    first, second = (parameters["weight"] for parameters in recorded)
     for weight in (first, second):
         assert (weight == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
         assert torch.equal(weight[weight != 0], model[4].weight[weight != 0])
     assert not torch.equal(first, second)
 
 
-def test_the_share_is_of_the_weights_that_exist(small_net):
+def test_the_rate_applies_to_non_zero_weights(small_net):
     model = small_net()
     with torch.no_grad():
         model[4].weight[:, ::2] = 0
-    seen = spy(model[4])
+    recorded = spy(model[4])
     CigL(0.25)(model, *batch(), epoch=0)
-    weight = seen[0]["weight"]
+    weight = recorded[0]["weight"]
     assert (weight[:, 1::2] == 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
 
 
-def test_biases_and_norms_are_never_left_out(small_net):
+def test_biases_and_norms_are_never_dropped(small_net):
     model = small_net()
     norm, linear = spy(model[1]), spy(model[4])
     CigL(0.9)(model, *batch(), epoch=0)
@@ -52,23 +52,23 @@ def test_biases_and_norms_are_never_left_out(small_net):
     assert torch.equal(linear[0]["bias"], model[4].bias)
 
 
-def test_a_weight_left_out_has_no_gradient_and_an_absent_one_keeps_its_own():
+def test_a_dropped_weight_has_no_gradient_and_a_zero_weight_keeps_its_gradient():
     model, x, y = nn.Linear(40, 3), torch.randn(8, 40), torch.arange(8) % 3
     with torch.no_grad():
         model.weight[:, ::2] = 0
-    seen = spy(model)
+    recorded = spy(model)
     CigL(0.5)(model, x, y, epoch=0).backward()
-    used = seen[0]["weight"]
-    existing = model.weight.detach() != 0
-    left_out = existing & (used == 0)
-    assert 15 < left_out.sum() < 45
+    used = recorded[0]["weight"]
+    is_zero = model.weight.detach() == 0
+    dropped = ~is_zero & (used == 0)
+    assert 15 < dropped.sum() < 45
     thinned = used.clone().requires_grad_()
-    cross_entropy(x @ thinned.T + model.bias, y).backward()  # by another route: every gradient at the thinned weights
-    torch.testing.assert_close(model.weight.grad, thinned.grad.masked_fill(left_out, 0.0))
-    assert (model.weight.grad[~existing] != 0).all()
+    cross_entropy(x @ thinned.T + model.bias, y).backward()  # the gradients of all weights at the thinned ones
+    torch.testing.assert_close(model.weight.grad, thinned.grad.masked_fill(dropped, 0.0))
+    assert (model.weight.grad[is_zero] != 0).all()
 
 
-def test_nobody_else_meets_the_mask(small_net):
+def test_votes_and_evaluation_see_all_weights(small_net):
     model = small_net()
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
     x, y = batch()
@@ -80,19 +80,19 @@ def test_nobody_else_meets_the_mask(small_net):
     for found in (model, elected):
         for key, value in found.named_parameters():
             assert torch.equal(value, before[key]), key
-    seen = spy(model.eval()[4])
+    recorded = spy(model.eval()[4])
     model(x)
-    assert torch.equal(seen[0]["weight"], before["4.weight"])
+    assert torch.equal(recorded[0]["weight"], before["4.weight"])
 
 
-def test_the_statistics_of_norms_are_kept(small_net):
+def test_batchnorm_statistics_are_updated(small_net):
     model = small_net()
     CigL(0.1)(model, *batch(), epoch=0)
     assert model[1].num_batches_tracked == 1
     assert model[1].running_mean.any()
 
 
-def test_one_objective_does_not_change_another(small_net):
+def test_a_step_does_not_affect_the_next_one(small_net):
     model, (x, y) = small_net().eval(), batch()
     plain = cross_entropy(model(x), y)
     for rate in (0.9, 0.5):
@@ -101,7 +101,7 @@ def test_one_objective_does_not_change_another(small_net):
     assert not CigL().state_dict()
 
 
-def test_the_inner_objective_may_be_any(small_net):
+def test_other_inner_objectives(small_net):
     model, (x, y) = open_head(small_net()).eval(), batch()
     smooth = CigL(0.0, LabelSmoothing(0.2))(model, x, y, epoch=0)
     torch.testing.assert_close(smooth, cross_entropy(model(x), y, label_smoothing=0.2))
@@ -109,11 +109,7 @@ def test_the_inner_objective_may_be_any(small_net):
     assert CigL(0.0, Moon(0.5)).log(0) == {"w": 0.5}
 
 
-def test_the_last_fifth_votes():
-    assert (CigL.vote_share, CigL().rate) == (0.2, 0.01)
-
-
 @pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
-def test_the_door(rate):
+def test_an_invalid_rate_is_refused(rate):
     with pytest.raises(ValueError, match=r"rate must be in \[0, 1\)"):
         CigL(rate)

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from moon import AutoWeight, OpenHead
 from moon.objectives import Dac
 
-# p = 1/2, 1/4 | 1/4 and label 0: the answer is right with 2/3 of the 3/4 that are not abstained.
+# p = 1/2, 1/4 | 1/4 and label 0: of the probability 3/4 not to abstain, 2/3 is on the right class.
 LOGITS, LABEL = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([0])
 H_K = math.log(3 / 2)
 
@@ -22,7 +22,7 @@ def as_given():
     return head
 
 
-def test_the_formula_in_literals(as_given):
+def test_formula_by_hand(as_given):
     objective = Dac(AutoWeight(epochs=5, quiet_epochs=1, final=3.0))
     terms = objective.terms(as_given, LOGITS, LABEL, epoch=4)
     assert terms["cross_entropy"].item() == pytest.approx(3 / 4 * H_K)
@@ -36,23 +36,23 @@ def test_quiet_epochs_are_cross_entropy_over_all_outputs(as_given):
         torch.testing.assert_close(objective(as_given, logits, y, epoch=epoch), cross_entropy(logits, y))
 
 
-def test_the_first_price_is_a_share_of_what_was_observed(as_given):
+def test_the_first_price_is_a_fraction_of_the_observed_average(as_given):
     objective = Dac(AutoWeight(epochs=5, quiet_epochs=1, init_factor=8.0))
     objective(as_given, LOGITS, LABEL, epoch=0)
     assert objective.price.beta.item() == pytest.approx(3 / 4 * H_K)  # of the K-way cross-entropy
     price = 3 / 4 * H_K / 8
     terms = objective.terms(as_given, LOGITS, LABEL, epoch=1)
     assert terms["abstention"].item() == pytest.approx(-price * math.log(3 / 4))
-    assert objective.price.beta.item() == pytest.approx(3 / 4 * H_K)  # loud epochs are not observed
+    assert objective.price.beta.item() == pytest.approx(3 / 4 * H_K)  # only quiet epochs are observed
 
 
-def test_the_price_rises_in_equal_steps_to_its_final_value():
+def test_the_price_rises_linearly_to_its_final_value():
     objective = Dac(AutoWeight(epochs=8, quiet_epochs=3, final=2.0))
     prices = [objective.log(epoch)["price"] for epoch in range(8)]
     assert prices == pytest.approx([0, 0, 0, 0, 0.5, 1.0, 1.5, 2.0])
 
 
-def test_an_abstention_all_but_certain_is_finite_and_can_be_left(as_given):
+def test_a_nearly_certain_abstention_has_a_finite_loss_and_a_gradient(as_given):
     # In float32, p_{K+1} = 1 and 1 - p_{K+1} = 0 here. With a clamped p the gradient would vanish.
     logits = torch.tensor([[0.0, 0.0, 200.0]], requires_grad=True)
     loss = Dac(AutoWeight(epochs=2, quiet_epochs=1))(as_given, logits, LABEL, epoch=1)
@@ -61,7 +61,7 @@ def test_an_abstention_all_but_certain_is_finite_and_can_be_left(as_given):
     torch.testing.assert_close(logits.grad, torch.tensor([[-0.5, -0.5, 1.0]]))
 
 
-def test_the_door():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="quiet_epochs=10 of epochs=10 leaves no epoch"):
         Dac.for_run(epochs=10)
     with pytest.raises(ValueError, match="final=-1"):

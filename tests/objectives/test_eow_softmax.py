@@ -11,7 +11,7 @@ from moon.nets.lenet import lenet_norm
 from moon.objectives import EowSoftmax
 from moon.objectives.eow_softmax import _last_stage, _stage, _tail
 
-FAR = 5.0  # a value that no fresh chain has
+FAR = 5.0  # a value that no new chain has
 LOGITS = torch.tensor([[1.0, 4.0, 3.0]]).log()  # p = 1/8, 1/2 | 3/8
 
 
@@ -25,14 +25,14 @@ def as_given():
     return nn.Sequential(nn.Identity(), head)
 
 
-def still(chains, **options):
-    """An objective whose chains begin at FAR and do not move unless told to."""
+def at_rest(chains, **options):
+    """An objective whose chains start at FAR and do not move."""
     objective = EowSoftmax(1, steps=1, step=0.0, noise=0.0, replay=chains, **options)
     objective.replay = torch.full((chains, 3), FAR)
     return objective
 
 
-def test_the_formula_in_literals(as_given, monkeypatch):
+def test_formula_by_hand(as_given, monkeypatch):
     objective = EowSoftmax(epochs=15, layer="1")
     monkeypatch.setattr(objective, "sample", lambda *_: LOGITS)
     terms = objective.terms(as_given, LOGITS, torch.tensor([1]), epoch=14)
@@ -40,15 +40,15 @@ def test_the_formula_in_literals(as_given, monkeypatch):
     assert terms["samples"].item() == pytest.approx(0.1 * math.log(8 / 3))
 
 
-def test_one_step_in_literals():
-    # The energy is log p_{K+1}, its slope in the logits (0, 0, 1) - p, and a step goes down.
+def test_one_langevin_step_by_hand():
+    # The energy is log p_{K+1}, its gradient in the logits is (0, 0, 1) - p, and a step descends.
     objective = EowSoftmax(1, steps=1, step=0.8, noise=0.0, replay=1, restart=0.0)
     objective.replay = LOGITS.clone()
     sample = objective.sample(lambda h: h, LOGITS, 1)
     torch.testing.assert_close(sample, LOGITS + 0.8 * torch.tensor([[1 / 8, 1 / 2, -5 / 8]]))
 
 
-def test_samples_seek_what_the_model_thinks_known(small_net):
+def test_samples_move_to_where_p_unknown_is_low(small_net):
     model = open_head(small_net())
     objective = EowSoftmax(1, steps=20, step=1.0, noise=0.0, replay=16, restart=0.0, layer="4")
     with _tail(model, _stage(model, "4"), torch.randn(2, 1, 8, 8)) as (logits_of, like):
@@ -65,7 +65,7 @@ def test_the_noise_is_added_in_every_step():
     assert objective.sample(lambda h: h, torch.zeros(1, 3), 2000).std().item() == pytest.approx(1.0, rel=0.05)
 
 
-def test_only_the_chains_in_use_go_on():
+def test_only_the_chains_that_were_drawn_move():
     objective = EowSoftmax(1, steps=2, replay=10, restart=0.0)
     objective.replay = torch.arange(30.0).reshape(10, 3)
     before = objective.replay.clone()
@@ -75,20 +75,20 @@ def test_only_the_chains_in_use_go_on():
     assert torch.equal(objective.replay[moved].sort(0).values, samples.sort(0).values)
 
 
-def test_a_share_of_the_chains_begins_anew():
-    samples = still(4000, restart=0.05).sample(lambda h: h, torch.zeros(1, 3), 4000)
-    anew = (samples != FAR).all(1)
-    assert anew.float().mean().item() == pytest.approx(0.05, abs=0.015)
-    assert torch.equal(samples[~anew], torch.full((int((~anew).sum()), 3), FAR))
-    assert samples[anew].abs().max() <= 0.1
-    assert samples[anew].min() < -0.05
+def test_chains_restart_with_the_given_probability():
+    samples = at_rest(4000, restart=0.05).sample(lambda h: h, torch.zeros(1, 3), 4000)
+    restarted = (samples != FAR).all(1)
+    assert restarted.float().mean().item() == pytest.approx(0.05, abs=0.015)
+    assert torch.equal(samples[~restarted], torch.full((int((~restarted).sum()), 3), FAR))
+    assert samples[restarted].abs().max() <= 0.1
+    assert samples[restarted].min() < -0.05
 
 
-def test_a_buffer_smaller_than_the_batch_serves_it():
-    assert still(2, restart=0.0).sample(lambda h: h, torch.zeros(1, 3), 5).tolist() == [[FAR] * 3] * 5
+def test_the_replay_buffer_may_be_smaller_than_the_batch():
+    assert at_rest(2, restart=0.0).sample(lambda h: h, torch.zeros(1, 3), 5).tolist() == [[FAR] * 3] * 5
 
 
-def test_the_buffer_is_made_with_the_first_sample_and_saved():
+def test_the_replay_buffer_is_created_with_the_first_sample_and_saved():
     objective, other = (EowSoftmax(1, steps=1, replay=7) for _ in range(2))
     objective.sample(lambda h: h.flatten(1), torch.zeros(1, 2, 3, 3), 4)
     assert objective.replay.shape == (7, 2, 3, 3)
@@ -96,10 +96,10 @@ def test_the_buffer_is_made_with_the_first_sample_and_saved():
     assert torch.equal(other.replay, objective.replay)
     before = objective.replay.clone()
     other.sample(lambda h: h.flatten(1), torch.zeros(1, 2, 3, 3), 4)
-    assert (other.replay != before).flatten(1).any(1).sum() == 4  # it goes on from what was loaded
+    assert (other.replay != before).flatten(1).any(1).sum() == 4  # it continues from what was loaded
 
 
-def test_samples_leave_no_trace_in_the_model(small_net):
+def test_sampling_does_not_change_the_model(small_net):
     # layer="1" is the BatchNorm itself: every sample goes through it.
     model = open_head(small_net())
     model[5].eval()
@@ -114,7 +114,7 @@ def test_samples_leave_no_trace_in_the_model(small_net):
     assert model.training
 
 
-def test_the_term_begins_with_its_epoch(as_given):
+def test_the_second_term_starts_in_its_epoch(as_given):
     objective = EowSoftmax(epochs=15, steps=1, replay=4, layer="1")
     y = torch.tensor([1])
     assert set(objective.terms(as_given, LOGITS, y, epoch=7)) == {"cross_entropy"}
@@ -122,7 +122,7 @@ def test_the_term_begins_with_its_epoch(as_given):
     assert set(objective.terms(as_given, LOGITS, y, epoch=8)) == {"cross_entropy", "samples"}
 
 
-def test_the_input_of_the_last_stage_is_sampled():
+def test_the_default_layer_is_the_last_stage():
     model = open_head(resnet18(10))
     assert _last_stage(model) is model.layer4
     with _tail(model, _stage(model, ""), torch.zeros(2, 3, 32, 32)) as (logits_of, like):
@@ -133,19 +133,19 @@ def test_the_input_of_the_last_stage_is_sampled():
         assert _last_stage(net) is third
 
 
-def test_a_layer_that_cannot_be_sampled_is_refused(small_net):
+def test_an_invalid_layer_is_refused(small_net):
     model = open_head(small_net())
-    model.spare = nn.Linear(2, 2)
+    model.unused = nn.Linear(2, 2)
     model.forward = model[:7].forward
     x, y = torch.randn(2, 1, 8, 8), torch.tensor([0, 1])
     for layer, what in (
         ("layer9", "Sequential has no module 'layer9'"),
-        ("spare", "the Linear to be sampled takes no part in the forward pass"),
-        ("", "no convolution behind its first"),
+        ("unused", "the Linear whose input is to be sampled is not part of the forward pass"),
+        ("", "no convolution after its first one"),
     ):
         with pytest.raises(ValueError, match=what):
             EowSoftmax(1, start_share=0.0, steps=1, replay=2, layer=layer)(model, x, y, epoch=0)
-    with pytest.raises(ValueError, match="no module 'layer9'"):  # in the first step, not when the samples begin
+    with pytest.raises(ValueError, match="no module 'layer9'"):  # in the first step, not when sampling starts
         EowSoftmax(10, start_share=0.5, layer="layer9")(model, x, y, epoch=0)
     assert model.training
 
@@ -164,6 +164,6 @@ def test_a_layer_that_cannot_be_sampled_is_refused(small_net):
         {"restart": -0.1},
     ],
 )
-def test_the_door(wrong):
+def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match=r"must be (at least 0 and finite, steps=.* at least 1|in \[0, 1\])"):
         EowSoftmax(10, **wrong)

@@ -8,12 +8,12 @@ from moon import OpenHead
 from moon.objectives import Hod
 
 
-def given(images, kinds):
-    """A draw that gives these outliers, asked for as many."""
+def given(images, classes):
+    """A `Draw` that returns these outliers and expects to be asked for as many."""
 
     def draw(count):
         assert count == len(images)
-        return images, kinds
+        return images, classes
 
     return draw
 
@@ -28,7 +28,7 @@ def as_given():
     return head
 
 
-def test_the_formula_in_literals(as_given):
+def test_formula_by_hand(as_given):
     # The image has p = 1/2, 1/4 | 1/4 and label 0; the outlier has p_{K+1} = 1/2, of which 3/4 is its class 1.
     image, outlier = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([[1.0, 1.0, 2.0]]).log()
     objective = Hod(given(outlier, torch.tensor([1])), outlier_classes=2, num_features=3)
@@ -40,49 +40,49 @@ def test_the_formula_in_literals(as_given):
     assert terms["known_or_outlier"].item() == pytest.approx(-0.1 * (math.log(3 / 4) + math.log(1 / 2)) / 2)
 
 
-def test_it_is_the_loss_of_as_many_outputs_as_there_are_classes(as_given):
+def test_it_equals_the_loss_of_a_head_with_an_output_per_outlier_class(as_given):
     # K + O outputs: p_{K+1} * q_o is a softmax in which outlier class o has the logit z_{K+1} + log q_o.
-    x, y, strange, kind = torch.randn(6, 3), torch.arange(6) % 2, torch.randn(3, 3), torch.tensor([3, 0, 1])
-    objective = Hod(given(strange, kind), outlier_classes=4, num_features=3, weight=0.3, per_image=0.5)
-    z = torch.cat([x, strange])
+    x, y, outliers, classes = torch.randn(6, 3), torch.arange(6) % 2, torch.randn(3, 3), torch.tensor([3, 0, 1])
+    objective = Hod(given(outliers, classes), outlier_classes=4, num_features=3, weight=0.3, per_image=0.5)
+    z = torch.cat([x, outliers])
     wide = torch.cat([z[:, :2], z[:, 2:] + objective.divide(z).log_softmax(1)], 1)
     is_outlier = torch.tensor([0.0] * 6 + [1.0] * 3)
-    fine = cross_entropy(wide, torch.cat([y, 2 + kind]))
+    fine = cross_entropy(wide, torch.cat([y, 2 + classes]))
     coarse = binary_cross_entropy(wide.softmax(1)[:, 2:].sum(1), is_outlier)
     torch.testing.assert_close(objective(as_given, x, y, epoch=0), fine + 0.3 * coarse)
 
 
-def test_one_outlier_class_leaves_the_unknown_output_alone(as_given):
-    x, y, strange = torch.randn(4, 3), torch.arange(4) % 2, torch.randn(4, 3)
-    objective = Hod(given(strange, torch.zeros(4).long()), outlier_classes=1, num_features=3, weight=0.5)
-    z = torch.cat([x, strange])
+def test_with_one_outlier_class_it_is_cross_entropy_over_k_plus_1_outputs(as_given):
+    x, y, outliers = torch.randn(4, 3), torch.arange(4) % 2, torch.randn(4, 3)
+    objective = Hod(given(outliers, torch.zeros(4).long()), outlier_classes=1, num_features=3, weight=0.5)
+    z = torch.cat([x, outliers])
     is_outlier = torch.tensor([0.0] * 4 + [1.0] * 4)
     expected = cross_entropy(z, torch.tensor([0, 1, 0, 1, 2, 2, 2, 2]))
     expected = expected + 0.5 * binary_cross_entropy(z.softmax(1)[:, 2], is_outlier)
     torch.testing.assert_close(objective(as_given, x, y, epoch=0), expected)
 
 
-def test_all_go_through_in_one_pass_and_images_do_not_teach_the_division(as_given):
-    seen = []
-    as_given.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+def test_one_forward_pass_and_q_learns_from_outliers_only(as_given):
+    sizes = []
+    as_given.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     objective = Hod(given(torch.zeros(2, 3), torch.tensor([0, 1])), outlier_classes=2, num_features=3, per_image=0.5)
     objective(as_given, torch.randn(4, 3), torch.arange(4) % 2, epoch=0).backward()
-    assert seen == [6]
+    assert sizes == [6]
     assert not objective.divide.weight.grad.any()  # the outliers' features are zero, those of the images are not
 
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"weight": math.nan}, {"per_image": 0.0}])
-def test_the_door(wrong):
+def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match=r"must be at least 0, per_image=.* above 0, both finite"):
         Hod(given(torch.zeros(1, 3), torch.zeros(1)), 2, 3, **wrong)
 
 
-def test_outliers_without_a_class_are_refused():
-    with pytest.raises(ValueError, match="at least one class, not 0"):
+def test_no_outlier_class_is_refused():
+    with pytest.raises(ValueError, match="outlier_classes must be at least 1, not 0"):
         Hod(given(torch.zeros(2, 3), torch.tensor([0, 1])), outlier_classes=0, num_features=3)
 
 
-def test_an_outlier_of_a_class_too_many_is_refused(as_given):
+def test_an_outlier_class_out_of_range_is_refused(as_given):
     objective = Hod(given(torch.zeros(2, 3), torch.tensor([0, 9])), outlier_classes=7, num_features=3)
-    with pytest.raises(ValueError, match="an outlier of class 9, but outlier_classes=7"):
+    with pytest.raises(ValueError, match="an outlier has class 9, but with outlier_classes=7"):
         objective(as_given, torch.randn(2, 3), torch.tensor([0, 1]), epoch=0)

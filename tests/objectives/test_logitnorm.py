@@ -10,7 +10,7 @@ from moon.objectives import LabelSmoothing, LogitNorm
 from moon.objectives.logitnorm import normalised
 
 
-def test_the_formula_in_literals():
+def test_formula_by_hand():
     # |(3, 4)| = 5, so at temperature 0.5 the logits become (1.2, 1.6).
     logits = torch.tensor([[3.0, 4.0]])
     torch.testing.assert_close(normalised(logits, 0.5), torch.tensor([[1.2, 1.6]]))
@@ -25,24 +25,24 @@ def test_the_default_temperature():
     )
 
 
-def test_the_length_of_the_logits_is_worth_nothing(small_net):
+def test_the_norm_of_the_logits_does_not_change_the_loss(small_net):
     model = small_net().eval()
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
-    short = LogitNorm()(model, x, y, epoch=0)
+    before = LogitNorm()(model, x, y, epoch=0)
     with torch.no_grad():
         model[6].weight *= 7
         model[6].bias *= 7
-    torch.testing.assert_close(LogitNorm()(model, x, y, epoch=0), short)
+    torch.testing.assert_close(LogitNorm()(model, x, y, epoch=0), before)
 
 
-def test_the_gradient_is_across_the_logits():
+def test_the_gradient_is_orthogonal_to_the_logits():
     logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     LogitNorm(1.0)(nn.Identity(), logits, torch.arange(5) % 4, epoch=0).backward()
     assert logits.grad.abs().sum() > 0.1
     torch.testing.assert_close((logits.grad * logits).sum(1), torch.zeros(5, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-def test_logits_of_zero_are_undecided():
+def test_zero_logits_give_a_uniform_prediction_and_a_finite_gradient():
     logits = torch.zeros(2, 4, requires_grad=True)
     loss = LogitNorm()(nn.Identity(), logits, torch.tensor([0, 1]), epoch=0)
     loss.backward()
@@ -50,7 +50,7 @@ def test_logits_of_zero_are_undecided():
     assert logits.grad.isfinite().all()
 
 
-def test_the_inner_objective_may_be_any(small_net):
+def test_other_inner_objectives(small_net):
     model = open_head(small_net()).eval()
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
     z = model(x)
@@ -60,7 +60,7 @@ def test_the_inner_objective_may_be_any(small_net):
     assert LogitNorm(0.1, Moon(0.5)).log(3) == {"w": 0.5}
 
 
-def test_in_use_the_model_is_asked_as_it_is(small_net):
+def test_the_model_itself_is_not_normalised(small_net):
     model = small_net().eval()
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
     before = model(x)
@@ -69,6 +69,6 @@ def test_in_use_the_model_is_asked_as_it_is(small_net):
 
 
 @pytest.mark.parametrize("temperature", [0.0, -0.04, math.nan])
-def test_the_door(temperature):
+def test_an_invalid_temperature_is_refused(temperature):
     with pytest.raises(ValueError, match="temperature must be above 0"):
         LogitNorm(temperature)

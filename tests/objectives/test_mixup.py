@@ -14,8 +14,8 @@ def fix_share(monkeypatch, share):
     monkeypatch.setattr(Beta, "sample", lambda _: torch.tensor(share))
 
 
-def test_a_blend_is_of_two_images_with_one_share_a_batch():
-    # Images that are unit vectors: their blend shows who took part, and with which share.
+def test_a_blend_is_of_two_images_with_one_share_per_batch():
+    # The images are unit vectors, so a blend shows its two images and the share.
     y = torch.arange(6)
     blend, other, share = blended(torch.eye(6), y, 1.0)
     assert share.shape == ()
@@ -40,26 +40,26 @@ def test_the_blended_loss_is_cross_entropy_with_soft_labels():
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0])
-def test_a_share_of_all_or_nothing_is_cross_entropy(share, monkeypatch, small_net):
-    # With a share of 0 every image has become another, and so has its label.
+def test_a_share_of_1_or_0_is_cross_entropy(share, monkeypatch, small_net):
+    # With a share of 0 images and labels are only in another order.
     fix_share(monkeypatch, share)
     model = small_net().eval()
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
     torch.testing.assert_close(Mixup()(model, x, y, epoch=0), cross_entropy(model(x), y))
 
 
-def test_the_model_sees_nothing_but_blends(monkeypatch, small_net):
+def test_the_model_gets_blends_only(monkeypatch, small_net):
     fix_share(monkeypatch, 0.5)
-    model, seen = small_net(), []
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model, batches = small_net(), []
+    model.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0]))
     x = torch.eye(64).reshape(64, 1, 8, 8)
     Mixup()(model, x, torch.arange(64) % 4, epoch=0)
-    assert [len(batch) for batch in seen] == [64]
-    assert ((seen[0] == 0.5).sum((1, 2, 3)) == 2).float().mean() > 0.8  # few are blended with themselves
+    assert [len(batch) for batch in batches] == [64]
+    assert ((batches[0] == 0.5).sum((1, 2, 3)) == 2).float().mean() > 0.8  # few images are blended with themselves
 
 
-def test_a_head_with_the_unknown_output_is_served(monkeypatch):
-    # p = 1/2, 1/4 | 1/4 for both of two like images with labels 0 and 1, in whatever order.
+def test_a_model_with_the_unknown_output(monkeypatch):
+    # p = 1/2, 1/4 | 1/4 for two equal images with labels 0 and 1, in any order.
     fix_share(monkeypatch, 0.25)
     head = OpenHead(3, 2)
     with torch.no_grad():
@@ -71,6 +71,6 @@ def test_a_head_with_the_unknown_output_is_served(monkeypatch):
 
 
 @pytest.mark.parametrize("concentration", [0.0, -1.0, math.inf, math.nan])
-def test_the_door(concentration):
+def test_an_invalid_concentration_is_refused(concentration):
     with pytest.raises(ValueError, match="concentration must be above 0 and finite"):
         Mixup(concentration)

@@ -8,8 +8,8 @@ from moon.objectives import MoonLogitNorm
 from moon.objectives.logitnorm import normalised
 
 
-def test_the_unknown_output_is_part_of_the_length():
-    # |(3, 0, 4)| = 5 over all K+1 outputs; the unknown is the largest, so the sample is wrong.
+def test_the_norm_includes_the_unknown_output():
+    # |(3, 0, 4)| = 5 over all K+1 outputs; the unknown output is the largest, so the prediction is wrong.
     head = OpenHead(3, 2)
     with torch.no_grad():
         head.weight.copy_(torch.eye(3))
@@ -46,18 +46,14 @@ def test_beta_is_observed_at_normalised_logits():
     assert objective.log(3) == {"w": 1.0}
 
 
-def test_a_run_s_options_reach_both_parts():
+def test_options_of_a_run_reach_both_parts():
     objective = MoonLogitNorm.for_run(epochs=20, temperature=0.5, quiet_epochs=3, final=2.0)
     assert objective.temperature == 0.5
     assert objective.log(2) == {"w": 0.0}
     assert objective.log(19) == {"w": 2.0}
 
 
-def test_it_trains_as_moon_does():
-    assert (MoonLogitNorm.extra_logits, MoonLogitNorm.rates, MoonLogitNorm.vote_share) == (1, "moon", 0.2)
-
-
-def test_the_door():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="temperature must be above 0"):
         MoonLogitNorm(1.0, temperature=0.0)
     with pytest.raises(ValueError, match="w must be at least 0"):

@@ -10,7 +10,7 @@ from moon.objectives import RegMixup
 from moon.objectives.mixing import blended
 
 
-def test_both_terms_are_what_they_say():
+def test_both_terms_against_cross_entropy():
     model = nn.Linear(6, 4)
     x, y = torch.randn(8, 6), torch.arange(8) % 4
     torch.manual_seed(3)
@@ -22,27 +22,27 @@ def test_both_terms_are_what_they_say():
     torch.testing.assert_close(terms["blended"], 0.5 * cross_entropy(model(blend), soft))
 
 
-def test_images_and_blends_go_through_in_one_pass(small_net):
-    model, seen = small_net(), []
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+def test_images_and_blends_share_one_forward_pass(small_net):
+    model, batches = small_net(), []
+    model.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0]))
     x = torch.randn(8, 1, 8, 8)
     RegMixup()(model, x, torch.arange(8) % 4, epoch=0)
-    assert [len(batch) for batch in seen] == [16]
-    assert torch.equal(seen[0][:8], x)
+    assert [len(batch) for batch in batches] == [16]
+    assert torch.equal(batches[0][:8], x)
 
 
-def test_blends_of_nothing_double_the_loss(monkeypatch):
+def test_with_a_share_of_1_the_loss_doubles(monkeypatch):
     monkeypatch.setattr(Beta, "sample", lambda _: torch.tensor(1.0))
     model, x, y = nn.Linear(6, 4), torch.randn(8, 6), torch.arange(8) % 4
     torch.testing.assert_close(RegMixup()(model, x, y, epoch=0), 2 * cross_entropy(model(x), y))
 
 
-def test_the_default_blends_are_near_the_middle():
-    chance = [blended(torch.zeros(1), torch.zeros(1).long(), RegMixup().concentration)[2] for _ in range(500)]
-    assert torch.stack(chance).std().item() == pytest.approx(0.5 / math.sqrt(41), rel=0.15)
+def test_the_default_shares_are_near_one_half():
+    shares = [blended(torch.zeros(1), torch.zeros(1).long(), RegMixup().concentration)[2] for _ in range(500)]
+    assert torch.stack(shares).std().item() == pytest.approx(0.5 / math.sqrt(41), rel=0.15)
 
 
-def test_the_door():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="concentration must be above 0 and finite"):
         RegMixup(concentration=0.0)
     for weight in (-1.0, math.nan):

@@ -15,9 +15,9 @@ def column(*values):
 
 
 def filled(classes, size, counts, **options):
-    """A VOS whose queues hold so many random features of each class, and these features by class."""
+    """A VOS whose queues hold `counts` random features per class, and these features by class."""
     objective = Vos(classes, size, epochs=10, **options)
-    shape = torch.randn(size, size)  # of a covariance far from round
+    shape = torch.randn(size, size)  # gives a covariance that is far from isotropic
     features = [torch.randn(count, size) @ shape + 3 * torch.randn(size) for count in counts]
     for label, part in enumerate(features):
         if len(part):
@@ -26,7 +26,7 @@ def filled(classes, size, counts, **options):
 
 
 def pooled_covariance(features):
-    """Of features around their class's mean, divided by their count, with 1e-4 on the diagonal."""
+    """The covariance of features around the mean of their class, with 1e-4 added to the diagonal."""
     centred = np.concatenate([part - part.mean(0) for part in features])
     return np.cov(centred.T, bias=True) + 1e-4 * np.eye(centred.shape[1])
 
@@ -43,7 +43,7 @@ def test_a_full_queue_overwrites_its_oldest_feature():
 
 
 def test_draws_have_the_class_s_mean_and_the_shared_covariance():
-    # All draws are kept here, so they are a plain sample. The queues are filled in part, and unequally.
+    # All draws are selected here, so they are an ordinary sample. The queues are filled partly and unequally.
     objective, features = filled(2, 3, [4, 7], queue=20, draws=100_000, select=100_000)
     draws = objective.virtual_outliers().double().numpy().reshape(2, -1, 3)
     expected = pooled_covariance(features)
@@ -55,14 +55,14 @@ def test_draws_have_the_class_s_mean_and_the_shared_covariance():
         )
 
 
-def test_like_features_have_a_covariance_all_the_same():
+def test_equal_features_have_the_covariance_of_the_diagonal():
     objective = Vos(1, 4, epochs=10, queue=8, draws=20_000, select=20_000)
     objective.enqueue(torch.full((8, 4), 2.0), torch.zeros(8).long())
     assert (objective.virtual_outliers() - 2).std().item() == pytest.approx(0.01, rel=0.02)
 
 
 @pytest.mark.parametrize("select", [1, 3])
-def test_virtual_outliers_are_the_rarest_of_many_draws(select):
+def test_virtual_outliers_are_the_least_likely_draws(select):
     # The squared Mahalanobis distance of a draw is chi-square with D degrees; the largest of 200 are taken.
     objective, features = filled(40, 6, [9] * 40, queue=10, draws=200, select=select)
     inverse = np.linalg.inv(pooled_covariance(features))
@@ -75,7 +75,7 @@ def test_virtual_outliers_are_the_rarest_of_many_draws(select):
     np.testing.assert_allclose(np.concatenate(found).mean(0), largest.mean(0), rtol=0.02)
 
 
-def test_a_class_never_seen_repeats_another_s_outlier():
+def test_a_class_without_features_repeats_the_outliers_of_another():
     objective, _ = filled(3, 4, [5, 0, 5], queue=8)
     outliers = objective.virtual_outliers()
     assert outliers.isfinite().all()
@@ -83,32 +83,34 @@ def test_a_class_never_seen_repeats_another_s_outlier():
     assert not torch.equal(outliers[2], outliers[0])
 
 
-def test_the_energy_and_its_regression_in_literals():
-    # v = (2, -1) counts as (2, 0): energies log(2 * 3 + 0) and log(2 * 1 + 0), and the odds of an image are their exp.
+def test_energy_and_logistic_regression_by_hand():
+    # v = (2, -1) counts as (2, 0): the energies are log(2 * 3 + 0) and log(2 * 1 + 0), the odds of an image their exp.
     objective = Vos(2, 4, epochs=10)
     with torch.no_grad():
         objective.energy_weight.copy_(torch.tensor([2.0, -1.0]))
         objective.logistic.weight.copy_(column(0, 1))
         objective.logistic.bias.zero_()
-    known, strange = torch.tensor([[math.log(3), 5.0]]), torch.tensor([[0.0, 7.0]])
+    known, virtual = torch.tensor([[math.log(3), 5.0]]), torch.tensor([[0.0, 7.0]])
     expected = (-math.log(6 / 7) - math.log(1 / 3)) / 2
-    assert objective.tell_apart(known, strange).item() == pytest.approx(expected)
+    assert objective.energy_loss(known, virtual).item() == pytest.approx(expected)
+    with pytest.warns(DeprecationWarning, match="use energy_loss"):
+        assert objective.tell_apart(known, virtual).item() == pytest.approx(expected)
 
 
-def test_the_term_is_weighted_and_sees_outliers_through_the_classifier(small_net, monkeypatch):
+def test_the_term_is_weighted_and_uses_the_model_s_classifier(small_net, monkeypatch):
     model, objective = small_net().eval(), Vos(4, 16, epochs=10, weight=0.3)
-    x, y, strange = torch.randn(8, 1, 8, 8), torch.arange(8) % 4, torch.randn(4, 16)
-    monkeypatch.setattr(objective, "virtual_outliers", lambda: strange)
+    x, y, features = torch.randn(8, 1, 8, 8), torch.arange(8) % 4, torch.randn(4, 16)
+    monkeypatch.setattr(objective, "virtual_outliers", lambda: features)
     terms = objective.terms(model, x, y, epoch=9)
     torch.testing.assert_close(terms["cross_entropy"], cross_entropy(model(x), y))
-    expected = 0.3 * objective.tell_apart(model(x), model[6](strange))
+    expected = 0.3 * objective.energy_loss(model(x), model[6](features))
     torch.testing.assert_close(terms["virtual_outliers"], expected)
-    weights = [model[0].weight, model[6].weight]  # images teach both, virtual outliers the classifier
+    weights = [model[0].weight, model[6].weight]  # images reach both, virtual outliers the classifier only
     found = torch.autograd.grad(terms["virtual_outliers"], weights)
     torch.testing.assert_close(found, torch.autograd.grad(expected, weights))
 
 
-def test_the_term_begins_with_its_epoch_and_the_queues_before(small_net):
+def test_the_second_term_starts_in_its_epoch_and_the_queues_fill_before(small_net):
     model, objective = small_net(), Vos(4, 16, epochs=10, start_share=0.4)
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
     assert set(objective.terms(model, x, y, epoch=3)) == {"cross_entropy"}
@@ -119,7 +121,7 @@ def test_the_term_begins_with_its_epoch_and_the_queues_before(small_net):
     assert objective.terms(model, x, y, epoch=torch.tensor(3))["virtual_outliers"] == 0
 
 
-def test_an_unknown_output_has_no_part_in_the_energy(small_net):
+def test_the_energy_ignores_the_unknown_output(small_net):
     model, objective = open_head(small_net()).eval(), Vos(4, 16, epochs=10)
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
 
@@ -135,7 +137,7 @@ def test_an_unknown_output_has_no_part_in_the_energy(small_net):
 
 def test_a_batch_longer_than_the_queues_is_refused():
     objective = Vos(2, 1, epochs=10, queue=3)
-    with pytest.raises(ValueError, match="a batch of 4 does not fit queues of 3; give a longer queue"):
+    with pytest.raises(ValueError, match="a batch of 4 does not fit in queues of 3; set queue=4 or more"):
         objective.enqueue(column(1, 2, 3, 4), torch.zeros(4).long())
 
 
@@ -159,7 +161,7 @@ def test_the_queues_are_saved():
         {"draws": 5, "select": 6},
     ],
 )
-def test_the_door(wrong):
+def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="must be at least 0, start_share="):
         Vos(4, 16, 10, **wrong)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from moon.paper.items import items
+from moon.paper.render import to_csv, to_markdown
 from moon.paper.spec import FULL
-from moon.paper.table import Sheet
-from moon.score.score import read_summary
+from moon.paper.table import PaperTable
+from moon.score.files import read_summary
 
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = sorted(
@@ -20,16 +21,16 @@ TABLES = sorted(
 
 
 @pytest.mark.parametrize(("data", "key"), TABLES)
-def test_kept_tables_are_of_kept_runs(data, key):
-    scale = replace(FULL.on([f"{data}={data}-part"]), settings={"precision": "bfloat16"})
+def test_kept_tables_match_kept_runs(data, key):
+    scale = replace(FULL.with_benchmarks([f"{data}={data}-part"]), settings={"precision": "bfloat16"})
     kept = RESULTS / data
-    sheet = Sheet.read(items()[key], scale, kept, kept)
-    again = "moon paper show with the options of docs/results.md makes them again"
-    assert sheet.csv() == (kept / "paper" / f"{key}.csv").read_text(), again
-    assert sheet.markdown() == (kept / "paper" / f"{key}.md").read_text(), again
+    table = PaperTable.read(items()[key], scale, kept, kept)
+    hint = "regenerate them with `moon paper show` and the options in docs/results.md"
+    assert to_csv(table) == (kept / "paper" / f"{key}.csv").read_text(), hint
+    assert to_markdown(table) == (kept / "paper" / f"{key}.md").read_text(), hint
 
 
-def test_the_best_preset_has_what_is_said_of_it():
+def test_the_best_preset_reaches_the_published_numbers():
     runs = [read_summary(path.parent) for path in sorted(RESULTS.glob("cifar10-best/*/scores.json"))]
     fisher = [run["detectors"]["fisher"] for run in runs]
     assert np.mean([one["near"]["auroc"] for one in fisher]) >= 0.915

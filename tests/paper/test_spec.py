@@ -1,81 +1,85 @@
-"""The paper's evaluation: its numbers, and the runs that its tables and figures need."""
+"""The paper's evaluation: its numbers, its tables and figures, and the runs that they need."""
 
 from pathlib import Path
 
 import pytest
 
-from moon.data import benchmark
+from moon.data import find_benchmark
 from moon.paper.items import OURS, choose, items
-from moon.paper.spec import FULL, MINI, Line, Scale, flops, missing, published, recipe, runs
+from moon.paper.names import describe, display_name
+from moon.paper.published import published
+from moon.paper.recipes import missing_data, needed_runs, recipe_for
+from moon.paper.spec import FULL, MINI, Measurement, Scale
 
 
-def of(line, scale=FULL, seed=0):
-    return recipe(line, scale, benchmark(Path(), scale.benchmarks[line.data]), seed)
+def recipe_of(measurement, scale=FULL, seed=0):
+    return recipe_for(measurement, scale, find_benchmark(Path(), scale.benchmarks[measurement.data]), seed)
 
 
-def moon(training, topology="rigl", sparsity=0.95, data="cifar10"):
-    return Line(data, topology, sparsity, training)
+def measure(training, topology="rigl", sparsity=0.95, data="cifar10"):
+    return Measurement(data, topology, sparsity, training)
 
 
 def test_numbers_of_the_paper():
     numbers = {k: v for i in range(1, 18) for k, v in published(f"table{i}").items()}
-    assert published("table1")[Line("cifar10", "rigl", 0.95, "moon", "msp", "auroc"), "near"] == (88.71, 0.1)
-    assert published("table1")[Line("cifar10", "rigl", 0.99, "plain", "msp", "auroc"), "mnist"] == (88.34, 0.8)
-    assert numbers[Line("cifar10", "rigl", 0.8, "without-vt", "", "accuracy"), ""] == (92.97, None)
-    assert numbers[Line("cifar10", "rigl", 0.8, "moon", "", "time_ratio"), ""] == (1.045, None)
-    assert numbers[Line("cifar100", "rigl", 0.99, "moon", "", "time_ratio"), ""] == (1.043, None)
-    assert numbers[Line("mnist", "dense", 0.0, "plain", "msp", "auroc"), "near"] == (91.45, None)
-    # Which of its readings the paper's "without AT" is, is not known: the number stands beside both.
+    assert published("table1")[Measurement("cifar10", "rigl", 0.95, "moon", "msp", "auroc"), "near"] == (88.71, 0.1)
+    assert published("table1")[Measurement("cifar10", "rigl", 0.99, "plain", "msp", "auroc"), "mnist"] == (88.34, 0.8)
+    assert numbers[Measurement("cifar10", "rigl", 0.8, "without-vt", "", "accuracy"), ""] == (92.97, None)
+    assert numbers[Measurement("cifar10", "rigl", 0.8, "moon", "", "time_ratio"), ""] == (1.045, None)
+    assert numbers[Measurement("cifar100", "rigl", 0.99, "moon", "", "time_ratio"), ""] == (1.043, None)
+    assert numbers[Measurement("mnist", "dense", 0.0, "plain", "msp", "auroc"), "near"] == (91.45, None)
+    # The paper's "without AT" has two possible readings; its number is shown for both.
     both = [
-        numbers[Line("cifar10", "rigl", 0.99, f"without-at-{word}", "", "ece"), ""] for word in ("final", "initial")
+        numbers[Measurement("cifar10", "rigl", 0.99, f"without-at-{word}", "", "ece"), ""]
+        for word in ("final", "initial")
     ]
     assert both == [(0.02, None)] * 2
-    # Its tables do not agree with each other; each has its own numbers.
-    moon_80 = Line("cifar10", "rigl", 0.8, "moon", "", "accuracy"), ""
+    # The paper's tables do not agree with each other; each has its own numbers.
+    moon_80 = Measurement("cifar10", "rigl", 0.8, "moon", "", "accuracy"), ""
     assert (published("table6")[moon_80][0], published("table7")[moon_80][0]) == (94.97, 94.77)
-    half = Line("cifar10", "rigl", 0.95, "w_f=0.5", "msp", "auroc"), "near"
+    half = Measurement("cifar10", "rigl", 0.95, "w_f=0.5", "msp", "auroc"), "near"
     assert (published("table12")[half][0], published("table13")[half][0]) == (87.66, 86.97)
-    assert sum(len(published(f"table{i}")) for i in range(1, 18)) == 816 + 8  # "without AT" stands twice
+    assert sum(len(published(f"table{i}")) for i in range(1, 18)) == 816 + 8  # "without AT" counts twice
 
 
 def test_every_table_and_figure_is_there():
     keys = [f"table{i}" for i in range(1, 18)] + [f"figure{i}" for i in range(1, 13)] + list(OURS)
     assert list(items()) == keys
-    assert all(item.lines for item in items().values())
+    assert all(item.measurements for item in items().values())
     figures = [*(f"figure{i}" for i in range(1, 13)), "summary"]
     assert [item.key for item in items().values() if item.draw] == figures
     # Every number of the paper is in a table.
-    lines = {line for item in items().values() for line in item.lines}
-    assert {line for line, _ in published("all")} <= lines
-    pairs = [(item, pair) for item in items().values() for pair in item.pairs]
-    for item, (a, b) in pairs:
-        assert {a, b} <= {line.training for line in item.lines}, (item.key, a, b)
+    measurements = {measurement for item in items().values() for measurement in item.measurements}
+    assert {measurement for measurement, _ in published("all")} <= measurements
+    for item in items().values():
+        for a, b in item.pairs:
+            assert {a, b} <= {measurement.training for measurement in item.measurements}, (item.key, a, b)
 
 
-def test_a_table_s_runs_are_its_networks_times_seeds():
-    found = runs(Path(), [items()["table1"]], FULL)
+def test_a_table_needs_its_networks_times_seeds():
+    found = needed_runs(Path(), [items()["table1"]], FULL)
     assert len(found) == 4 * 2 * 3
     assert {(r.objective, r.sparsity) for r in found} == {
         (o, s) for o in ("cross-entropy", "moon") for s in (0.8, 0.9, 0.95, 0.99)
     }
     assert {(r.benchmark, r.epochs, r.batch_size, r.topology) for r in found} == {("cifar10", 100, 128, "rigl")}
     assert set(map(tuple, found.values())) == {("msp",)}
-    both = runs(Path(), [items()["table1"], items()["table3"]], FULL)
+    both = needed_runs(Path(), [items()["table1"], items()["table3"]], FULL)
     assert list(both) == list(found)  # the same networks
     assert set(map(tuple, both.values())) == {("msp", "knn", "klm")}
     assert [r.seed for r in found] == sorted(r.seed for r in found)
 
 
-def test_data_that_are_not_there_are_left_out(data_root):
-    scale = FULL.on(["cifar10=mnist"])
-    assert missing(data_root, [items()["table6"]], scale) == {"cifar100": "cifar100"}
-    found = runs(data_root, [items()["table6"]], scale, without=["cifar100"])
+def test_missing_data_is_left_out(data_root):
+    scale = FULL.with_benchmarks(["cifar10=mnist"])
+    assert missing_data(data_root, [items()["table6"]], scale) == {"cifar100": "cifar100"}
+    found = needed_runs(data_root, [items()["table6"]], scale, without=["cifar100"])
     assert {(r.benchmark, r.objective) for r in found} == {("mnist", "dac"), ("mnist", "moon")}
 
 
-def test_few_seeds_for_all_but_the_first_networks():
+def test_other_networks_can_have_fewer_seeds():
     scale = Scale(FULL.benchmarks, seeds=3, other_seeds=1)
-    found = runs(Path(), [items()["table1"], items()["table9"]], scale)
+    found = needed_runs(Path(), [items()["table1"], items()["table9"]], scale)
     assert sum(r.topology == "rigl" for r in found) == 8 * 3
     assert sum(r.topology == "set" for r in found) == 8
 
@@ -95,58 +99,61 @@ def test_few_seeds_for_all_but_the_first_networks():
         ("votes=10", ("moon", {}, 0.12, 0.1)),
         ("cigl", ("cigl", {}, 0.12, 0.2)),
         ("vos", ("vos", {}, 0.1, 0.0)),
+        ("vos+vote", ("vos", {}, 0.12, 0.2)),
     ],
 )
 def test_trainings(training, facts):
-    made = of(moon(training))
+    made = recipe_of(measure(training))
     assert (made.objective, dict(made.objective_options), made.lr_start, made.vote_share) == facts
 
 
-def test_what_belongs_to_the_data():
-    assert dict(of(moon("moon", data="cifar100")).objective_options) == {"final": 2.0}
-    assert dict(of(moon("moon", "dense", 0.0, "mnist")).objective_options) == {"final": 0.01}
-    imagenet = of(moon("moon", data="imagenet"))
+def test_settings_that_depend_on_the_data():
+    assert dict(recipe_of(measure("moon", data="cifar100")).objective_options) == {"final": 2.0}
+    assert dict(recipe_of(measure("moon", "dense", 0.0, "mnist")).objective_options) == {"final": 0.01}
+    imagenet = recipe_of(measure("moon", data="imagenet"))
     assert (imagenet.batch_size, imagenet.net) == (32, "resnet50")
-    assert of(moon("moon", data="mnist")).net == "resnet18"  # the paper's, not the benchmark's
-    assert of(moon("plain", "dense", 0.0)).topology == "dense"
+    assert recipe_of(measure("moon", data="mnist")).net == "resnet18"  # the paper's, not the benchmark's
+    assert recipe_of(measure("plain", "dense", 0.0)).topology == "dense"
 
 
-def test_a_reduced_scale_shortens_what_is_counted_in_epochs():
+def test_shorter_runs_shorten_what_is_counted_in_epochs():
     short = Scale(FULL.benchmarks, epochs=40)
-    assert dict(of(moon("moon"), short).objective_options) == {"quiet_epochs": 2}
-    assert dict(of(moon("T_e=1"), short).objective_options) == {"quiet_epochs": 1}
-    assert dict(of(moon("dac"), short).objective_options) == {"quiet_epochs": 4}
-    assert of(moon("votes=5"), short).vote_share == 0.05
-    assert MINI.reduced(moon("moon", sparsity=0.8)).sparsity in (0.7, 0.9)
-    assert MINI.reduced(moon("moon", "dense", 0.0)).sparsity == 0.0
-    found = runs(Path(), items().values(), MINI)
+    assert dict(recipe_of(measure("moon"), short).objective_options) == {"quiet_epochs": 2}
+    assert dict(recipe_of(measure("T_e=1"), short).objective_options) == {"quiet_epochs": 1}
+    assert dict(recipe_of(measure("dac"), short).objective_options) == {"quiet_epochs": 4}
+    assert recipe_of(measure("votes=5"), short).vote_share == 0.05
+
+
+def test_the_reduced_scale_has_few_runs_of_embedded_images():
+    assert MINI.with_nearest_sparsity(measure("moon", sparsity=0.8)).sparsity in (0.7, 0.9)
+    assert MINI.with_nearest_sparsity(measure("moon", "dense", 0.0)).sparsity == 0.0
+    found = needed_runs(Path(), items().values(), MINI)
     assert {r.benchmark for r in found} == {"digits"}
-    assert len(found) < 60  # it must end within minutes
+    assert len(found) < 60
 
 
 def test_seeds_differ_in_nothing_else():
-    first, second = (of(moon("moon"), seed=seed) for seed in (0, 1))
+    first, second = (recipe_of(measure("moon"), seed=seed) for seed in (0, 1))
     assert (first.seed, second.seed) == (0, 1)
     assert first.to_json() | {"seed": 1} == second.to_json()
 
 
-def test_other_benchmarks_stand_for_the_paper_s_data():
-    scale = FULL.on(["cifar10=cifar10-v1.5", "mnist=mnist-v1"])
+def test_other_benchmarks_can_replace_the_paper_s_data():
+    scale = FULL.with_benchmarks(["cifar10=cifar10-v1.5", "mnist=mnist-v1"])
     assert (scale.benchmarks["cifar10"], scale.benchmarks["cifar100"]) == ("cifar10-v1.5", "cifar100")
-    assert of(moon("moon"), scale).benchmark == "cifar10-v1.5"
+    assert recipe_of(measure("moon"), scale).benchmark == "cifar10-v1.5"
     for wrong in ("cifar10", "cifar=x", "=x", "cifar10="):
         with pytest.raises(ValueError, match="DATA=NAME"):
-            FULL.on([wrong])
+            FULL.with_benchmarks([wrong])
 
 
-def test_choosing():
+def test_choosing_items():
     assert [item.key for item in choose(["table2", "figure1"])] == ["table2", "figure1"]
     assert len(choose(["all"])) == len(items())
-    with pytest.raises(ValueError, match="no 'tabel1', did you mean 'table1'"):
+    with pytest.raises(ValueError, match="no table or figure 'tabel1', did you mean 'table1'"):
         choose(["tabel1"])
 
 
-def test_flops_are_counted():
-    training = next(row for row in flops() if row.quantity == "training by RigL")
-    assert training.paper == 7.4e17
-    assert training.follows == pytest.approx(7.4e17, rel=0.05)
+def test_names_for_readers():
+    assert display_name("without-at-final") == "MOON w/o AT (w_f throughout)"
+    assert describe(measure("plain", "dense", 0.0), ["topology", "sparsity", "detector"]) == ["dense"]

@@ -1,3 +1,5 @@
+"""The numerical demonstration of Section 4."""
+
 import json
 
 import numpy as np
@@ -6,7 +8,7 @@ import torch
 from PIL import Image
 
 from moon.objectives.moon import moon_loss
-from moon.paper import theory
+from moon.paper import theory, theory_figure
 from moon.paper.theory import ball, densities, density_gap, gap, least_weight, minimiser, observe, train
 
 SHARES = np.linspace(0.5, 1, 51)
@@ -14,17 +16,17 @@ SHARES = np.linspace(0.5, 1, 51)
 
 @pytest.fixture(scope="module")
 def result():
-    """All the numbers of networks that have hardly begun."""
+    """All numbers, from networks that took only two steps."""
     return theory.demonstrate(seeds=2, steps=2)
 
 
-def test_a_gap_worked_out_by_hand():
-    mass = torch.tensor([[3.0, 1.0], [1.0, 1.0]])  # 6 in all; 3 + 1 of them are predicted rightly
+def test_gap_in_literals():
+    mass = torch.tensor([[3.0, 1.0], [1.0, 1.0]])  # 6 in all, of which 3 + 1 are predicted correctly
     found = gap(torch.tensor([0.9, 0.6]), torch.tensor([0, 1]), mass)
     assert found.item() == pytest.approx((0.9 * 4 + 0.6 * 2 - 4) / 6)
 
 
-def test_the_ball_is_a_ball():
+def test_the_points_fill_the_ball_evenly():
     points = ball(0.7)
     distance = (points - torch.tensor([0.7, 0.0])).norm(dim=1)
     assert distance.max() <= theory.RADIUS
@@ -32,28 +34,28 @@ def test_the_ball_is_a_ball():
     assert points.mean(0).tolist() == pytest.approx([0.7, 0.0], abs=1e-3)
 
 
-def test_definition_4_2_depends_on_the_unit():
-    for centre in (-1.5, theory.HARD):  # of the best classifier, in the easiest place and in a hard one
+def test_definition_4_2_depends_on_the_scale_of_features():
+    for centre in (-1.5, theory.HARD):  # an easy region and a hard one
         assert density_gap(centre, 0.1) > 1 > 0 > density_gap(centre, 1.0) > density_gap(centre, 3.0)
     accuracy = torch.distributions.Normal(0, 1).cdf(torch.tensor(1.5)).item()
-    assert -1 < density_gap(-1.5, 1000.0) < -accuracy  # without a density there is only the accuracy left
+    assert -1 < density_gap(-1.5, 1000.0) < -accuracy  # the density vanishes, only the accuracy remains
 
 
-def test_the_true_posterior_has_no_gap_but_on_the_other_class():
+def test_the_true_posterior_has_a_gap_only_on_the_other_class():
     mass = densities(ball(theory.HARD))
     posterior = mass / mass.sum(1, keepdim=True)
     assert gap(*posterior.max(1), mass).item() == pytest.approx(0, abs=1e-6)
     other = mass * torch.tensor([0.0, 1.0])
     assert (other.sum() / mass.sum()).item() == pytest.approx(0.18, abs=0.01)
-    assert gap(*posterior.max(1), other).item() == pytest.approx(0.80, abs=0.01)  # confidence, and no accuracy
+    assert gap(*posterior.max(1), other).item() == pytest.approx(0.80, abs=0.01)  # the confidence; the accuracy is 0
 
 
-def test_cross_entropy_is_least_at_the_share():
+def test_cross_entropy_is_minimal_at_the_share():
     for q in (0.0, 0.3, 0.5, 0.8, 1.0):
         assert minimiser(q, 0).tolist() == pytest.approx([q, 1 - q, 0])
 
 
-def test_moon_is_least_below_the_share():
+def test_the_moon_loss_is_minimal_below_the_share():
     """p_1 = q / (q + (1-q)(1+w)), or a tie below q = (1+w)/(2+w), as long as p_3 is 0."""
     assert minimiser(0.8, 1).tolist() == pytest.approx([2 / 3, 1 / 3, 0])
     assert minimiser(0.6, 1).tolist() == pytest.approx([0.5, 0.5, 0])
@@ -61,11 +63,11 @@ def test_moon_is_least_below_the_share():
     for w in theory.WEIGHTS:
         confidence = np.array([minimiser(q, w)[:2].max() for q in SHARES])
         assert (confidence <= SHARES + 1e-9).all()
-        assert (np.diff(confidence) >= -1e-4).all()  # so the order of places by confidence stays, but for ties
+        assert (np.diff(confidence) >= -1e-4).all()  # confidence ranks points as before, except for ties
 
 
 @pytest.mark.parametrize("w", [1.0, 4.0, 10.0])
-def test_the_minimiser_is_that_of_the_loss(w):
+def test_the_minimiser_minimises_moon_loss(w):
     steps = 40
     grid = [(i, j, steps - i - j) for i in range(1, steps) for j in range(1, steps - i + 1)]
     losses = [[moon_loss((torch.tensor([p]) / steps).log(), torch.tensor([y]), w).item() for p in grid] for y in (0, 1)]
@@ -80,7 +82,7 @@ def test_the_minimiser_is_that_of_the_loss(w):
         assert q * at_best[0] + (1 - q) * at_best[1] <= expected.min() + 1e-5
 
 
-def test_from_which_weight_on_the_unknown_output_is_used():
+def test_least_weight_that_uses_the_unknown_output():
     assert least_weight(2) == pytest.approx(2.5668, abs=1e-4)
     assert least_weight(10) == pytest.approx(0.9450, abs=1e-4)
     assert least_weight(100) == pytest.approx(0.5893, abs=1e-4)
@@ -90,7 +92,8 @@ def test_from_which_weight_on_the_unknown_output_is_used():
     assert minimiser(0.98, 4)[2] == 0 < minimiser(0.9, 4)[2]
 
 
-def test_what_training_finds():
+@pytest.mark.slow
+def test_trained_networks():
     few, plain, moon = (observe(train(w, n, 2, 150)) for w, n in ((None, 100), (None, 1500), (10.0, 1500)))
     assert min(few["gap"]["everywhere"]) > 0.03  # a network that overfits is over-confident
     assert np.abs(plain["gap"]["everywhere"]).max() < 0.02
@@ -103,12 +106,12 @@ def test_what_training_finds():
     assert np.mean(moon["auroc"]["between"]) == pytest.approx(np.mean(plain["auroc"]["between"]), abs=0.05)
 
 
-def test_a_network_does_not_feel_the_others():
+def test_networks_are_independent_of_each_other():
     x = ball(0.0)
     assert torch.allclose(train(1.0, 50, 3, 20)(x)[:1], train(1.0, 50, 1, 20)(x), atol=1e-4)
 
 
-def test_the_numbers_are_plain_and_the_same_each_time(result):
+def test_the_numbers_are_json_and_reproducible(result):
     text = json.dumps(result, allow_nan=False)
     assert json.loads(text) == result
     assert json.dumps(theory.demonstrate(seeds=2, steps=2)) == text
@@ -116,10 +119,10 @@ def test_the_numbers_are_plain_and_the_same_each_time(result):
     assert all(len(values) == 2 for run in result["trained"] for values in run["gap"].values())
 
 
-def test_the_picture(result, tmp_path):
-    theory.draw(json.loads(json.dumps(result, sort_keys=True)), tmp_path / "theory.png")
+def test_the_figure(result, tmp_path):
+    theory_figure.draw(json.loads(json.dumps(result, sort_keys=True)), tmp_path / "theory.png")
     with Image.open(tmp_path / "theory.png") as image:
         assert image.width > image.height > 900
         assert len(image.convert("RGB").getcolors(10**6)) > 100
-    theory.draw(result, tmp_path / "theory.svg")
+    theory_figure.draw(result, tmp_path / "theory.svg")
     assert "2.57" in (tmp_path / "theory.svg").read_text()

@@ -14,17 +14,17 @@ def shapes(outputs: int) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("outputs", "count"), [(10, 11_164_352), (11, 11_164_864), (100, 11_210_432), (101, 11_210_944)]
 )
-def test_what_may_be_sparse_in_resnet18(outputs, count):
+def test_number_of_weights_that_can_be_sparse_in_resnet18(outputs, count):
     assert sum(prod(shape) for shape in shapes(outputs).values()) == count
 
 
-def test_an_open_head_is_among_them():
+def test_an_open_head_can_be_sparse_and_norms_and_biases_cannot():
     names = sparse_weights(open_head(resnet18(10)))
     assert names["fc.weight"].shape == (11, 512)
     assert not any("bn" in name or "bias" in name or "downsample.1" in name for name in names)
 
 
-# Densities at 80, 90, 95 and 99% sparsity with 11 outputs, computed independently, cut to four digits.
+# Densities at 80, 90, 95 and 99% sparsity with 11 outputs, computed independently, truncated to four digits.
 VECTORS = {
     "layer1.0.conv1.weight": (1, 0.4795, 0.2325, 0.0440),
     "layer2.0.conv1.weight": (0.7537, 0.3542, 0.1718, 0.0325),
@@ -59,7 +59,7 @@ def test_erk_on_101_outputs():
 
 @pytest.mark.parametrize("allocation", [erk, uniform])
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.8, 0.99, 0.9999])
-def test_the_whole_has_the_wanted_density(allocation, sparsity):
+def test_the_network_has_the_given_sparsity(allocation, sparsity):
     size = {name: prod(shape) for name, shape in shapes(10).items()}
     density = allocation(shapes(10), sparsity)
     assert all(0 < d <= 1 for d in density.values())
@@ -71,7 +71,7 @@ def test_uniform_is_uniform():
 
 
 @pytest.mark.parametrize("allocation", [erk, uniform])
-def test_wrong_sparsity_is_refused(allocation):
+def test_an_invalid_sparsity_is_refused(allocation):
     for sparsity in (-0.1, 1.0, 95):
         with pytest.raises(ValueError, match="sparsity must be in"):
             allocation({"a": (2, 2)}, sparsity)

@@ -7,7 +7,7 @@ from moon.sparse import Gmp, NOfM
 
 
 def pruning(schedule, sparsity=0.8):
-    """A layer of the weights 1 to 100 in any order, and its pruning."""
+    """A layer with the weights 1 to 100 in random order, and the topology that prunes it."""
     layer = nn.Linear(10, 10, bias=False)
     topology = Gmp(layer, torch.optim.SGD(layer.parameters(), lr=0.0), sparsity, schedule, uniform)
     layer.weight.data = 1.0 + torch.randperm(100).view(10, 10)
@@ -22,7 +22,7 @@ def pruning(schedule, sparsity=0.8):
         (8, [100, 100, 44, 44, 23, 23, 20, 20, 20, 20, 20, 20]),  # last change at 6
     ],
 )
-def test_the_counts_fall_as_a_cubic_to_the_target_at_the_last_change(t_end, counts):
+def test_the_counts_follow_the_cubic_schedule(t_end, counts):
     _, topology = pruning(DropSchedule(t_end, 2, fraction=1.0))
     assert topology.masks["weight"].all()
     found = []
@@ -33,7 +33,7 @@ def test_the_counts_fall_as_a_cubic_to_the_target_at_the_last_change(t_end, coun
     assert topology.counts == {"weight": 20}
 
 
-def test_the_smallest_go_and_nothing_grows():
+def test_the_smallest_weights_are_pruned_and_none_grow():
     layer, topology = pruning(DropSchedule(10, 2, fraction=1.0))
     for smallest in (1, 1, 47, 47, 71, 71, 80, 80, 81):
         before = topology.masks["weight"].clone()
@@ -43,7 +43,7 @@ def test_the_smallest_go_and_nothing_grows():
     assert topology.turnover() == 0
 
 
-def test_all_layers_begin_dense_whatever_the_allocation(small_net):
+def test_all_layers_start_dense(small_net):
     model = small_net()
     topology = Gmp(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.9, DropSchedule(10, 2))
     assert topology.density() == 1
@@ -52,11 +52,11 @@ def test_all_layers_begin_dense_whatever_the_allocation(small_net):
 
 def test_a_run_too_short_to_prune_is_refused():
     pruning(DropSchedule(3, 2))
-    with pytest.raises(ValueError, match="every 2 steps before step 2, which is never"):
+    with pytest.raises(ValueError, match="would never prune: with delta_t=2 and t_end=2"):
         pruning(DropSchedule(2, 2))
 
 
 def test_a_pattern_is_refused():
     layer = nn.Linear(8, 2)
-    with pytest.raises(ValueError, match="Gmp prunes step by step, but a pattern"):
+    with pytest.raises(ValueError, match="Gmp cannot keep a pattern"):
         Gmp(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 2), pattern=NOfM(2, 4))

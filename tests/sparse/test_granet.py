@@ -21,38 +21,38 @@ def counts(topology, steps):
     return found
 
 
-def test_the_counts_fall_as_a_cubic_from_half():
+def test_the_counts_follow_the_cubic_schedule_from_half():
     _, topology = layer_of(10, 10, 0.8, DropSchedule(10, 2))
     assert topology.masks["weight"].sum() == 50
     assert counts(topology, 10) == [50, 50, 33, 33, 24, 24, 20, 20, 20, 20]  # 20 + 30 * (1 - t / 8)^3
     assert topology.turnover() > 0
 
 
-def test_the_target_is_met_at_the_last_change_before_t_end():
+def test_the_final_count_is_reached_at_the_last_change_before_t_end():
     _, topology = layer_of(10, 10, 0.8, DropSchedule(8, 2))
     assert counts(topology, 8) == [50, 50, 29, 29, 21, 21, 20, 20]
 
 
-def test_less_than_half_sparse_is_constant():
+def test_below_half_sparsity_the_count_is_constant():
     _, topology = layer_of(10, 10, 0.3, DropSchedule(10, 2))
     assert counts(topology, 10) == [70] * 10
 
 
-def test_it_prunes_first_and_regrows_by_gradient_in_literals():
+def test_it_prunes_first_and_then_regrows_by_gradient():
     layer, topology = layer_of(10, 1, 0.8, DropSchedule(3, 1, 1.0))
     mask = torch.arange(10).view(1, 10) < 5
     topology.load_state_dict({"steps": 1, "grown": torch.tensor(0), "masks": {"weight": mask}})
     layer.weight.data = torch.tensor([[5.0, -4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     layer.weight.grad = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, -9.0, 0.0, 1.0]])
-    topology.step()  # five become two, 5 and -4; of these int(0.75 * 2) is replaced
+    topology.step()  # five weights become two, 5 and -4; int(0.75 * 2) of these are replaced
     assert topology.masks["weight"].nonzero()[:, 1].tolist() == [0, 7]
     assert layer.weight.tolist() == [[5.0] + [0.0] * 9]
     assert topology.turnover() == 0.5
 
 
-def test_what_cannot_be_pruned_gradually_is_refused():
-    with pytest.raises(ValueError, match="which is never; give a smaller delta_t"):
+def test_a_schedule_without_changes_and_a_pattern_are_refused():
+    with pytest.raises(ValueError, match="no change is due; use a smaller delta_t"):
         layer_of(8, 2, 0.8, DropSchedule(100, 100))
     layer = nn.Linear(8, 2)
-    with pytest.raises(ValueError, match="GraNet prunes step by step, but a pattern"):
+    with pytest.raises(ValueError, match="GraNet cannot keep a pattern"):
         GraNet(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 2), pattern=NOfM(2, 4))

@@ -6,13 +6,13 @@ from moon import DropSchedule, RigL, uniform
 from moon.sparse import Mest
 
 
-def test_the_keep_score_in_literals():
+def test_keep_score_by_hand():
     score = Mest.keep_score(Mest, torch.tensor([1.0, -2.0, 0.0]), torch.tensor([100.0, -50.0, 7.0]))
     assert score.tolist() == pytest.approx([2.0, 2.5, 0.07])
 
 
 def rewired(kind, seed=0):
-    """The connections after half of two is dropped: weights 0.1 and 0.5, the smaller with a huge gradient."""
+    """The mask after one of two weights is replaced: 0.1 with a large gradient, and 0.5."""
     layer = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
     topology = kind(layer, optimizer, 0.5, DropSchedule(100, 1, 1.0), uniform, seed=seed)
@@ -24,12 +24,12 @@ def rewired(kind, seed=0):
     return topology.masks["weight"].nonzero()[:, 1].tolist()
 
 
-def test_a_small_weight_with_a_huge_gradient_survives_where_rigl_drops_it():
+def test_a_small_weight_with_a_large_gradient_is_kept_but_rigl_drops_it():
     assert rewired(RigL) == [1, 2]
     assert all(0 in rewired(Mest, seed) for seed in range(10))
 
 
-def test_growth_is_random_whatever_the_gradient():
+def test_growth_is_random_and_ignores_the_gradient():
     grown = [rewired(Mest, seed)[1] for seed in range(30)]
     assert set(grown) == {1, 2, 3}
     assert rewired(Mest, 5)[1] == grown[5]

@@ -3,7 +3,7 @@ import pytest
 from moon import DropSchedule
 
 
-def test_the_share_falls_by_half_a_cosine():
+def test_the_share_follows_half_a_cosine():
     schedule = DropSchedule(t_end=1000, fraction=0.3)
     assert schedule.share(0) == pytest.approx(0.3)
     assert schedule.share(500) == pytest.approx(0.15)
@@ -16,8 +16,8 @@ def test_it_is_due_every_delta_t_steps_before_the_end():
     assert [step for step in range(1000) if schedule.is_due(step)] == [100, 200]
 
 
-def test_the_paper_s_run_is_turned_over_many_times():
-    # 100 epochs of 391 steps, 70% of them rewiring; read in epochs, the same number would give 0.04.
+def test_the_turnover_of_the_paper_s_run():
+    # 100 epochs of 391 steps, 70% of them rewiring. If t_end were given in epochs, nothing would ever be replaced.
     schedule = DropSchedule(t_end=int(0.7 * 39_100))
     assert schedule.turnover() == pytest.approx(0.15 * 273, abs=0.3)
     assert DropSchedule(t_end=70).turnover() == 0
@@ -26,6 +26,6 @@ def test_the_paper_s_run_is_turned_over_many_times():
 @pytest.mark.parametrize(
     "wrong", [{"t_end": -1}, {"t_end": 10.5}, {"t_end": 10, "delta_t": 0}, {"t_end": 10, "fraction": 1.5}]
 )
-def test_wrong_schedules_are_refused(wrong):
+def test_invalid_schedules_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         DropSchedule(**wrong)

@@ -26,7 +26,7 @@ def test_growth_ignores_the_gradient():
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
     topology = SET(layer, optimizer, 0.5, DropSchedule(10**6, 1), allocation=uniform)
     layer.weight.grad = torch.zeros_like(layer.weight)
-    layer.weight.grad[:50] = 100.0  # RigL would grow in the first half alone
+    layer.weight.grad[:50] = 100.0  # RigL would grow in the first half only
     old = topology.masks["weight"].clone()
     topology.step()
     topology.step()

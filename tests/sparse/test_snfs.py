@@ -9,7 +9,7 @@ from moon.sparse import Snfs
 
 
 def one_layer(kind=Snfs, schedule=None, lr=0.0):
-    """A layer with two of its four connections, of weights 3 and 1."""
+    """A layer with two non-zero weights of four: 3 and 1."""
     layer = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=lr, momentum=0.9)
     topology = kind(layer, optimizer, 0.5, schedule or DropSchedule(100), uniform)
@@ -28,7 +28,7 @@ def averages(topology):
     return topology.state_dict()["averages"]["weight"]
 
 
-def test_the_average_in_literals():
+def test_the_moving_average_by_hand():
     layer, _, topology = one_layer()
     step(layer, topology, 1.0, 0.0, -2.0, 4.0)
     step(layer, topology, 0.0, 0.0, -10.0, 4.0)
@@ -41,11 +41,11 @@ def test_the_average_in_literals():
 def test_it_grows_where_the_gradient_was_large_even_if_it_is_zero_now(kind, grown):
     layer, _, topology = one_layer(kind, DropSchedule(2, 1, 1.0))
     step(layer, topology, 0.0, 0.0, 8.0, 0.0)
-    step(layer, topology, 0.0, 0.0, 0.0, 1.0)  # rewires half: drops weight 1
+    step(layer, topology, 0.0, 0.0, 0.0, 1.0)  # replaces one of two: drops the weight 1
     assert topology.masks["weight"].nonzero()[:, 1].tolist() == [0, grown]
 
 
-def test_the_average_is_outside_the_optimizer_so_the_invariant_holds():
+def test_the_average_is_kept_outside_the_optimizer():
     layer, optimizer, topology = one_layer(lr=0.1)
     step(layer, topology, 1.0, 1.0, 1.0, 1.0)
     assert averages(topology).tolist() == [[pytest.approx(0.1)] * 4]
@@ -53,7 +53,7 @@ def test_the_average_is_outside_the_optimizer_so_the_invariant_holds():
     assert layer.weight[0, 2:].tolist() == [0.0, 0.0]
 
 
-def test_nothing_is_averaged_once_the_masks_are_frozen():
+def test_the_average_stops_when_the_masks_are_frozen():
     layer, _, topology = one_layer(schedule=DropSchedule(1))
     step(layer, topology, 1.0, 0.0, 0.0, 0.0)
     step(layer, topology, 5.0, 5.0, 5.0, 5.0)

@@ -27,7 +27,7 @@ def test_the_saliency_is_compared_over_all_layers():
     assert topology.turnover() == 0
 
 
-def test_every_layer_keeps_its_best_connection_at_least():
+def test_every_layer_keeps_at_least_its_best_weight():
     _, topology = two_layers(scale=1e-6)
     topology.step()
     assert topology.masks["a.weight"].tolist() == [[True, True], [True, False]]
@@ -41,11 +41,11 @@ def test_it_is_dense_before_the_first_step_and_frozen_after_it():
     assert (topology.density(), topology.is_frozen) == (0.5, True)
     masks = {name: mask.clone() for name, mask in topology.masks.items()}
     model.zero_grad()
-    topology.step()  # nothing is chosen again, so no gradient is needed
+    topology.step()  # the masks are chosen only once, so no gradient is needed
     assert all(torch.equal(mask, masks[name]) for name, mask in topology.masks.items())
 
 
-def test_the_first_step_moves_what_is_kept_and_clears_the_rest():
+def test_the_first_step_updates_the_kept_weights_and_clears_the_others():
     model, topology = two_layers(lr=1.0)
     topology.step()
     assert model.a.weight.tolist() == [[5.0, 1.0], [2.0, 0.0]]
@@ -53,7 +53,7 @@ def test_the_first_step_moves_what_is_kept_and_clears_the_rest():
     assert momentum.tolist() == [[-4.0, 1.0], [1.0, 0.0]]
 
 
-def test_under_a_pattern_each_group_keeps_its_best():
+def test_with_a_pattern_each_group_keeps_its_best():
     layer = nn.Linear(8, 2, bias=False)
     topology = Snip(layer, torch.optim.SGD(layer.parameters(), lr=0.0), 0.5, pattern=NOfM(2, 4))
     assert topology.masks["weight"].all()
@@ -76,7 +76,7 @@ def test_resuming_keeps_what_the_first_step_chose():
     assert other_model.b.weight.tolist() == model.b.weight.tolist() == [[10.0, 0.0, 0.0, 0.0]]
 
 
-def test_channels_last_weights_are_chosen_alike():
+def test_channels_last_gives_the_same_masks():
     weight, grad = torch.randn(4, 3, 3, 3), torch.randn(4, 3, 3, 3)
 
     def chosen(layout):

@@ -18,5 +18,5 @@ def test_it_never_changes_and_is_frozen_from_the_start():
 
 def test_a_schedule_is_refused():
     layer = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="never rewires; give it no schedule"):
+    with pytest.raises(ValueError, match="never rewires; leave schedule out"):
         Static(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10))

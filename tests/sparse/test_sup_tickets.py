@@ -6,20 +6,20 @@ from moon import DropSchedule, RigL, WeightVote, uniform
 from moon.sparse import SupTickets, TicketSchedule
 
 
-def test_tickets_begin_after_the_rewirings_of_rigl():
+def test_tickets_start_after_rigl_s_rewiring():
     schedule = TicketSchedule(10, 4, first=12, cycle=5, tickets=3)
     assert [step for step in range(60) if schedule.is_due(step)] == [4, 8, 12, 17, 22]
     assert [step for step in range(60) if schedule.begins_ticket(step)] == [12, 17, 22]
     assert schedule.end == 27
 
 
-def test_tickets_may_begin_where_the_rewirings_end_but_never_in_the_first_step():
+def test_tickets_may_start_at_t_end_but_never_in_the_first_step():
     at_once = TicketSchedule(8, 4, first=8, cycle=4, tickets=2)
     assert [step for step in range(60) if at_once.is_due(step)] == [4, 8, 12]
     assert not TicketSchedule(0, first=0, cycle=4).is_due(0)
 
 
-def test_a_ticket_replaces_more_than_a_rewiring():
+def test_the_start_of_a_ticket_replaces_a_larger_share():
     plain, schedule = DropSchedule(10, 4), TicketSchedule(10, 4, first=12, cycle=5, tickets=3, explore=0.6)
     assert schedule.share(4) == plain.share(4)
     assert [schedule.share(step) for step in (11, 12, 13, 17, 22, 27)] == [0, 0.6, 0, 0.6, 0.6, 0]
@@ -29,7 +29,7 @@ def test_a_ticket_replaces_more_than_a_rewiring():
 @pytest.mark.parametrize(
     "wrong", [{"first": 9}, {"cycle": 1}, {"tickets": 0}, {"explore": 1.5}, {"explore": -0.1}, {"delta_t": 0}]
 )
-def test_wrong_schedules_are_refused(wrong):
+def test_invalid_schedules_are_refused(wrong):
     right = {"t_end": 10, "first": 10, "cycle": 2, "tickets": 1, "explore": 0.5}
     TicketSchedule(**right)
     key, value = next(iter(wrong.items()))
@@ -38,7 +38,7 @@ def test_wrong_schedules_are_refused(wrong):
 
 
 def one_layer():
-    """Two of four connections, normalized after; tickets of two steps from step 2 on."""
+    """A layer with two non-zero weights of four, then BatchNorm; tickets of two steps from step 2 on."""
     model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.BatchNorm1d(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     schedule = TicketSchedule(1, 1, first=2, cycle=2, tickets=3)
@@ -51,7 +51,7 @@ def become(model, topology, weight, steps):
     model[0].weight.data = torch.tensor([weight])
 
 
-def test_a_ticket_begins_by_replacing_half_where_the_gradient_is_large():
+def test_a_ticket_starts_by_growing_half_of_the_weights_by_gradient():
     model, topology = one_layer()
     become(model, topology, [3.0, 1.0, 0.0, 0.0], steps=2)
     model[0].weight.grad = torch.tensor([[0.0, 0.0, 1.0, -2.0]])
@@ -59,9 +59,9 @@ def test_a_ticket_begins_by_replacing_half_where_the_gradient_is_large():
     assert topology.masks["0.weight"].tolist() == [[True, False, False, True]]
 
 
-def test_the_masks_are_frozen_once_the_last_ticket_has_begun():
+def test_the_masks_are_frozen_once_the_last_ticket_has_started():
     _, topology = one_layer()
-    assert topology.frozen_after == 7  # tickets begin in steps 2, 4 and 6
+    assert topology.frozen_after == 7  # tickets start in steps 2, 4 and 6
 
 
 def test_a_plain_schedule_is_refused():
@@ -81,7 +81,7 @@ def test_superposing_keeps_the_largest_of_the_average_over_all_layers():
         "b.weight": convolution,
         "c.weight": torch.tensor([[0.01, 0.02]]),
     }
-    masks = topology.superpose(average)  # two of a and two of b, as in a ticket: 5, 4, 3, 2
+    masks = topology.superpose(average)  # four weights, as many as a ticket has: 5, 4, 3, 2
     assert {name: mask.flatten().tolist() for name, mask in masks.items()} == {
         "a.weight": [False, True, False, False],
         "b.weight": [True, True, True, False],
@@ -92,7 +92,7 @@ def test_superposing_keeps_the_largest_of_the_average_over_all_layers():
 
 
 def elected():
-    """The vote of two tickets with different masks; their average is 4, 0.5, 0, 3."""
+    """A vote of two tickets with different masks, whose average is 4, 0.5, 0, 3."""
     model, topology = one_layer()
     vote = WeightVote(model)
     for weight, steps in (([8.0, 2.0, 0.0, 0.0], 4), ([0.0, -1.0, 0.0, 6.0], 6)):
@@ -102,13 +102,13 @@ def elected():
     return model, topology, vote, vote.elect([x]), x
 
 
-def test_a_vote_over_different_masks_elects_as_many_connections():
+def test_a_vote_over_different_masks_keeps_the_number_of_weights():
     model, topology, vote, winner, _ = elected()
     assert vote.voters == 2
     assert winner[0].weight.tolist() == [[4.0, 0.0, 0.0, 3.0]]
     assert vote.masks["0.weight"].tolist() == [[True, False, False, True]]  # that of neither voter
     assert topology.masks["0.weight"].tolist() == [[False, True, False, True]]
-    assert model[0].weight.tolist() == [[0.0, -1.0, 0.0, 6.0]]  # the trained model is left alone
+    assert model[0].weight.tolist() == [[0.0, -1.0, 0.0, 6.0]]  # the trained model is not changed
 
 
 def test_batchnorm_is_measured_after_pruning():

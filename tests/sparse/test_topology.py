@@ -23,7 +23,7 @@ def backward(model):
 
 
 def one_layer(weight, grad, density=0.5):
-    """A linear layer with this weight, gradient and number of connections, and RigL about to rewire it."""
+    """A linear layer with this weight and gradient, and a RigL that rewires it in the next step."""
     layer = nn.Linear(len(weight), 1, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0, momentum=0.9)
     topology = RigL(layer, optimizer, sparsity=1 - density, schedule=DropSchedule(100, 1, 1.0), allocation=uniform)
@@ -35,13 +35,13 @@ def one_layer(weight, grad, density=0.5):
     return layer, optimizer, topology
 
 
-def test_rewiring_in_literals():
-    # Connections 0..3; at step 50 of 100 half of them are dropped: 0.1 and -0.2. Growth wants 5, then 1 again.
+def test_rewiring_by_hand():
+    # Weights 0 to 3 are non-zero. At step 50 of 100 half of them are dropped: 0.1 and -0.2. Weights 5 and 1 grow.
     layer, optimizer, topology = one_layer(
         [0.1, -0.2, 3.0, -4.0, 0.0, 0.0, 0.0, 0.0], [0.0, 8.0, 9.0, 9.0, 0.5, -9.0, 1.0, 0.0]
     )
     topology.step()
-    # 1 was dropped and grown at once: it keeps its value and its momentum. 5 is new: it starts from zero.
+    # Weight 1 is dropped and grown in the same step: it keeps its value and momentum. Weight 5 starts from zero.
     assert layer.weight.tolist() == [[0.0, pytest.approx(-0.2), 3.0, -4.0, 0.0, 0.0, 0.0, 0.0]]
     assert topology.masks["weight"].tolist() == [[False, True, True, True, False, True, False, False]]
     momentum = optimizer.state[layer.weight]["momentum_buffer"]
@@ -49,7 +49,7 @@ def test_rewiring_in_literals():
     assert topology.turnover() == 0.25
 
 
-def test_the_step_that_rewires_moves_no_weight(small_net):
+def test_the_step_that_rewires_does_not_update_weights(small_net):
     model = small_net()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     topology = RigL(model, optimizer, sparsity=0.8, schedule=DropSchedule(10, 2))
@@ -99,7 +99,7 @@ def test_counts_are_exact_and_densities_measured(small_net):
     assert topology.density() == pytest.approx(832 / (72 + 8192 + 64))
 
 
-def test_dense_layers_biases_and_norms_are_left_alone(small_net):
+def test_dense_layers_biases_and_norms_are_not_changed(small_net):
     model = small_net()
     before = copy.deepcopy(model.state_dict())
     topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5, dense=["6.weight"])
@@ -111,7 +111,7 @@ def test_dense_layers_biases_and_norms_are_left_alone(small_net):
             assert torch.equal(value, before[name]), name
 
 
-def test_masks_differ_by_seed_and_not_by_call(small_net):
+def test_masks_depend_on_the_seed_only(small_net):
     def masks(seed):
         model = small_net()
         return Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.9, seed=seed).masks["4.weight"]
@@ -120,7 +120,7 @@ def test_masks_differ_by_seed_and_not_by_call(small_net):
     assert not torch.equal(masks(1), masks(2))
 
 
-def test_channels_last_weights_are_rewired_alike(small_net):
+def test_channels_last_gives_the_same_masks(small_net):
     def train(layout):
         torch.manual_seed(3)
         model = small_net().to(memory_format=layout)
@@ -134,7 +134,7 @@ def test_channels_last_weights_are_rewired_alike(small_net):
     assert torch.equal(train(torch.contiguous_format), train(torch.channels_last))
 
 
-def test_attention_may_be_sparse_and_embeddings_not():
+def test_attention_can_be_sparse_and_embeddings_cannot():
     model = nn.ModuleDict({"e": nn.Embedding(5, 8), "a": nn.MultiheadAttention(8, 2), "n": nn.LayerNorm(8)})
     assert list(sparse_weights(model)) == ["a.in_proj_weight", "a.out_proj.weight"]
 
@@ -159,7 +159,7 @@ def test_dense_is_the_plain_optimizer(small_net):
     assert (topology.density(), topology.is_frozen, topology.masks) == (1.0, True, {})
 
 
-def test_the_topology_of_a_model_is_found(small_net):
+def test_the_topology_of_a_model_is_found_while_it_is_referenced(small_net):
     model = small_net()
     assert SparseTopology.of(model) == []
     topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5)
@@ -170,7 +170,35 @@ def test_the_topology_of_a_model_is_found(small_net):
     assert SparseTopology.of(model) == []
 
 
-def test_masks_are_independent_of_the_first_weights(small_net):
+def test_only_the_newest_topology_of_a_weight_counts(small_net):
+    model, other = small_net(), small_net()
+    optimizer = OPTIMIZERS["sgd"]([*model.parameters(), *other.parameters()])
+    old = RigL(model, optimizer, 0.5, DropSchedule(10))
+    new = Static(model, optimizer, 0.9)
+    of_other = Static(other, optimizer, 0.5)
+    assert SparseTopology.of(model) == [new]
+    assert SparseTopology.of(nn.ModuleList([model, other])) == [new, of_other]
+    del new
+    assert SparseTopology.of(model) == [old]
+
+
+def test_two_topologies_may_share_a_model(small_net):
+    model = small_net()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    body = Static(model, optimizer, 0.5, dense=["6.weight"])
+    head = Static(model, optimizer, 0.5, dense=["0.weight", "4.weight"])
+    assert SparseTopology.of(model) == [body, head]
+
+
+def test_a_saved_state_of_another_model_is_refused(small_net):
+    model, layer = small_net(), nn.Linear(4, 4)
+    topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5)
+    other = Static(layer, OPTIMIZERS["sgd"](layer.parameters()), 0.5)
+    with pytest.raises(ValueError, match=r"no '0.weight' of shape \(8, 1, 3, 3\); was the state"):
+        topology.load_state_dict(other.state_dict())
+
+
+def test_masks_are_independent_of_the_initial_weights(small_net):
     for seed in range(5):
         torch.manual_seed(derive("weights", seed))
         model = small_net()
@@ -181,12 +209,12 @@ def test_masks_are_independent_of_the_first_weights(small_net):
             assert torch.corrcoef(pair)[0, 1].abs() < 4 / weight.numel() ** 0.5
 
 
-def test_what_cannot_be_made_sparse_is_refused(small_net):
+def test_invalid_arguments_are_refused(small_net):
     model = small_net()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     with pytest.raises(ValueError, match="sparsity must be in"):
         Static(model, optimizer, 95)
-    with pytest.raises(ValueError, match="needs to know when to rewire"):
+    with pytest.raises(ValueError, match="RigL needs a schedule"):
         RigL(model, optimizer, 0.5)
     with pytest.raises(ValueError, match="no weight is called"):
         Static(model, optimizer, 0.5, dense=["fc.weight"])

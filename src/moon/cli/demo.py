@@ -37,7 +37,7 @@ def act(arguments: argparse.Namespace) -> None:
         for recipe in recipes:
             folder = arguments.out / recipe.name
             train_on_screen(recipe, folder, images, device)
-            result, scores = score_run(folder, images, demo.DETECTORS, device=device, track=tracked)
+            result, scores = score_run(folder, images, demo.PAPER_DETECTORS, device=device, track=tracked)
             results.setdefault(method, []).append(result)
             first_scores.setdefault(method, scores)
     title = f"A {demo.SPARSITY:.0%}-sparse LeNet on digits it knows and images it does not"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from moon.cli.arguments import add_data, add_parameters, pair
 from moon.cli.runner import add_workers, check_done, data_facts, run_grid, state_table
-from moon.demo import DETECTORS
+from moon.demo import PAPER_DETECTORS
 from moon.files import write_text
 from moon.grid import Grid, State
 from moon.recipe import PARAMETERS, Recipe, pick, table
@@ -46,7 +46,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_parameters(parser, several=True)
     add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="option of the objectives")
     add("--out", type=Path, default=Path("runs/grid"), help="folder of the runs (default: %(default)s)")
-    add("--detector", nargs="+", default=list(DETECTORS), metavar="NAME", help="to score with; all, or none")
+    add("--detector", nargs="+", default=list(PAPER_DETECTORS), metavar="NAME", help="to score with; all, or none")
     add_workers(parser)
     add("--plan", action="store_true", help="only show the state of the runs")
     add_data(parser)

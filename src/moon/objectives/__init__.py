@@ -1,4 +1,4 @@
-"""What a training step minimises, one method a file."""
+"""Training objectives: what a step minimises, one method per file."""
 
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective

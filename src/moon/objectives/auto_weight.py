@@ -1,4 +1,4 @@
-"""Algorithm 1: the weight w of the unknown-aware loss, tuned by what the quiet epochs showed."""
+"""The weight w of the unknown-aware loss, tuned automatically (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,35 @@ from moon.fast import fused
 
 
 class AutoWeight(nn.Module):
-    """w = 0 in the first T_e epochs, then linear from beta / r to w_f, reached in the last epoch.
+    """The weight w of the unknown-aware loss, Algorithm 1 of the MOON paper.
 
-    beta is the moving average of the batch mean of (1 - p_{K+1}) * L over the quiet epochs; it is the only state, a
-    NaN until the first batch, which sets it. Nothing here waits for the device.
+    w = 0 in the first T_e epochs, which are called quiet. It then changes linearly from w_i = beta / r to w_f, which it
+    reaches in the last epoch. beta is a moving average, over the batches of the quiet epochs, of the batch mean of
+    (1 - p_{K+1}) * L. It is the only state: a buffer that is NaN before the first batch and starts with its value.
 
-    The paper's ablation "without auto-tuning" can be read in two ways, which are two other values of `schedule`:
-    "initial" stays at beta / r after the quiet epochs, "final" has w_f from the first step on.
+    The paper does not define its ablation "without auto-tuning". The schedules "initial" and "final" are the two
+    possible readings.
+
+    Args:
+        epochs: T, the number of epochs of the run.
+        quiet_epochs: T_e, the number of epochs at the start in which w is 0.
+        final: w_f, the value in the last epoch.
+        init_factor: r; the first value after the quiet epochs is beta / r.
+        smoothing: The weight of a new batch in the moving average, in (0, 1].
+        schedule: "rising" for Algorithm 1; "initial" keeps beta / r after the quiet epochs; "final" is w_f from the
+            first step on.
+
+    Example:
+        >>> import torch
+        >>> from moon import AutoWeight
+        >>> weight = AutoWeight(epochs=100, quiet_epochs=5, final=1.0)
+        >>> weight.observe(torch.tensor([0.0, 0.5]), torch.tensor([2.2, 8.4]), epoch=0)  # beta = (2.2 + 4.2) / 2
+        >>> [round(weight(epoch).item(), 3) for epoch in (4, 5, 52, 99)]  # 0, then from 3.2 / 64 to 1
+        [0.0, 0.05, 0.525, 1.0]
     """
 
     beta: Tensor
-    averages = ("beta",)  # what several processes make one of, weighted by their shares of the batch
+    averages = ("beta",)  # buffers that several processes average, weighted by their shares of the batch
 
     def __init__(
         self,
@@ -37,8 +55,8 @@ class AutoWeight(nn.Module):
             raise ValueError(f"schedule must be rising, initial or final, not '{schedule}'")
         if not 0 <= quiet_epochs < epochs:
             raise ValueError(
-                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch for the unknown; "
-                f"give quiet_epochs in 0..{max(epochs - 1, 0)} or train longer"
+                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch after them; "
+                f"set quiet_epochs in 0..{max(epochs - 1, 0)} or train longer"
             )
         if not (0 <= final < inf and 0 < init_factor < inf and 0 < smoothing <= 1):
             raise ValueError(
@@ -50,39 +68,52 @@ class AutoWeight(nn.Module):
 
     @torch.no_grad()
     def observe(self, p_unknown: Tensor, loss: Tensor, epoch: int | Tensor = 0) -> None:
-        """Take one batch's p_{K+1} and cross-entropy, a value per sample, into beta, if the epoch is a quiet one."""
+        """Update beta with one batch; does nothing after the quiet epochs.
+
+        Args:
+            p_unknown: (N,), p_{K+1} of each sample.
+            loss: (N,), the cross-entropy of each sample.
+            epoch: The epoch, counted from 0; a tensor in a captured step.
+        """
         if isinstance(epoch, int) and epoch >= self.quiet_epochs:
             return
         if self.beta.device != loss.device:
             self.beta = self.beta.to(loss.device)
-        self.beta.copy_(_averaged(self.beta, p_unknown, loss, self.smoothing, epoch, self.quiet_epochs))
+        self.beta.copy_(_updated(self.beta, p_unknown, loss, self.smoothing, epoch, self.quiet_epochs))
 
     def forward(self, epoch: int | Tensor) -> Tensor:
-        """w in this epoch (counted from 0)."""
+        """Return w.
+
+        Args:
+            epoch: The epoch, counted from 0; a tensor in a captured step.
+
+        Returns:
+            w in this epoch, a scalar on the device of beta.
+        """
         if self.schedule == "final":
             return torch.full_like(self.beta, self.final)
-        loud = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
+        steps = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
         rises = self.schedule == "rising"
-        return _between(self.beta, epoch, self.quiet_epochs, loud, self.init_factor, self.final, rises)
+        return _weight(self.beta, epoch, self.quiet_epochs, steps, self.init_factor, self.final, rises)
 
 
 @fused
-def _averaged(
+def _updated(
     beta: Tensor, p_unknown: Tensor, loss: Tensor, smoothing: float, epoch: int | Tensor, quiet_epochs: int
 ) -> Tensor:
     """beta after a batch."""
     new = ((1 - p_unknown) * loss).mean().to(beta)
     new = torch.where(beta.isnan(), new, beta.lerp(new, smoothing))
-    # Whether a tensor's epoch is quiet is not known here, and asking would wait for the device.
+    # If the epoch is a tensor, Python code must not wait for its value.
     return torch.where(epoch < quiet_epochs, new, beta) if isinstance(epoch, Tensor) else new
 
 
 @fused
-def _between(
-    beta: Tensor, epoch: int | Tensor, quiet_epochs: int, loud: int, init_factor: float, final: float, rises: bool
+def _weight(
+    beta: Tensor, epoch: int | Tensor, quiet_epochs: int, steps: int, init_factor: float, final: float, rises: bool
 ) -> Tensor:
-    """w in this epoch: 0 while it is quiet, then from w_i = beta / r up to w_f, or w_i for ever."""
-    progress = ((epoch - quiet_epochs) / loud if loud else 1.0) if rises else 0.0
+    """w in this epoch: 0 in quiet epochs, then from w_i = beta / r to w_f in `steps` epochs, or w_i to the end."""
+    progress = ((epoch - quiet_epochs) / steps if steps else 1.0) if rises else 0.0
     w = beta.nan_to_num(0.0) * ((1 - progress) / init_factor) + final * progress
-    is_loud = epoch >= quiet_epochs
-    return w if is_loud is True else w * is_loud
+    is_on = epoch >= quiet_epochs
+    return w if is_on is True else w * is_on

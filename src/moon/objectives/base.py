@@ -1,14 +1,15 @@
-"""What a training step minimises."""
+"""The base class of training objectives, and what they share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from inspect import Parameter, signature
 from operator import add
 from typing import Any, ClassVar, Self
-from weakref import WeakSet
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -16,70 +17,247 @@ from torch import Tensor, nn
 from moon.evidence import OpenHead
 
 Terms = dict[str, Tensor]
-Draw = Callable[[int], tuple[Tensor, Tensor]]  # so many outliers and their classes, by chance, where the model is
-
-_open_models: WeakSet[nn.Module] = WeakSet()  # found to have an open head
+Draw = Callable[[int], tuple[Tensor, Tensor]]  # draw(n): n random outliers and their classes, on the model's device
 
 
-def widened(logits: Tensor) -> Tensor:
-    """The logits in float32 at least, so that autocast does not reach the loss."""
+@dataclass(frozen=True)
+class DeviceEpoch:
+    """The epoch of a captured step, as a tensor for the device and as an integer for Python code.
+
+    A captured step is replayed in later epochs of the same phase. So what it computes must come from `value`, which
+    changes from epoch to epoch; `host` only decides branches that `Objective.phase` separates.
+
+    Args:
+        value: The epoch, a scalar integer tensor on the device.
+        host: The epoch in which the step was captured.
+
+    Example:
+        >>> import torch
+        >>> from moon import CrossEntropy
+        >>> from moon.objectives.base import DeviceEpoch
+        >>> epoch = DeviceEpoch(torch.tensor(3), host=3)
+        >>> CrossEntropy().has_started(epoch, first=2)
+        tensor(True)
+    """
+
+    value: Tensor
+    host: int
+
+
+Epoch = int | Tensor | DeviceEpoch  # counted from 0
+
+
+def epoch_number(epoch: Epoch) -> int | Tensor:
+    """The epoch as a number to compute with: an integer, or a tensor on the device in a captured step.
+
+    Args:
+        epoch: The epoch that `Objective.terms` was given.
+
+    Returns:
+        The integer or the tensor.
+
+    Example:
+        >>> import torch
+        >>> from moon.objectives.base import DeviceEpoch, epoch_number
+        >>> epoch_number(3), epoch_number(DeviceEpoch(torch.tensor(3), host=3))
+        (3, tensor(3))
+    """
+    return epoch.value if isinstance(epoch, DeviceEpoch) else epoch
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Convert half-precision logits to float32, so that autocast does not affect the loss.
+
+    Args:
+        logits: A floating-point tensor.
+
+    Returns:
+        The same tensor if it has 32 bits or more, otherwise a float32 copy.
+
+    Example:
+        >>> import torch
+        >>> from moon.objectives.base import at_least_float32
+        >>> at_least_float32(torch.zeros(2, dtype=torch.bfloat16)).dtype
+        torch.float32
+        >>> at_least_float32(torch.zeros(2, dtype=torch.float64)).dtype
+        torch.float64
+    """
     return logits.float() if logits.element_size() < 4 else logits
 
 
 class Objective(nn.Module, ABC):
-    """A loss that owns its forward pass: the sum of its terms.
+    """Base class of training objectives: a loss that runs the model's forward pass itself.
 
-    State that must survive a restart lives in buffers; one that is made with the first batch starts as `torch.empty(0)`
-    and takes the shape of what is loaded. Chance comes from torch's own stream, which the loop seeds each epoch.
+    Call an objective as `objective(model, x, y, epoch=epoch)`; it returns the loss of the batch as a scalar.
 
-    A step may be captured in a CUDA graph. What `terms` does on the host then happens once for each `phase`, `epoch` is
-    a tensor, and buffers must be changed in place; gradients of anything but the weights are taken inside
-    `moon.fast.plain()`. An objective of your own that keeps to this says so: `capturable = True`, in the class itself.
+    A subclass must implement `terms`, and call `super().__init__()` first in its constructor, if any. It may also
+
+    - set `extra_logits = 1` if it needs the unknown output; call `check_open(model, self)` in `terms` then;
+    - compute the loss in float32 under autocast: `at_least_float32(model(x))`;
+    - keep state in buffers. They are saved in checkpoints. A buffer whose shape is only known at the first batch starts
+      as `torch.empty(0)`; `load_state_dict` gives it the saved shape;
+    - have parameters of its own, such as those of `Vos`. The optimizer must update them as well:
+      `SGD([*model.parameters(), *objective.parameters()], ...)`;
+    - override `log` to add columns to the training log, and `phase` and `prepare` for captured steps, see below.
+
+    Random numbers come from torch's default generator, which `Training` seeds at the start of each epoch.
+
+    On a GPU, `Training` captures a step in a CUDA graph. Python code in `terms` then runs once for each value of
+    `phase`, not in every step, and `epoch` is a `DeviceEpoch`. Buffers must be changed in place, and gradients with
+    respect to anything but the weights must be computed inside `moon.fast.without_buffers()`. A subclass from outside
+    this package that follows these rules declares `capturable = True` in its own body; other subclasses are trained
+    without capturing.
+
+    Attributes:
+        extra_logits: The number of outputs that it needs beyond the K known classes: 0 or 1.
+        rates: The name of the learning-rate schedule that belongs to the method.
+        vote_share: The fraction of epochs, at the end of a run, that vote; 0 for none.
+        capturable: Whether a step may be captured in a CUDA graph.
+        parts: Constructor arguments that are objects, and what builds each, such as `{"weight": AutoWeight}`. `takes`
+            and `for_run` replace such an argument by the parameters of its builder.
+
+    Example:
+        >>> import torch
+        >>> from moon import Objective
+        >>> class SquaredError(Objective):
+        ...     def terms(self, model, x, y, *, epoch):
+        ...         return {"squared_error": (model(x) - torch.nn.functional.one_hot(y, 3)).square().mean()}
+        >>> x, y = torch.zeros(2, 3), torch.tensor([0, 2])
+        >>> loss = SquaredError()(torch.nn.Identity(), x, y, epoch=0)
+        >>> round(loss.item(), 4)
+        0.3333
     """
 
-    extra_logits: ClassVar[int] = 0  # outputs it needs beyond the K known classes
-    rates: ClassVar[str] = "plain"  # the learning rates that belong to the method
-    vote_share: ClassVar[float] = 0.0  # the share of epochs that vote, if that belongs to the method
-    capturable: ClassVar[bool] = True  # whether a step may be replayed from a CUDA graph, with `epoch` as a tensor
-    parts: ClassVar[Mapping[str, Callable[..., object]]] = {}  # arguments that are objects, and what makes them
+    extra_logits: ClassVar[int] = 0
+    rates: ClassVar[str] = "plain"
+    vote_share: ClassVar[float] = 0.0
+    capturable: ClassVar[bool] = True
+    parts: ClassVar[Mapping[str, Callable[..., object]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(_make_room)
+        self.register_load_state_dict_pre_hook(_resize_empty_buffers)
 
     @abstractmethod
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
-        """The named terms of the loss of one batch, scalars that add up to it; `epoch` counts from 0."""
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
+        """Compute the terms of the loss of one batch. A subclass must implement this.
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Tensor:
-        """The loss of one batch, a scalar."""
+        Args:
+            model: The model to train; call it as `model(x)`.
+            x: The images of the batch.
+            y: Their classes, integers in [0, K).
+            epoch: The epoch, counted from 0; a `DeviceEpoch` in a captured step. Compare it with `has_started`, compute
+                with `epoch_number(epoch)`.
+
+        Returns:
+            Named scalars; their sum is the loss. Each has a gradient with respect to the model's weights.
+        """
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Tensor:
+        """Compute the loss of one batch.
+
+        Args:
+            model: The model to train.
+            x: The images of the batch.
+            y: Their classes, integers in [0, K).
+            epoch: The epoch, counted from 0.
+
+        Returns:
+            The loss, a scalar: the sum of `terms`.
+
+        Raises:
+            ValueError: If the optimizer does not update the parameters of this objective.
+        """
+        if torch.is_grad_enabled():
+            self._check_optimizer(model)
         return reduce(add, self.terms(model, x, y, epoch=epoch).values())
 
     def prepare(self, model: nn.Module, x: Tensor, epoch: int) -> None:
-        """Make what the first step of a phase makes, if it is not there; called before such a step is captured."""
+        """Create the buffers that the first step of a phase would create. Called before such a step is captured.
+
+        The default calls `prepare` of the objectives inside this one.
+
+        Args:
+            model: The model to train.
+            x: The images of a batch.
+            epoch: The epoch, counted from 0.
+        """
         for part in self._parts():
             part.prepare(model, x, epoch)
 
     def phase(self, epoch: int) -> Hashable:
-        """What the host decides by the epoch: a step captured in one phase is not replayed in another."""
+        """What Python code decides from the epoch. A step captured in one phase is not replayed in another.
+
+        Override it if `terms` has a branch that depends on the epoch, and decide that branch with `has_started`. The
+        default combines the phases of the objectives inside this one.
+
+        Args:
+            epoch: The epoch, counted from 0.
+
+        Returns:
+            Any hashable value that is the same in epochs that run the same Python code.
+        """
         return tuple(part.phase(epoch) for part in self._parts())
 
-    def has_come(self, epoch: int | Tensor, first: float) -> bool | Tensor:
-        """Whether the epoch `first` is here, or past. Of a tensor's epoch the host knows it where `phase` tells the
-        epochs apart (`host` is one of the phase in which a step is captured); otherwise the answer is a tensor."""
+    def has_started(self, epoch: Epoch, first: float) -> bool | Tensor:
+        """Whether training has reached the epoch `first`.
+
+        In a captured step the epoch is a tensor on the device, which Python code must not wait for. If `phase`
+        separates the epochs, the answer is known when the step is captured; otherwise it is a tensor.
+
+        Args:
+            epoch: The epoch that `terms` was given.
+            first: The first epoch for which the answer is yes; it may be a fraction.
+
+        Returns:
+            A bool where Python code can decide it, otherwise a tensor on the device.
+
+        Example:
+            >>> from moon import CrossEntropy
+            >>> CrossEntropy().has_started(3, first=4.5)
+            False
+        """
         is_decided = type(self).phase is not Objective.phase
-        return (getattr(epoch, "host", epoch) if is_decided else epoch) >= first
+        if is_decided and isinstance(epoch, DeviceEpoch):
+            return epoch.host >= first
+        return epoch_number(epoch) >= first
+
+    def has_come(self, epoch: Epoch, first: float) -> bool | Tensor:
+        """Deprecated name of `has_started`."""
+        warn("Objective.has_come is deprecated; use has_started", DeprecationWarning, stacklevel=2)
+        return self.has_started(epoch, first)
+
+    def _check_optimizer(self, model: nn.Module) -> None:
+        """Refuse to continue if `zero_grad` cleared the gradients of the model but not those of this objective."""
+        if all(parameter.grad is None for parameter in self.parameters()):
+            return
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
+        if gradients and all(gradient is None for gradient in gradients):
+            raise ValueError(
+                f"{type(self).__name__} has parameters of its own, which the optimizer does not update: their "
+                "gradients were not cleared together with the model's. Build the optimizer from both, such as "
+                "torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.1), and call its zero_grad()"
+            )
 
     def _parts(self) -> list[Objective]:
-        """The objectives that it is made of."""
+        """The objectives inside this one."""
         return [part for part in self.modules() if part is not self and isinstance(part, Objective)]
 
     @classmethod
     def takes(cls) -> dict[str, Parameter]:
-        """What it is made of in a run: the parameters of its constructor, those of a part in the part's place.
+        """The parameters of `for_run`: those of the constructor, with each of `parts` replaced by its own parameters.
 
-        Parameters with a scalar default are its options. Those without are facts of the run: `epochs`, `num_known`,
-        `num_features` and, of a set of outliers, `outliers` (a `Draw`) and `outlier_classes`.
+        Parameters with a scalar default are options that a recipe can set. The others are facts of the run, which are
+        filled in by name: `epochs`, `num_known`, `num_features`, and for a set of outliers `outliers` (a function that
+        draws n outliers and their classes) and `outlier_classes`.
+
+        Returns:
+            The parameters by name.
+
+        Example:
+            >>> from moon import Dac
+            >>> list(Dac.takes())
+            ['epochs', 'quiet_epochs', 'final', 'init_factor', 'smoothing', 'schedule']
         """
         made = dict(signature(cls).parameters)
         for name, make in cls.parts.items():
@@ -89,7 +267,19 @@ class Objective(nn.Module, ABC):
 
     @classmethod
     def for_run(cls, **values: Any) -> Self:
-        """Made of the facts and options that it takes."""
+        """Build the objective from plain values.
+
+        Args:
+            **values: Values of the parameters that `takes` lists.
+
+        Returns:
+            The objective.
+
+        Example:
+            >>> from moon import Moon
+            >>> Moon.for_run(epochs=100, final=2.0).log(99)
+            {'w': 2.0}
+        """
         parts = {
             name: make(**{key: values.pop(key) for key in signature(make).parameters if key in values})
             for name, make in cls.parts.items()
@@ -97,12 +287,19 @@ class Objective(nn.Module, ABC):
         return cls(**parts, **values)
 
     def log(self, epoch: int) -> dict[str, float]:
-        """Named values worth a column in the training log."""
+        """Values to record in the training log.
+
+        Args:
+            epoch: The epoch that has ended, counted from 0.
+
+        Returns:
+            Named numbers, one column each; none by default.
+        """
         return {}
 
 
-def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Give buffers that are not made yet the shape of the saved ones."""
+def _resize_empty_buffers(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give buffers that are still empty the shape of the saved ones."""
     for name, buffer in module.named_buffers(recurse=False):
         saved = state.get(prefix + name)
         if saved is not None and buffer.numel() == 0:
@@ -110,20 +307,49 @@ def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -
 
 
 def check_open(model: nn.Module, objective: Objective) -> None:
-    """Refuse a K-way model: its last real class would silently become the unknown."""
-    if model not in _open_models:
-        if not any(isinstance(module, OpenHead) for module in model.modules()):
-            raise ValueError(
-                f"{type(objective).__name__} needs K+1 outputs, but {type(model).__name__} has no unknown output; "
-                "wrap the model first: model = open_head(model)"
-            )
-        _open_models.add(model)
+    """Check that the model has the unknown output. Without it, the last known class would become the unknown.
+
+    Args:
+        model: The model to train.
+        objective: The objective that needs the output.
+
+    Raises:
+        ValueError: If no module of the model is an `OpenHead`.
+
+    Example:
+        >>> import torch
+        >>> from moon import Moon, open_head
+        >>> from moon.objectives.base import check_open
+        >>> check_open(open_head(torch.nn.Linear(4, 3)), Moon(1.0))
+    """
+    if not _has_open_head(model):
+        raise ValueError(
+            f"{type(objective).__name__} needs K+1 outputs, but {type(model).__name__} has no unknown output; "
+            "wrap the model first: model = open_head(model)"
+        )
+
+
+def _has_open_head(model: nn.Module) -> bool:
+    """Whether the model contains an `OpenHead`; the last children are searched first, which is where heads are."""
+    return isinstance(model, OpenHead) or any(map(_has_open_head, reversed(list(model.children()))))
 
 
 class View(nn.Module):
-    """A model seen through a change: the same modules and weights, another forward pass.
+    """A model with another forward pass: the same modules and weights, used for one batch.
 
-    Made anew for each batch, so that nothing of the change can outlive it.
+    Objectives that change the forward pass of another objective, such as `LogitNorm`, pass it a view of the model. A
+    view is created for each batch, so the change cannot outlive it.
+
+    Args:
+        model: The model.
+        forward: The forward pass to use instead of the model's.
+
+    Example:
+        >>> import torch
+        >>> from moon.objectives.base import View
+        >>> model = torch.nn.Identity()
+        >>> View(model, lambda x: 2 * model(x))(torch.ones(2))
+        tensor([2., 2.])
     """
 
     def __init__(self, model: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:

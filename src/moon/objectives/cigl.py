@@ -1,4 +1,4 @@
-"""CigL (Lei et al. 2023): each step sees the network without a random few of its weights; the last epochs vote."""
+"""CigL (Lei et al. 2023): each step trains the network with a random few of its weights set to zero; the end votes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from moon.objectives.base import Objective, Terms, View
+from moon.objectives.base import Epoch, Objective, Terms, View
 from moon.objectives.cross_entropy import CrossEntropy
 
 
 class CigL(Objective):
-    """The inner objective, cross-entropy unless another is given, each existing weight left out with chance `rate`.
+    """CigL: another objective, by default cross-entropy, with each non-zero weight dropped with probability `rate`.
 
-    The weights themselves are never touched: the forward pass is given others, for one step. So nothing that looks at
-    the model at any other time, a vote, an evaluation or a checkpoint, can meet a masked weight. A weight that was left
-    out has no gradient in that step; one that does not exist keeps its own, by which it may grow.
+    The forward pass of a step uses copies of the weights; the weights themselves never change. So the vote, evaluation
+    and checkpoints see the full network. A dropped weight has no gradient in that step. A weight that is zero already
+    keeps its gradient, by which a topology may grow it.
+
+    Args:
+        rate: The probability that a weight is dropped, in [0, 1).
+        inner: The objective to compute with the dropped weights; None for `CrossEntropy`.
+
+    Example:
+        >>> import torch
+        >>> from moon import CigL
+        >>> model = torch.nn.Linear(8, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> x, y = torch.randn(16, 8), torch.arange(16) % 4
+        >>> CigL(rate=0.01)(model, x, y, epoch=0).backward()
+        >>> optimizer.step()
     """
 
-    rates, vote_share = "moon", 0.2  # a vote wants a rate that is held, not one that fades
+    rates, vote_share = "moon", 0.2  # a vote needs a learning rate that is held, not one that decays to zero
 
     def __init__(self, rate: float = 0.01, inner: Objective | None = None) -> None:
         super().__init__()
@@ -27,11 +40,11 @@ class CigL(Objective):
         self.rate = rate
         self.inner = inner or CrossEntropy()
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         thinned = {
             name: weight.masked_fill((torch.rand_like(weight) < self.rate) & (weight != 0), 0.0)
             for name, weight in model.named_parameters()
-            if weight.ndim > 1  # no bias, no norm
+            if weight.ndim > 1  # no biases, no norms
         }
         return self.inner.terms(View(model, lambda x: functional_call(model, thinned, x)), x, y, epoch=epoch)
 

@@ -1,4 +1,4 @@
-"""DAC (Thulasidasan et al. 2019): the K+1-th output may abstain, at a price that rises."""
+"""DAC (Thulasidasan et al. 2019): the unknown output lets the network abstain, at a price that rises."""
 
 from __future__ import annotations
 
@@ -9,14 +9,28 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, check_open, widened
+from moon.objectives.base import Epoch, Objective, Terms, at_least_float32, check_open, epoch_number
 
 
 class Dac(Objective):
-    """(1 - p_{K+1}) * H_K - price * log(1 - p_{K+1}), mean over the batch; H_K is the K-way cross-entropy.
+    """The deep abstaining classifier: (1 - p_{K+1}) * H_K - price * log(1 - p_{K+1}), averaged over the batch.
 
-    The price follows Algorithm 1, of which it is the origin: in the quiet epochs the loss is the K+1-way cross-entropy
-    and (1 - p_{K+1}) * H_K is observed; then the price is linear from a small share of that to `final`.
+    H_K is the cross-entropy over the K known classes. The price follows Algorithm 1, which MOON took from DAC: in the
+    quiet epochs the loss is the cross-entropy over K+1 outputs and (1 - p_{K+1}) * H_K is averaged; then the price
+    changes linearly from a fraction of that average to its final value.
+
+    Args:
+        price: The schedule of the price. The paper's has 10 quiet epochs.
+
+    Example:
+        >>> import torch
+        >>> from moon import AutoWeight, Dac, open_head
+        >>> model = open_head(torch.nn.Linear(8, 4))
+        >>> objective = Dac(AutoWeight(epochs=100, quiet_epochs=10))
+        >>> x, y = torch.randn(16, 8), torch.arange(16) % 4
+        >>> objective(model, x, y, epoch=0).backward()
+        >>> objective.log(99)
+        {'price': 1.0}
     """
 
     extra_logits = 1
@@ -26,19 +40,20 @@ class Dac(Objective):
         super().__init__()
         self.price = price
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         check_open(model, self)
-        logits = widened(model(x))
+        logits = at_least_float32(model(x))
         known = logits[:, :-1]
         # log(1 - p_{K+1}), exact where p_{K+1} is near 1.
         log_answers = known.logsumexp(1) - logits.logsumexp(1)
         answers = log_answers.exp()
         nll = cross_entropy(known, y, reduction="none")  # H_K
-        self.price.observe(1 - answers.detach(), nll.detach(), epoch)
+        number = epoch_number(epoch)
+        self.price.observe(1 - answers.detach(), nll.detach(), number)
         # -log p_y over K+1 outputs is H_K - log(1 - p_{K+1}).
-        quiet = epoch < self.price.quiet_epochs
+        quiet = number < self.price.quiet_epochs
         share = answers + quiet * (1 - answers)  # 1 in a quiet epoch, and so is the price
-        price = self.price(epoch) + quiet
+        price = self.price(number) + quiet
         return {"cross_entropy": (share * nll).mean(), "abstention": -(price * log_answers).mean()}
 
     def log(self, epoch: int) -> dict[str, float]:

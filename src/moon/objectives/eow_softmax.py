@@ -1,4 +1,4 @@
-"""EOW-Softmax (Wang et al. 2021): the K+1-th output learns from samples of the model's own idea of the known."""
+"""EOW-Softmax (Wang et al. 2021): the unknown output is trained on samples that the model itself takes for known."""
 
 from __future__ import annotations
 
@@ -10,19 +10,41 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.fast import plain
-from moon.objectives.base import Objective, Terms, View, check_open, widened
+from moon.fast import without_buffers
+from moon.objectives.base import Epoch, Objective, Terms, View, at_least_float32, check_open
 
 _CONVOLUTION = nn.modules.conv._ConvNd
 
 
 class EowSoftmax(Objective):
-    """-log p_y at x, plus `weight` times -log p_{K+1} at samples, both of one softmax over K+1 outputs.
+    """EOW-Softmax: -log p_y at images, plus `weight` times -log p_{K+1} at samples, of one softmax over K+1 outputs.
 
-    The samples are maps of features, the input of the module `layer`, drawn by Langevin dynamics from the density
+    The samples are feature maps, the input of the module `layer`. Langevin dynamics draws them from the density
     proportional to 1 / p_{K+1}, whose energy is log p_{K+1}:
         h <- h - step * d log p_{K+1} / dh + noise * N(0, 1),        `steps` times.
-    Chains go on from a replay buffer; a share `restart` begins anew. It starts after `start_share` of the epochs.
+    Chains continue from a replay buffer; each restarts with probability `restart`. The second term starts after
+    `start_share` of the epochs.
+
+    Args:
+        epochs: The number of epochs of the run.
+        weight: The weight of the second term.
+        start_share: The fraction of the epochs after which the second term starts, in [0, 1].
+        steps: The number of Langevin steps per batch.
+        step: The size of a step. With the authors' value of 1, samples diverge under SGD (docs/LOG.md).
+        noise: The standard deviation of the noise of a step.
+        replay: The number of chains in the replay buffer.
+        restart: The probability that a chain restarts from uniform noise, in [0, 1].
+        layer: The name of the module whose input is sampled, such as "layer4"; "" for the last stage that has a
+            convolution.
+
+    Example:
+        >>> import torch
+        >>> from moon import EowSoftmax, open_head
+        >>> model = open_head(torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4)))
+        >>> objective = EowSoftmax(epochs=15, steps=2, replay=32, layer="2")
+        >>> x, y = torch.randn(16, 8), torch.arange(16) % 4
+        >>> list(objective.terms(model, x, y, epoch=8))
+        ['cross_entropy', 'samples']
     """
 
     extra_logits = 1
@@ -34,7 +56,7 @@ class EowSoftmax(Objective):
         weight: float = 0.1,
         start_share: float = 8 / 15,
         steps: int = 20,
-        step: float = 0.01,  # of 1, as the authors', samples run away under SGD (docs/LOG.md)
+        step: float = 0.01,
         noise: float = 1e-3,
         replay: int = 10_000,
         restart: float = 0.05,
@@ -50,18 +72,18 @@ class EowSoftmax(Objective):
             raise ValueError(f"start_share={start_share} and restart={restart} must be in [0, 1]")
         self.weight, self.start, self.layer = weight, start_share * epochs, layer
         self.steps, self.step, self.noise, self.chains, self.restart = steps, step, noise, replay, restart
-        self.register_buffer("replay", torch.empty(0))  # (chains, *map), made with the first sample
+        self.register_buffer("replay", torch.empty(0))  # (chains, *map), created with the first sample
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         check_open(model, self)
-        stage = _stage(model, self.layer)  # refused in the first step, not when the samples begin
-        terms = {"cross_entropy": cross_entropy(widened(model(x)), y)}
-        started = self.has_come(epoch, self.start)
-        if started is not False:  # a tensor on the device is not asked
+        stage = _stage(model, self.layer)  # a wrong layer is refused in the first step, not when sampling starts
+        terms = {"cross_entropy": cross_entropy(at_least_float32(model(x)), y)}
+        started = self.has_started(epoch, self.start)
+        if started is not False:  # True, or a tensor, whose value is not known here
             with _tail(model, stage, x) as (logits_of, like):
-                with plain():  # the slopes of samples, not of weights
+                with without_buffers():  # gradients with respect to samples, not weights
                     samples = self.sample(logits_of, like, len(x))
-                unknown = widened(logits_of(samples)).log_softmax(1)[:, -1]
+                unknown = at_least_float32(logits_of(samples)).log_softmax(1)[:, -1]
                 terms["samples"] = -self.weight * started * unknown.mean()
         return terms
 
@@ -75,25 +97,35 @@ class EowSoftmax(Objective):
 
     @torch.no_grad()
     def sample(self, logits_of: Callable[[Tensor], Tensor], like: Tensor, count: int) -> Tensor:
-        """So many samples of maps like this one, put back into the replay buffer."""
+        """Draw samples; the chains in the replay buffer continue from them next time.
+
+        Args:
+            logits_of: The model from the sampled layer on.
+            like: A feature map, the shape, type and device of which the samples take.
+            count: The number of samples.
+
+        Returns:
+            (count, *map), the samples.
+        """
         shape = like.shape[1:]
         if self.replay.numel() == 0:
             self.replay = _fresh(like, self.chains, shape)
-        index = torch.randperm(self.chains, device=like.device)[:count]  # no chain twice
+        index = torch.randperm(self.chains, device=like.device)[:count]  # without replacement
         index = index if len(index) == count else torch.randint(self.chains, (count,), device=like.device)
-        anew = torch.rand(count, *(1 for _ in shape), device=like.device) < self.restart
-        h = torch.where(anew, _fresh(like, count, shape), self.replay[index])
+        restarts = torch.rand(count, *(1 for _ in shape), device=like.device) < self.restart
+        h = torch.where(restarts, _fresh(like, count, shape), self.replay[index])
         for _ in range(self.steps):
             with torch.enable_grad():
                 h.requires_grad_()
-                energy = widened(logits_of(h)).log_softmax(1)[:, -1].sum()
-                (slope,) = torch.autograd.grad(energy, h)
-            h = h.detach() - self.step * slope + self.noise * torch.randn_like(h)
+                energy = at_least_float32(logits_of(h)).log_softmax(1)[:, -1].sum()
+                (gradient,) = torch.autograd.grad(energy, h)
+            h = h.detach() - self.step * gradient + self.noise * torch.randn_like(h)
         self.replay[index] = h
         return h
 
 
 def _fresh(like: Tensor, count: int, shape: torch.Size) -> Tensor:
+    """`count` new chains of feature maps, uniform in [-0.1, 0.1)."""
     return torch.empty(count, *shape, device=like.device, dtype=like.dtype).uniform_(-0.1, 0.1)
 
 
@@ -101,32 +133,33 @@ def _fresh(like: Tensor, count: int, shape: torch.Size) -> Tensor:
 def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor]]:
     """The model from the input of `stage` on, as a function, and an example of that input.
 
-    A hook gives the stage h in place of what one image made of it, so any model will do. BatchNorm is in evaluation
-    mode meanwhile: samples leave no trace in its statistics. All is as found afterwards.
+    A hook replaces the input of the stage by h, so this works for any model. Inside, the model is in evaluation mode:
+    samples do not change the statistics of BatchNorm. In the end the hook is removed and the mode is restored.
     """
-    given: list[Tensor] = []
-    seen: list[Tensor] = []
+    replacement: list[Tensor] = []
+    inputs_of_stage: list[Tensor] = []
 
     def replace(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        seen[:] = inputs[:1]
-        return (given[0], *inputs[1:]) if given else inputs
+        inputs_of_stage[:] = inputs[:1]
+        return (replacement[0], *inputs[1:]) if replacement else inputs
 
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     handle = stage.register_forward_pre_hook(replace)
 
     def logits_of(h: Tensor) -> Tensor:
-        given[:] = [h]
+        replacement[:] = [h]
         return model(x[:1])
 
     try:
         with torch.no_grad():
             model(x[:1])
-        if not seen:
+        if not inputs_of_stage:
             raise ValueError(
-                f"the {type(stage).__name__} to be sampled takes no part in the forward pass; name another"
+                f"the {type(stage).__name__} whose input is to be sampled is not part of the forward pass; "
+                "set layer to the name of another module"
             )
-        yield logits_of, widened(seen[0])
+        yield logits_of, at_least_float32(inputs_of_stage[0])
     finally:
         handle.remove()
         for part, training in modes:
@@ -141,17 +174,17 @@ def _stage(model: nn.Module, layer: str) -> nn.Module:
         return model.get_submodule(layer) if layer else _last_stage(model)
     except AttributeError:
         raise ValueError(
-            f"{type(model).__name__} has no module '{layer}'; name one whose input can be sampled"
+            f"{type(model).__name__} has no module '{layer}'; set layer to the name of one whose input is to be sampled"
         ) from None
 
 
 def _last_stage(model: nn.Module) -> nn.Module:
-    """The last part with a convolution, down to one that does not see the image itself (ResNet's layer4)."""
+    """The last stage with a convolution whose input is not the image itself, such as `layer4` of a ResNet."""
     parts = [part for part in model.children() if any(True for _ in part.parameters())]
     stages = [part for part in parts if any(isinstance(module, _CONVOLUTION) for module in part.modules())]
     if not stages:
         raise ValueError(
-            f"{type(model).__name__} has no convolution behind its first; name the module whose input is to be sampled "
-            "(layer=...)"
+            f"{type(model).__name__} has no convolution after its first one; set layer to the name of the module whose "
+            "input is to be sampled"
         )
     return _last_stage(stages[-1]) if stages[-1] is parts[0] else stages[-1]

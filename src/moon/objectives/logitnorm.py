@@ -1,4 +1,4 @@
-"""LogitNorm (Wei et al. 2022): a loss over logits of constant length, so that it cannot fall by growing them."""
+"""LogitNorm (Wei et al. 2022): a loss over logits of constant norm, so that larger logits cannot reduce it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,46 @@ from math import inf
 
 from torch import Tensor, nn
 
-from moon.objectives.base import Objective, Terms, View, widened
+from moon.objectives.base import Epoch, Objective, Terms, View, at_least_float32
 from moon.objectives.cross_entropy import CrossEntropy
 
 
 def normalised(logits: Tensor, temperature: float) -> Tensor:
-    """z / (temperature * (|z| + 1e-7))."""
-    logits = widened(logits)
+    """Normalise logits: z / (temperature * (|z| + 1e-7)).
+
+    Args:
+        logits: (N, outputs).
+        temperature: The norm of the result is 1 / temperature.
+
+    Returns:
+        The normalised logits, in float32 or wider.
+
+    Example:
+        >>> import torch
+        >>> from moon.objectives.logitnorm import normalised
+        >>> normalised(torch.tensor([[3.0, 4.0]]), temperature=0.5)
+        tensor([[1.2000, 1.6000]])
+    """
+    logits = at_least_float32(logits)
     return logits / (temperature * (logits.norm(dim=1, keepdim=True) + 1e-7))
 
 
 class LogitNorm(Objective):
-    """The inner objective, cross-entropy unless another is given, over z / (temperature * |z|).
+    """LogitNorm: another objective, by default cross-entropy, over the logits z / (temperature * |z|).
 
-    In use the model is asked without the normalisation.
+    Only training uses the normalisation; the model itself is unchanged.
+
+    Args:
+        temperature: The normalised logits have norm 1 / temperature.
+        inner: The objective to compute from the normalised logits; None for `CrossEntropy`.
+
+    Example:
+        >>> import torch
+        >>> from moon import LogitNorm
+        >>> logits, y = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
+        >>> loss = LogitNorm(temperature=0.5)(torch.nn.Identity(), logits, y, epoch=0)
+        >>> round(loss.item(), 4)  # cross-entropy of the logits 1.2 and 1.6
+        0.913
     """
 
     def __init__(self, temperature: float = 0.04, inner: Objective | None = None) -> None:
@@ -29,7 +55,7 @@ class LogitNorm(Objective):
         self.temperature = temperature
         self.inner = inner or CrossEntropy()
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         view = View(model, lambda x: normalised(model(x), self.temperature))
         return self.inner.terms(view, x, y, epoch=epoch)
 

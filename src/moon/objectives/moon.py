@@ -1,4 +1,4 @@
-"""MOON (Lei et al. 2024): lean on wrongly predicted samples, and let the K+1-th output take part of the blame."""
+"""MOON (Lei et al. 2024): raise the loss of wrongly predicted samples, less so where the unknown output is high."""
 
 from __future__ import annotations
 
@@ -10,37 +10,78 @@ from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.fast import fused
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, check_open, widened
+from moon.objectives.base import Epoch, Objective, Terms, at_least_float32, check_open, epoch_number
 
 
 @fused
 def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
-    """The unknown-aware loss, Eq. (1), mean over the batch; the unknown output is the last column of `logits`.
+    """The unknown-aware loss, Eq. (1), averaged over the batch.
 
     L = -log p_y                                       where the arg-max of all K+1 outputs is y
     L = -(1 + w / (1 + w * p_{K+1})) * log p_y         elsewhere
+
+    Args:
+        logits: (N, K+1); the unknown output is the last column.
+        y: (N,), classes, integers in [0, K).
+        w: The weight, at least 0; 0 is the cross-entropy over K+1 outputs.
+
+    Returns:
+        The loss, a scalar.
+
+    Raises:
+        ValueError: If a label is the unknown output. On a GPU this is not checked.
+
+    Example:
+        >>> import torch
+        >>> from moon import moon_loss
+        >>> logits = torch.tensor([[1.0, 2.0, 1.0]]).log()  # p = 1/4, 1/2 | 1/4
+        >>> loss = moon_loss(logits, torch.tensor([0]), w=2.0)  # wrong: class 1 is predicted
+        >>> round(loss.item(), 4)  # (1 + 2 / 1.5) * log 4
+        3.2347
     """
     if not y.is_cuda and bool((y >= logits.shape[1] - 1).any()):  # on a GPU this would wait for the device
-        raise ValueError(f"label {int(y.max())} of {logits.shape[1]} outputs: the last output is the unknown, no label")
-    log_p = widened(logits).log_softmax(1)
+        known = logits.shape[1] - 1
+        raise ValueError(
+            f"label {int(y.max())}, but with {known + 1} outputs labels are in [0, {known}); "
+            "the last output is the unknown"
+        )
+    log_p = at_least_float32(logits).log_softmax(1)
     nll, p_unknown = nll_loss(log_p, y, reduction="none"), log_p[:, -1].exp()
     w = (logits.argmax(1) != y).to(nll) * w  # 0 where the prediction is right
-    # p_{K+1} is not detached: only the gradient through it can ever raise the unknown output.
+    # p_{K+1} is not detached: only the gradient through it can raise the unknown output.
     return (nll * (1 + w / (1 + w * p_unknown))).mean()
 
 
 @fused
-def _seen(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _observation(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """p_{K+1} and the cross-entropy of each sample."""
-    seen = widened(logits)
-    return seen.softmax(1)[:, -1], cross_entropy(seen, y, reduction="none")
+    logits = at_least_float32(logits)
+    return logits.softmax(1)[:, -1], cross_entropy(logits, y, reduction="none")
 
 
 class Moon(Objective):
-    """Eq. (1) with its weight from Algorithm 1, or with a constant one.
+    """MOON: the unknown-aware loss, Eq. (1), with the weight w of Algorithm 1 or a constant one.
 
-    `weight=AutoWeight(epochs)` is the paper's; a number is a constant w from the first step on, and 0 is plain
-    cross-entropy over K+1 outputs (the ablation without the loss modification).
+    L = -log p_y                                       where the arg-max of all K+1 outputs is y
+    L = -(1 + w / (1 + w * p_{K+1})) * log p_y         elsewhere
+
+    The model needs the unknown output: `model = open_head(model)`.
+
+    Args:
+        weight: `AutoWeight(epochs)` is the paper's. A number is a constant w from the first step on; 0 is the
+            cross-entropy over K+1 outputs, which is the paper's ablation without the loss modification.
+
+    Example:
+        >>> import torch
+        >>> from moon import AutoWeight, Moon, open_head
+        >>> model = open_head(torch.nn.Linear(8, 4))
+        >>> objective = Moon(AutoWeight(epochs=100))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> x, y = torch.randn(16, 8), torch.arange(16) % 4
+        >>> objective(model, x, y, epoch=0).backward()
+        >>> optimizer.step()
+        >>> objective.log(99)
+        {'w': 1.0}
     """
 
     extra_logits, rates, vote_share = 1, "moon", 0.2
@@ -49,15 +90,15 @@ class Moon(Objective):
     def __init__(self, weight: AutoWeight | float) -> None:
         super().__init__()
         if not isinstance(weight, AutoWeight) and not 0 <= weight < inf:
-            raise ValueError(f"the weight w must be at least 0 and finite, not {weight}")
+            raise ValueError(f"the weight w must be at least 0 and finite, or an AutoWeight, not {weight}")
         self.weight = weight
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         check_open(model, self)
         logits = model(x)
-        if isinstance(self.weight, AutoWeight) and self.has_come(epoch, self.weight.quiet_epochs) is not True:
-            self.weight.observe(*_seen(logits.detach(), y), epoch)
-        return {"unknown_aware": moon_loss(logits, y, self._w(epoch))}
+        if isinstance(self.weight, AutoWeight) and self.has_started(epoch, self.weight.quiet_epochs) is not True:
+            self.weight.observe(*_observation(logits.detach(), y), epoch_number(epoch))
+        return {"unknown_aware": moon_loss(logits, y, self._w(epoch_number(epoch)))}
 
     def phase(self, epoch: int) -> bool:
         return isinstance(self.weight, AutoWeight) and epoch >= self.weight.quiet_epochs
@@ -66,4 +107,5 @@ class Moon(Objective):
         return {"w": float(self._w(epoch))}
 
     def _w(self, epoch: int | Tensor) -> float | Tensor:
+        """w in this epoch."""
         return self.weight(epoch) if isinstance(self.weight, AutoWeight) else self.weight

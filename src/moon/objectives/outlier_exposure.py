@@ -1,4 +1,4 @@
-"""Outlier exposure (Hendrycks et al. 2019): be undecided about images that are known to be of no known class."""
+"""Outlier exposure (Hendrycks et al. 2019): learn a uniform prediction for images of no known class."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Draw, Objective, Terms, widened
+from moon.objectives.base import Draw, Epoch, Objective, Terms, at_least_float32
 
 
 class OutlierExposure(Objective):
-    """-log p_y, plus `weight` times the cross-entropy from uniform to p at outliers, -1/K * sum_k log p_k.
+    """Outlier exposure: -log p_y at images, plus `weight` times -1/K * sum_k log p_k at outliers.
 
-    `outliers(n)` gives n of them; a step takes `per_image` for each image of the batch, all in one pass.
+    The second term is the cross-entropy from the uniform distribution to the prediction. Images and outliers go through
+    the model in one forward pass.
+
+    Args:
+        outliers: A function; `outliers(n)` returns n outliers and their classes, which are not used.
+        weight: The weight of the second term.
+        per_image: The number of outliers per image of the batch.
+
+    Example:
+        >>> import torch
+        >>> from moon import OutlierExposure
+        >>> model = torch.nn.Linear(8, 4)
+        >>> def draw(n):
+        ...     return torch.rand(n, 8), torch.zeros(n, dtype=torch.int64)
+        >>> x, y = torch.randn(16, 8), torch.arange(16) % 4
+        >>> terms = OutlierExposure(draw, per_image=1.0).terms(model, x, y, epoch=0)
+        >>> list(terms)
+        ['cross_entropy', 'undecided']
     """
 
     def __init__(self, outliers: Draw, weight: float = 0.5, per_image: float = 2.0) -> None:
@@ -23,9 +40,9 @@ class OutlierExposure(Objective):
             raise ValueError(f"weight={weight} must be at least 0, per_image={per_image} above 0, both finite")
         self.outliers, self.weight, self.per_image = outliers, weight, per_image
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
-        strange, _ = self.outliers(max(1, round(self.per_image * len(x))))
-        logits = widened(model(torch.cat([x, strange])))
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
+        outliers, _ = self.outliers(max(1, round(self.per_image * len(x))))
+        logits = at_least_float32(model(torch.cat([x, outliers])))
         known, unknown = logits[: len(x)], logits[len(x) :]
         return {
             "cross_entropy": cross_entropy(known, y),

@@ -1,8 +1,9 @@
-"""VOS (Du et al. 2022): tell the energy of images from that of virtual outliers, rare features of each class."""
+"""VOS (Du et al. 2022): separate the energy of images from that of virtual outliers, unlikely features of a class."""
 
 from __future__ import annotations
 
 from math import inf
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +11,37 @@ from torch.distributions import Gamma
 from torch.nn.functional import cross_entropy, linear
 
 from moon.evidence import classifier_name, look
-from moon.objectives.base import Objective, Terms, View, widened
+from moon.objectives.base import Epoch, Objective, Terms, View, at_least_float32
 
 
 class Vos(Objective):
-    """-log p_y, plus `weight` times the loss of a logistic regression from energy to "image or virtual outlier".
+    """VOS: -log p_y, plus `weight` times the loss of a logistic regression from energy to "image or virtual outlier".
 
-    The energy is log sum_k relu(v_k) * exp(z_k) with learned v. Each class keeps a queue of its last features; the
-    virtual outliers of class k are the `select` least likely of `draws` from N(mean of queue k, shared covariance),
-    seen through the model's classifier. It starts after `start_share` of the epochs.
+    The energy is log sum_k relu(v_k) * exp(z_k) with learned v. A queue holds the latest features of each class. The
+    virtual outliers of class k are the `select` least likely of `draws` samples from N(mean of queue k, shared
+    covariance); the model's classifier computes their logits. The second term starts after `start_share` of the epochs.
+
+    The optimizer must update the parameters of this objective as well, see the example.
+
+    Args:
+        num_known: K, the number of known classes.
+        num_features: The number of inputs of the model's classifier.
+        epochs: The number of epochs of the run.
+        weight: The weight of the second term.
+        start_share: The fraction of the epochs after which the second term starts, in [0, 1].
+        queue: The number of features that the queue of a class holds; at least the batch size.
+        draws: The number of samples per class.
+        select: The number of virtual outliers per class.
+
+    Example:
+        >>> import torch
+        >>> from moon import Vos
+        >>> model = torch.nn.Linear(8, 4)
+        >>> objective = Vos(num_known=4, num_features=8, epochs=100, queue=64, draws=100)
+        >>> optimizer = torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.1)
+        >>> x, y = torch.randn(16, 8), torch.arange(16) % 4
+        >>> objective(model, x, y, epoch=40).backward()
+        >>> optimizer.step()
     """
 
     queues: Tensor
@@ -45,59 +68,85 @@ class Vos(Objective):
         self.energy_weight = nn.Parameter(torch.rand(num_known))  # v
         self.logistic = nn.Linear(1, 2)
         self.register_buffer("queues", torch.zeros(num_known, queue, num_features))
-        self.register_buffer("seen", torch.zeros(num_known, dtype=torch.int64))  # features of each class so far
+        self.register_buffer("seen", torch.zeros(num_known, dtype=torch.int64))  # features per class so far
 
-    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: int | Tensor) -> Terms:
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         if isinstance(model, View):
             raise ValueError(
-                "Vos compares logits of images with its own of virtual outliers; it cannot be an inner objective"
+                "Vos cannot be an inner objective: it computes the logits of virtual outliers with the model's own "
+                "classifier. Use it alone"
             )
         batch = look(model, x)
-        logits = widened(batch.known_logits)
+        logits = at_least_float32(batch.known_logits)
         self.enqueue(batch.features.detach(), y)
-        terms = {"cross_entropy": cross_entropy(widened(batch.logits), y)}
-        started = self.has_come(epoch, self.start)
-        if started is not False:  # a tensor on the device is not asked
-            virtual = self.virtual_outliers()
+        terms = {"cross_entropy": cross_entropy(at_least_float32(batch.logits), y)}
+        started = self.has_started(epoch, self.start)
+        if started is not False:  # True, or a tensor, whose value is not known here
             head = model.get_submodule(classifier_name(model))
             assert isinstance(head, nn.Linear)
-            strange = widened(linear(virtual, head.weight, head.bias))[:, : batch.num_known]
-            terms["virtual_outliers"] = self.weight * started * self.tell_apart(logits, strange)
+            virtual = at_least_float32(linear(self.virtual_outliers(), head.weight, head.bias))[:, : batch.num_known]
+            terms["virtual_outliers"] = self.weight * started * self.energy_loss(logits, virtual)
         return terms
 
     def phase(self, epoch: int) -> bool:
         return epoch >= self.start
 
-    def tell_apart(self, known: Tensor, strange: Tensor) -> Tensor:
-        """The loss of the logistic regression on energies."""
+    def energy_loss(self, known: Tensor, virtual: Tensor) -> Tensor:
+        """The loss of the logistic regression that separates images from virtual outliers by their energy.
+
+        Args:
+            known: (N, K), the logits of the images.
+            virtual: (M, K), the logits of the virtual outliers.
+
+        Returns:
+            The loss, a scalar.
+        """
         log_v = self.energy_weight.relu().clamp(min=1e-30).log()
-        energy = (torch.cat([known, strange]) + log_v).logsumexp(1, keepdim=True)
-        kind = torch.zeros(len(energy), dtype=torch.int64, device=energy.device)
-        kind[: len(known)] = 1
-        return cross_entropy(energy * self.logistic.weight.T + self.logistic.bias, kind)  # not autocast
+        energy = (torch.cat([known, virtual]) + log_v).logsumexp(1, keepdim=True)
+        is_image = torch.zeros(len(energy), dtype=torch.int64, device=energy.device)
+        is_image[: len(known)] = 1
+        return cross_entropy(energy * self.logistic.weight.T + self.logistic.bias, is_image)  # not autocast
+
+    def tell_apart(self, known: Tensor, virtual: Tensor) -> Tensor:
+        """Deprecated name of `energy_loss`."""
+        warn("Vos.tell_apart is deprecated; use energy_loss", DeprecationWarning, stacklevel=2)
+        return self.energy_loss(known, virtual)
 
     @torch.no_grad()
     def enqueue(self, features: Tensor, y: Tensor) -> None:
-        """Put each feature into its class's queue, over the oldest one."""
+        """Put each feature into the queue of its class; the oldest one there is overwritten.
+
+        Args:
+            features: (N, D), the features of a batch.
+            y: (N,), their classes.
+
+        Raises:
+            ValueError: If the batch is larger than a queue.
+        """
         length = self.queues.shape[1]
         if len(y) > length:
-            raise ValueError(f"a batch of {len(y)} does not fit queues of {length}; give a longer queue")
-        own = nn.functional.one_hot(y, len(self.seen))
-        before = (own.cumsum(0) - own).gather(1, y[:, None]).squeeze(1)  # of the same class, earlier in the batch
+            raise ValueError(f"a batch of {len(y)} does not fit in queues of {length}; set queue={len(y)} or more")
+        is_of = nn.functional.one_hot(y, len(self.seen))
+        before = (is_of.cumsum(0) - is_of).gather(1, y[:, None]).squeeze(1)  # of the same class, earlier in the batch
         self.queues[y, (self.seen[y] + before) % length] = features.to(self.queues)
-        self.seen += own.sum(0)
+        self.seen += is_of.sum(0)
 
     @torch.no_grad()
     def virtual_outliers(self) -> Tensor:
-        """(classes * select, D). A class that was never seen has none of its own: it repeats a seen one's.
+        """Draw virtual outliers from the features in the queues.
 
-        A draw is mean + L e with e standard normal, and it is the less likely the longer e is. Length and direction of
-        e are independent, so only the lengths of all draws are drawn, and directions for the longest.
+        A sample is mean + L e with e standard normal; the longer e is, the less likely is the sample. Length and
+        direction of e are independent, so it is enough to draw the lengths of all samples, and directions for the
+        longest.
+
+        Returns:
+            (K * select, D), features. A class without features repeats the virtual outliers of the class with most.
         """
         with torch.autocast(self.queues.device.type, enabled=False):
             return self._draw()
 
     def _draw(self) -> Tensor:
+        """The virtual outliers, without autocast."""
         classes, length, size = self.queues.shape
         filled = torch.arange(length, device=self.seen.device) < self.seen[:, None]
         count = filled.sum(1)
@@ -112,5 +161,5 @@ class Vos(Objective):
         directions = torch.randn(classes, self.select, size, device=mean.device)
         directions = directions / directions.norm(dim=2, keepdim=True)
         draws = mean[:, None] + (lengths[:, :, None] * directions).to(root) @ root.T
-        some = draws.index_select(0, count.argmax(0, keepdim=True))
-        return torch.where((count > 0)[:, None, None], draws, some).flatten(0, 1)
+        fallback = draws.index_select(0, count.argmax(0, keepdim=True))
+        return torch.where((count > 0)[:, None, None], draws, fallback).flatten(0, 1)

@@ -1,1 +1,1 @@
-"""The paper's evaluation: its tables and figures from run folders, its numbers beside ours."""
+"""The paper's evaluation: its tables and figures, the runs they need, and our numbers next to the paper's."""

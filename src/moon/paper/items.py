@@ -1,4 +1,4 @@
-"""Every table and figure of the paper, and what each is made of."""
+"""Every table and figure of the paper, and tables of ours that the paper does not have."""
 
 from __future__ import annotations
 
@@ -6,29 +6,45 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from moon.detect import DETECTORS
-from moon.paper.spec import EXTRAS, FILL_METRICS, SPARSITIES, VOTELESS, Item, Line, entries, lines_of
+from moon.paper.published import measurements_of, published_rows
+from moon.paper.recipes import NO_VOTE
+from moon.paper.spec import P_UNKNOWN_METRICS, SPARSITIES, Item, Measurement
+from moon.recipe import table
 from moon.suggest import did_you_mean
+
+OURS = ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals", "mnist")  # not in the paper
+EXTRAS = ("flops", "theory")  # keys that need no runs
+
+_ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
+_ABLATION_PAIRS = tuple(("moon", name) for name in _ABLATIONS)
+_BOTH = ("plain", "moon")
+_CONTROLLED = ("plain", "control", "moon", "moon-logitnorm")
+_COMPARED = (("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"))
+_CONTROL_NOTE = (
+    "control: the plain loss with MOON's learning rates and vote. MOON normalised: MOON's loss on normalised logits."
+)
+_MNIST_NOTE = "The paper states that it trained a ResNet-18; the MSP numbers it quotes are OpenOOD's, for a LeNet."
 
 
 def _table(number: int, title: str, **settings: Any) -> Item:
-    """A table of the paper, whose lines are those of its numbers."""
-    own = [entry for entry in entries() if entry["table"] == str(number)]
-    lines = tuple(dict.fromkeys(line for entry in own for line in lines_of(entry)))
-    means_only = {entry["set"] for entry in own} <= {"near", "far"}
-    return Item(f"table{number}", title, lines, means_only=means_only, **settings)
+    """A table of the paper; it measures whatever the paper has numbers for."""
+    rows = [row for row in published_rows() if row["table"] == str(number)]
+    measurements = tuple(dict.fromkeys(measurement for row in rows for measurement in measurements_of(row)))
+    means_only = {row["set"] for row in rows} <= {"near", "far"}
+    return Item(f"table{number}", title, measurements, means_only=means_only, **settings)
 
 
-def _lines(
+def _product(
     data: Sequence[str],
     topologies: Sequence[str],
     sparsities: Sequence[float],
     trainings: Sequence[str],
     detectors: Sequence[str] = ("msp",),
     metrics: Sequence[str] = ("auroc",),
-) -> tuple[Line, ...]:
+) -> tuple[Measurement, ...]:
+    """Every combination of these values; dense networks have one sparsity, 0."""
     return tuple(
-        Line(d, topology, 0.0 if topology == "dense" else sparsity, training, detector, metric)
+        Measurement(d, topology, sparsity, training, detector, metric)
         for d in data
         for topology in topologies
         for sparsity in ((0.0,) if topology == "dense" else sparsities)
@@ -38,58 +54,29 @@ def _lines(
     )
 
 
-OURS = ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals", "mnist")
-_ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
-_BOTH = ("plain", "moon")
-_CONTROLLED = ("plain", "control", "moon", "moon-logitnorm")
-_MEANT = (
-    "control is the plain loss with MOON's learning rates and vote; normalised means MOON's loss on normalised logits."
-)
-_MNIST = "The paper says that it trained a ResNet-18; the MSP numbers that it quotes are OpenOOD's, of a LeNet."
-_AGAINST = (("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"))
-
-
 def _summary(
     data: str, topologies: Sequence[str], sparsities: Sequence[float], trainings: Sequence[str]
-) -> tuple[Line, ...]:
-    """What sums a network up: near and far of three detectors, and how good and honest it is on known inputs."""
-    place = [data], topologies, sparsities, trainings
-    return _lines(*place, ["msp", "ebo", "knn"]) + _lines(*place, [""], ["accuracy", "ece", "ece_scaled"])
+) -> tuple[Measurement, ...]:
+    """What summarises a network: AUROC of three detectors, accuracy, and calibration before and after scaling."""
+    networks = [data], topologies, sparsities, trainings
+    return _product(*networks, ["msp", "ebo", "knn"]) + _product(*networks, [""], ["accuracy", "ece", "ece_scaled"])
 
 
 def _ours(
     key: str,
     title: str,
-    lines: tuple[Line, ...],
+    measurements: tuple[Measurement, ...],
     pairs: tuple[tuple[str, str], ...] = (),
     columns: tuple[str, ...] = ("detector", "metric", "set"),
     note: str = "",
     draw: str = "",
 ) -> Item:
-    """A table that the paper does not have, or not so."""
-    return Item(key, f"Ours: {title}", lines, columns, pairs, means_only=True, note=note, draw=draw)
+    """A table of near and far means that the paper does not have in this form."""
+    return Item(key, f"{title} (not in the paper)", measurements, columns, pairs, means_only=True, note=note, draw=draw)
 
 
-def _hexagon(number: int, sparsity: float) -> Item:
-    rivals = (
-        *_lines(["cifar10"], ["rigl"], [sparsity], ["plain"], ["tempscale"], ["fpr95"]),
-        *_lines(["cifar10"], ["rigl"], [sparsity], ["mixup", "cigl"], ["msp"], ["fpr95"]),
-    )
-    moon = _lines(["cifar10"], ["rigl"], [sparsity], ["moon"], ["odin"], ["fpr95"])
-    return Item(
-        f"figure{number}",
-        f"FPR-95 of MOON with ODIN against temperature scaling, Mixup and CigL, RigL {sparsity:.0%}",
-        rivals + moon,
-        pairs=(),
-        draw="hexagons",
-    )
-
-
-def _all_items() -> list[Item]:
-    against_moon = tuple(("moon", word) for word in _ABLATIONS)
-    known = _lines(["cifar10", "cifar100"], ["rigl"], SPARSITIES, _BOTH, [""], ["accuracy", "ece"])
-    imagenet = ("auroc", "fpr95")
-    alone = "Times compare only where each run had the machine for itself (--jobs 1)."
+def _paper_tables() -> list[Item]:
+    alone = "Times are comparable only if each run had the machine to itself."
     return [
         _table(1, "RigL, MSP: AUROC"),
         _table(2, "RigL 99%, ODIN and EBO: AUROC and FPR-95", columns=("metric", "set")),
@@ -101,104 +88,196 @@ def _all_items() -> list[Item]:
             7,
             "Ablations: ECE and accuracy",
             columns=("sparsity", "metric"),
-            pairs=against_moon,
-            note="The paper's caption says CIFAR-100; its accuracies (94%) are CIFAR-10's, which is what is run here.",
+            pairs=_ABLATION_PAIRS,
+            note="The paper's caption says CIFAR-100, but its accuracies (94%) are those of CIFAR-10, used here.",
         ),
         _table(8, "RigL, MSP: FPR-95"),
         _table(9, "SET, MSP: AUROC"),
-        _table(10, "MNIST, dense, MSP: FPR-95 and AUROC", columns=("metric", "set"), note=_MNIST),
+        _table(10, "MNIST, dense, MSP: FPR-95 and AUROC", columns=("metric", "set"), note=_MNIST_NOTE),
         _table(11, "CIFAR-10, dense, MSP, ODIN and EBO: FPR-95 and AUROC", columns=("metric", "set")),
-        _table(12, "w_f at 95%: AUROC", pairs=(), note="MOON is w_f = 1."),
-        _table(13, "Incremental ablation of the loss (LM): w_f at 95%", pairs=(), note="MOON is w_f = 1."),
-        _table(14, "Incremental ablation of auto-tuning (AT): T_e at 95%", pairs=(), note="MOON is T_e = 5."),
-        _table(15, "Incremental ablation of voting (VT): epochs that vote at 95%", pairs=(), note="MOON has 20 votes."),
-        *(
-            _table(number, f"Training time, {data}", columns=("sparsity",), pairs=(), note=alone)
-            for number, data in ((16, "CIFAR-10"), (17, "CIFAR-100"))
+        _table(12, "w_f at 95%: AUROC", pairs=(), note="MOON uses w_f = 1."),
+        _table(13, "Incremental ablation of the loss (LM): w_f at 95%", pairs=(), note="MOON uses w_f = 1."),
+        _table(14, "Incremental ablation of auto-tuning (AT): T_e at 95%", pairs=(), note="MOON uses T_e = 5."),
+        _table(
+            15,
+            "Incremental ablation of voting (VT): number of voting epochs at 95%",
+            pairs=(),
+            note="MOON uses 20 votes.",
+        ),
+        _table(16, "Training time, CIFAR-10", columns=("sparsity",), pairs=(), note=alone),
+        _table(17, "Training time, CIFAR-100", columns=("sparsity",), pairs=(), note=alone),
+    ]
+
+
+def _dense_and_sparse(number: int, title: str, topologies: Sequence[str], sparsities: Sequence[float]) -> Item:
+    """Figures 1 and 7: sparse training and MOON at each sparsity, and dense training."""
+    data = ("cifar10", "cifar100")
+    dense, sparse = _product(data, ["dense"], (), ["plain"]), _product(data, topologies, sparsities, _BOTH)
+    return Item(f"figure{number}", title, dense + sparse, means_only=True, draw="sparsity_bars")
+
+
+def _against_calibration(number: int, sparsity: float) -> Item:
+    """Figures 3 and 6: MOON with ODIN against methods for calibration."""
+    network = ["cifar10"], ["rigl"], [sparsity]
+    return Item(
+        f"figure{number}",
+        f"FPR-95 of MOON with ODIN against temperature scaling, Mixup and CigL, RigL {sparsity:.0%}",
+        _product(*network, ["plain"], ["tempscale"], ["fpr95"])
+        + _product(*network, ["mixup", "cigl"], ["msp"], ["fpr95"])
+        + _product(*network, ["moon"], ["odin"], ["fpr95"]),
+        pairs=(),
+        draw="radar_charts",
+    )
+
+
+def _paper_figures() -> list[Item]:
+    return [
+        _dense_and_sparse(1, "AUROC of dense, sparse and MOON, RigL and SET, 80 to 99%", ["rigl", "set"], SPARSITIES),
+        Item(
+            "figure2",
+            "ImageNet, RigL 90%: AUROC and FPR-95",
+            _product(["imagenet"], ["rigl"], [0.9], _BOTH, ["msp"], ["auroc", "fpr95"]),
+            draw="set_bars",
+        ),
+        _against_calibration(3, 0.9),
+        Item(
+            "figure4",
+            "Accuracy and ECE over sparsity",
+            _product(["cifar10", "cifar100"], ["rigl"], SPARSITIES, _BOTH, [""], ["accuracy", "ece"]),
+            columns=("sparsity",),
+            draw="sparsity_curves",
         ),
         Item(
-            "figure1",
-            "AUROC of dense, sparse and MOON, RigL and SET, 80 to 99%",
-            _lines(["cifar10", "cifar100"], ["dense"], (), ["plain"])
-            + _lines(["cifar10", "cifar100"], ["rigl", "set"], SPARSITIES, _BOTH),
-            means_only=True,
-            draw="bars",
+            "figure5",
+            "FPR-95 of MOON and its ablations, RigL 80%",
+            _product(["cifar10"], ["rigl"], [0.8], (*_ABLATIONS, "moon"), ["msp"], ["fpr95"]),
+            pairs=_ABLATION_PAIRS,
+            draw="radar_charts",
         ),
-        Item("figure2", "ImageNet, RigL 90%: AUROC and FPR-95",
-             _lines(["imagenet"], ["rigl"], [0.9], _BOTH, ["msp"], imagenet), draw="set_bars"),
-        _hexagon(3, 0.9),
-        Item("figure4", "Accuracy and ECE over sparsity", known, columns=("sparsity",), draw="curves"),
-        Item("figure5", "FPR-95 of MOON and its ablations, RigL 80%",
-             _lines(["cifar10"], ["rigl"], [0.8], (*_ABLATIONS, "moon"), ["msp"], ["fpr95"]),
-             pairs=against_moon, draw="hexagons"),
-        _hexagon(6, 0.99),
+        _against_calibration(6, 0.99),
+        _dense_and_sparse(7, "AUROC of dense, sparse and MOON, RigL, 50 to 70%", ["rigl"], (0.5, 0.6, 0.7)),
         Item(
-            "figure7",
-            "AUROC of dense, sparse and MOON, RigL, 50 to 70%",
-            _lines(["cifar10", "cifar100"], ["dense"], (), ["plain"])
-            + _lines(["cifar10", "cifar100"], ["rigl"], (0.5, 0.6, 0.7), _BOTH),
-            means_only=True,
-            draw="bars",
+            "figure8",
+            "ImageNet, dense: AUROC, AUPR and FPR-95",
+            _product(["imagenet"], ["dense"], (), _BOTH, ["msp"], ["auroc", "aupr_in", "fpr95"]),
+            draw="set_bars",
         ),
-        Item("figure8", "ImageNet, dense: AUROC, AUPR and FPR-95",
-             _lines(["imagenet"], ["dense"], (), _BOTH, ["msp"], ("auroc", "aupr_in", "fpr95")), draw="set_bars"),
         *(
-            Item(f"figure{9 + number}", f"First principal component of the features, a class a panel, RigL {s:.0%}",
-                 _lines(["cifar10"], ["rigl"], [s], ["plain"], [""], ["accuracy"]), pairs=(), draw="components")
-            for number, s in enumerate(SPARSITIES)
+            Item(
+                f"figure{number}",
+                f"First principal component of the features, one panel per class, RigL {sparsity:.0%}",
+                _product(["cifar10"], ["rigl"], [sparsity], ["plain"], [""], ["accuracy"]),
+                pairs=(),
+                draw="component_histograms",
+            )
+            for number, sparsity in enumerate(SPARSITIES, 9)
         ),
+    ]
+
+
+def _our_tables() -> list[Item]:
+    detectors = [name for name in table("detector") if table("detector").is_builtin(name)]
+    parameters = [f"w_f={w}" for w in (0.1, 0.5, 2, 4)]
+    parameters += [f"T_e={epochs}" for epochs in (1, 2, 3)] + [f"votes={votes}" for votes in (2, 5, 10)]
+    rivals = [f"{name}{vote}" for name in NO_VOTE for vote in ("", "+vote")] + ["cigl-alone", "cigl"]
+    return [
         Item(
             "controls",
-            "Ours: how much of MOON is its learning rate and vote, and MOON on normalised logits",
-            _lines(["cifar10"], ["rigl"], SPARSITIES, _CONTROLLED),
-            pairs=_AGAINST,
-            note=_MEANT,
+            "Effect of MOON's learning rates and vote alone, and MOON on normalised logits (not in the paper)",
+            _product(["cifar10"], ["rigl"], SPARSITIES, _CONTROLLED),
+            pairs=_COMPARED,
+            note=_CONTROL_NOTE,
         ),
-        _ours("summary", "MOON and its control in short",
-              _summary("cifar10", ["rigl"], SPARSITIES, _CONTROLLED), _AGAINST, note=_MEANT, draw="trainings"),
-        _ours("detectors", "every detector on RigL 95%: AUROC",
-              _lines(["cifar10"], ["rigl"], [0.95], _CONTROLLED, list(DETECTORS)), columns=("training", "set"),
-              note=_MEANT),
-        _ours("fill", "does the extra output fill?",
-              _lines(["cifar10"], ["rigl"], SPARSITIES, ("moon", "moon-logitnorm"), [""], FILL_METRICS)),
-        _ours("topologies", "dense, static and SET beside RigL",
-              _summary("cifar10", ["dense"], (), _BOTH) + _summary("cifar10", ["static"], [0.95], _BOTH)
-              + _summary("cifar10", ["set", "rigl"], SPARSITIES, _BOTH), (("moon", "plain"),)),
-        _ours("ablations", "MOON's parts and parameters, RigL 95%",
-              _summary("cifar10", ["rigl"], [0.95], (
-                  "moon", *_ABLATIONS, *(f"w_f={w}" for w in (0.1, 0.5, 2, 4)), *(f"T_e={t}" for t in (1, 2, 3)),
-                  *(f"votes={v}" for v in (2, 5, 10)))),
-              note="MOON is w_f = 1, T_e = 5, 20 votes."),
-        _ours("rivals", "training-time rivals with and without a vote, RigL 95%",
-              _summary("cifar10", ["rigl"], [0.95], (
-                  *_CONTROLLED, *(f"{name}{vote}" for name in VOTELESS for vote in ("", "+vote")),
-                  "cigl-alone", "cigl")),
-              tuple(("moon", name) for name in ("control", "logitnorm+vote", "cigl")),
-              note=f"{_MEANT} EOW-Softmax takes 20 Langevin steps of 0.01, not its authors' 100 of 1."),
-        _ours("mnist", "MNIST, dense and RigL 95%",
-              _summary("mnist", ["dense", "rigl"], [0.95], _BOTH), (("moon", "plain"),), note=_MNIST),
-    ]  # fmt: skip
+        _ours(
+            "summary",
+            "MOON and its control at all sparsities",
+            _summary("cifar10", ["rigl"], SPARSITIES, _CONTROLLED),
+            _COMPARED,
+            note=_CONTROL_NOTE,
+            draw="training_dots",
+        ),
+        _ours(
+            "detectors",
+            "Every detector on RigL 95%: AUROC",
+            _product(["cifar10"], ["rigl"], [0.95], _CONTROLLED, detectors),
+            columns=("training", "set"),
+            note=_CONTROL_NOTE,
+        ),
+        _ours(
+            "fill",
+            "Mean probability of the extra output",
+            _product(["cifar10"], ["rigl"], SPARSITIES, ("moon", "moon-logitnorm"), [""], P_UNKNOWN_METRICS),
+        ),
+        _ours(
+            "topologies",
+            "Dense, static, SET and RigL",
+            _summary("cifar10", ["dense"], (), _BOTH)
+            + _summary("cifar10", ["static"], [0.95], _BOTH)
+            + _summary("cifar10", ["set", "rigl"], SPARSITIES, _BOTH),
+            (("moon", "plain"),),
+        ),
+        _ours(
+            "ablations",
+            "MOON's parts and parameters, RigL 95%",
+            _summary("cifar10", ["rigl"], [0.95], ("moon", *_ABLATIONS, *parameters)),
+            note="MOON uses w_f = 1, T_e = 5 and 20 votes.",
+        ),
+        _ours(
+            "rivals",
+            "Other training methods with and without a vote, RigL 95%",
+            _summary("cifar10", ["rigl"], [0.95], (*_CONTROLLED, *rivals)),
+            tuple(("moon", name) for name in ("control", "logitnorm+vote", "cigl")),
+            note=f"{_CONTROL_NOTE} EOW-Softmax takes 20 Langevin steps of size 0.01; its authors take 100 of size 1.",
+        ),
+        _ours(
+            "mnist",
+            "MNIST, dense and RigL 95%",
+            _summary("mnist", ["dense", "rigl"], [0.95], _BOTH),
+            (("moon", "plain"),),
+            note=_MNIST_NOTE,
+        ),
+    ]
 
 
 @cache
 def items() -> dict[str, Item]:
-    """Every table and figure by its key."""
-    return {item.key: item for item in _all_items()}
+    """Return every table and figure by its key.
+
+    Example:
+        >>> from moon.paper.items import items
+        >>> items()["table1"].title
+        'RigL, MSP: AUROC'
+    """
+    return {item.key: item for item in (*_paper_tables(), *_paper_figures(), *_our_tables())}
 
 
-def choose(words: Iterable[str]) -> list[Item]:
-    """The items of these keys; `all` is every one, `mini` the paper's own and the control."""
+def choose(keys: Iterable[str]) -> list[Item]:
+    """Return the items with these keys.
+
+    Args:
+        keys: Keys of items; `all` means every item, `mini` the paper's own items and `controls`.
+
+    Returns:
+        The items, each once, in the order given.
+
+    Raises:
+        ValueError: If there is no such item.
+
+    Example:
+        >>> from moon.paper.items import choose
+        >>> [item.key for item in choose(["figure4", "table1"])]
+        ['figure4', 'table1']
+    """
     chosen: dict[str, Item] = {}
-    for word in words:
-        if word == "all":
+    for key in keys:
+        if key == "all":
             chosen |= items()
-        elif word == "mini":
-            chosen |= {key: item for key, item in items().items() if key not in OURS or key == "controls"}
-        elif word in items():
-            chosen[word] = items()[word]
+        elif key == "mini":
+            chosen |= {name: item for name, item in items().items() if name not in OURS or name == "controls"}
+        elif key in items():
+            chosen[key] = items()[key]
         else:
-            known = f"table1 to table17, figure1 to figure12, {', '.join(OURS)}, {', '.join(EXTRAS)}, all, mini"
-            raise ValueError(
-                f"the paper has no '{word}'{did_you_mean(word, [*items(), *EXTRAS, 'all', 'mini'])}; known: {known}"
-            )
+            suggestion = did_you_mean(key, [*items(), *EXTRAS, "all", "mini"])
+            choices = f"table1 to table17, figure1 to figure12, {', '.join(OURS)}, {', '.join(EXTRAS)}, all, mini"
+            raise ValueError(f"there is no table or figure '{key}'{suggestion}; choose from: {choices}")
     return list(chosen.values())

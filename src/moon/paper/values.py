@@ -1,4 +1,4 @@
-"""The values of a paper's lines, read from run folders."""
+"""Read the values of measurements from run folders."""
 
 from __future__ import annotations
 
@@ -9,92 +9,118 @@ from statistics import mean
 from typing import Any
 
 from moon.data import Benchmark
-from moon.grid.grid import is_done
-from moon.paper.spec import FILL_METRICS, KNOWN_METRICS, Line, Scale, called, recipe
-from moon.run.train import load_result
-from moon.score.score import read_summary, which_scored
+from moon.paper.names import display_name
+from moon.paper.recipes import recipe_for
+from moon.paper.spec import KNOWN_METRICS, P_UNKNOWN_METRICS, Measurement, Scale
+from moon.run.folder import is_done, load_result
+from moon.score.files import read_summary, which_scored
 
 
-class Runs:
-    """The results of a scale's runs, read once. Runs of one benchmark that were scored on different images than the
-    first are left out: no mean and no test is over different images."""
+class RunValues:
+    """The values of measurements, read from the folders of their runs; each folder is read once.
 
-    def __init__(self, folder: Path, scale: Scale, lines: Mapping[Line, Benchmark]) -> None:
+    All runs of a benchmark must be scored on the same images in the same way as the first one; others are excluded, so
+    that no mean and no test mixes different images.
+
+    Args:
+        folder: The folder of the run folders.
+        scale: Length and settings of the runs.
+        benchmarks: The benchmark of each measurement.
+    """
+
+    def __init__(self, folder: Path, scale: Scale, benchmarks: Mapping[Measurement, Benchmark]) -> None:
         self.folder, self.scale = folder, scale
-        self.rows = {line.data: row for line, row in lines.items()}
-        self.seen: dict[str, dict[str, Any]] = {}  # scores by the run's name
-        self._names: dict[tuple[Line, int], str] = {}
+        self.benchmarks = {measurement.data: benchmark for measurement, benchmark in benchmarks.items()}
+        self.summaries: dict[str, dict[str, Any]] = {}  # scores.json by the run's name
+        self._names: dict[tuple[Measurement, int], str] = {}
         self._missing: set[str] = set()
-        self._images: dict[str, dict[str, Any]] = {}  # of each benchmark
-        self._apart: set[str] = set()
-        self._shared: dict[str, set[str]] = {}  # trainings by the run's name
+        self._images: dict[str, dict[str, Any]] = {}  # which images were scored, by data set
+        self._excluded: set[str] = set()
+        self._trainings: dict[str, set[str]] = {}  # by the run's name
 
     @property
     def done(self) -> int:
-        return len(self.seen)
+        """Number of runs with usable scores, among those that were asked for."""
+        return len(self.summaries)
 
     @property
     def needed(self) -> int:
-        return len(self.seen) + len(self._missing)
+        """Number of runs that were asked for."""
+        return len(self.summaries) + len(self._missing)
 
     def notes(self) -> list[str]:
-        """What a reader must know about the runs."""
+        """What readers must know about the runs."""
         notes = [
-            f"{len(self._apart)} runs were scored on other images, or were read in another way, and are left out"
-        ] * bool(self._apart)
-        same = {tuple(sorted(map(called, words))) for words in self._shared.values() if len(words) > 1}
-        return notes + [f"{' and '.join(words)} are the same runs at this length" for words in sorted(same)]
+            f"{len(self._excluded)} runs are excluded because they were scored on other images or in another way"
+        ] * bool(self._excluded)
+        same = {tuple(sorted(map(display_name, names))) for names in self._trainings.values() if len(names) > 1}
+        return notes + [f"{' and '.join(names)} are the same runs at this length" for names in sorted(same)]
 
     def names(self) -> tuple[str, ...]:
+        """The names of all runs that were asked for, ordered by seed."""
         return tuple(name for _, name in sorted(self._names.items(), key=lambda entry: entry[0][1]))
 
-    def name(self, line: Line, seed: int) -> str:
-        key = replace(line, detector="", metric=""), seed
+    def name(self, measurement: Measurement, seed: int) -> str:
+        """The name of a measurement's run."""
+        key = replace(measurement, detector="", metric=""), seed
         if key not in self._names:
-            name = recipe(line, self.scale, self.rows[line.data], seed).name
+            name = recipe_for(measurement, self.scale, self.benchmarks[measurement.data], seed).name
             self._names[key] = name
-            self._shared.setdefault(name, set()).add(line.training)
+            self._trainings.setdefault(name, set()).add(measurement.training)
         return self._names[key]
 
-    def scores(self, line: Line, seed: int) -> dict[str, Any] | None:
-        name = self.name(line, seed)
-        if name not in self.seen and name not in self._missing:
+    def summary(self, measurement: Measurement, seed: int) -> dict[str, Any] | None:
+        """The scores.json of a measurement's run, or None if it is missing, unfinished or excluded."""
+        name = self.name(measurement, seed)
+        if name not in self.summaries and name not in self._missing:
             found = read_summary(self.folder / name) if is_done(self.folder / name) else None
-            if found is not None and self._images.setdefault(line.data, which_scored(found)) != which_scored(found):
-                self._apart.add(name)
-                found = None
+            if found is not None:
+                images = which_scored(found)
+                if self._images.setdefault(measurement.data, images) != images:
+                    self._excluded.add(name)
+                    found = None
             if found is None:
                 self._missing.add(name)
             else:
-                self.seen[name] = found
-        return self.seen.get(name)
+                self.summaries[name] = found
+        return self.summaries.get(name)
 
-    def value(self, line: Line, name: str, seed: int) -> float | None:
-        """One value in the units shown."""
-        found = self.scores(line, seed)
-        if found is None:
+    def value(self, measurement: Measurement, name: str, seed: int) -> float | None:
+        """Return one value in the units that tables show.
+
+        Args:
+            measurement: What is measured.
+            name: The unknown set, `near`, `far`, or "" for metrics of known inputs.
+            seed: The seed of the run.
+
+        Returns:
+            The value, or None if it was not measured.
+        """
+        summary = self.summary(measurement, seed)
+        if summary is None:
             return None
-        if line.metric == "time_ratio":
-            return self._time_ratio(line, seed)
-        if line.metric == "ece_scaled":
-            return found["known_scaled"]["ece"]
-        if line.metric in KNOWN_METRICS:
-            return found["known"][line.metric] * (1 if line.metric == "ece" else 100)
-        if line.metric in FILL_METRICS:
-            values = [by_set[line.metric] for by_set in found["p_unknown"].values()]
+        metric = measurement.metric
+        if metric == "time_ratio":
+            return self._time_ratio(measurement, seed)
+        if metric == "ece_scaled":
+            return summary["known_scaled"]["ece"]
+        if metric in KNOWN_METRICS:
+            return summary["known"][metric] * (1 if metric == "ece" else 100)
+        if metric in P_UNKNOWN_METRICS:
+            values = [by_set[metric] for by_set in summary["p_unknown"].values()]
             return None if None in values or not values else mean(values)  # None: no prediction was wrong
-        if line.detector in found["search"]:  # its options were chosen for this run; the paper's were not
+        if measurement.detector in summary["search"]:  # options tuned for this run are not comparable
             return None
-        cells = found["detectors"].get(line.detector, {}).get("sets", {})
-        row = self.rows[line.data]
-        members = {"near": row.near, "far": row.far}.get(name, (name,))
-        values = [cells[member][line.metric] for member in members if member in cells]
+        by_set = summary["detectors"].get(measurement.detector, {}).get("sets", {})
+        benchmark = self.benchmarks[measurement.data]
+        members = {"near": benchmark.near, "far": benchmark.far}.get(name, (name,))
+        values = [by_set[member][metric] for member in members if member in by_set]
         return 100 * mean(values) if len(values) == len(members) else None
 
-    def _time_ratio(self, line: Line, seed: int) -> float | None:
-        """The run's time over the plain one's, on the same hardware."""
-        plain = replace(line, training="plain")
-        if self.scores(plain, seed) is None:
+    def _time_ratio(self, measurement: Measurement, seed: int) -> float | None:
+        """The run's time divided by that of the plain run, if both had the same hardware."""
+        plain = replace(measurement, training="plain")
+        if self.summary(plain, seed) is None:
             return None
-        a, b = (load_result(self.folder / self.name(each, seed)) for each in (line, plain))
-        return a["seconds"] / b["seconds"] if a["hardware"] == b["hardware"] else None
+        ours, theirs = (load_result(self.folder / self.name(each, seed)) for each in (measurement, plain))
+        return ours["seconds"] / theirs["seconds"] if ours["hardware"] == theirs["hardware"] else None

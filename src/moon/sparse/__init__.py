@@ -1,9 +1,12 @@
-"""Which weights exist. Four questions, four small things: how much a layer (allocation), where in it (pattern), when
-(schedule), which (a topology's scores)."""
+"""Sparse training: which weights are zero, and how that changes during training.
+
+An allocation decides how many weights each layer keeps, a pattern where in a layer they may be, a schedule when they
+change, and a topology which ones are dropped and grown.
+"""
 
 from moon.sparse.allocation import erk, uniform
 from moon.sparse.dense import Dense
-from moon.sparse.flops import LayerCost, MoonExtra, NetCost, PaperRow, layer_costs, moon_extra, net_cost, paper_flops
+from moon.sparse.flops import LayerCost, NetCost, layer_costs, net_cost
 from moon.sparse.gmp import Gmp
 from moon.sparse.granet import GraNet
 from moon.sparse.mest import Mest
@@ -32,7 +35,7 @@ TOPOLOGIES: dict[str, type[Topology]] = {
 }
 
 __all__ = [
-    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "LayerCost", "Mest", "MoonExtra",
-    "NOfM", "NetCost", "PaperRow", "RigL", "Snfs", "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule",
-    "Topology", "erk", "layer_costs", "moon_extra", "net_cost", "paper_flops", "sparse_weights", "uniform",
+    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "LayerCost", "Mest", "NOfM",
+    "NetCost", "RigL", "Snfs", "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule", "Topology", "erk",
+    "layer_costs", "net_cost", "sparse_weights", "uniform",
 ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""How much of each layer is kept: an allocation turns weight shapes and a sparsity into a density a layer."""
+"""Allocations: how many weights each layer keeps.
+
+An allocation is a function from the shapes of the weights and a sparsity to the density of each layer.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,28 @@ Allocation = Callable[[Shapes, float], dict[str, float]]
 
 
 def _check(shapes: Shapes, sparsity: float) -> None:
+    """Refuse a sparsity out of range and a model without weights."""
     if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity must be in [0, 1), the share of weights that are zero, not {sparsity}")
+        raise ValueError(f"sparsity must be in [0, 1), the fraction of weights that are zero, not {sparsity}")
     if not shapes:
         raise ValueError("there is no weight to make sparse; the model needs a Linear or convolution layer")
 
 
 def uniform(shapes: Shapes, sparsity: float) -> dict[str, float]:
-    """Uniform: every layer has the same density."""
+    """Uniform: every layer has the same density.
+
+    Args:
+        shapes: The shapes of the weights by name.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+
+    Returns:
+        The density of each weight by name, in (0, 1].
+
+    Example:
+        >>> from moon import uniform
+        >>> uniform({"conv": (8, 3, 3, 3), "fc": (10, 32)}, sparsity=0.75)
+        {'conv': 0.25, 'fc': 0.25}
+    """
     _check(shapes, sparsity)
     return dict.fromkeys(shapes, 1 - sparsity)
 
@@ -25,8 +42,21 @@ def uniform(shapes: Shapes, sparsity: float) -> dict[str, float]:
 def erk(shapes: Shapes, sparsity: float) -> dict[str, float]:
     """Erdos-Renyi-Kernel (Evci et al. 2020): density proportional to sum(shape) / prod(shape).
 
-    The factor is solved so that the whole network has the wanted density; a layer that would need more than all
-    its weights is dense, and the others are solved again.
+    The factor is solved so that the network as a whole has the given sparsity. A layer that would need a density above
+    1 is dense, and the factor is solved again for the others.
+
+    Args:
+        shapes: The shapes of the weights by name.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+
+    Returns:
+        The density of each weight by name, in (0, 1].
+
+    Example:
+        >>> from moon import erk
+        >>> densities = erk({"conv": (8, 3, 3, 3), "fc": (100, 32)}, sparsity=0.8)
+        >>> {name: round(density, 3) for name, density in densities.items()}
+        {'conv': 0.361, 'fc': 0.189}
     """
     _check(shapes, sparsity)
     size = {name: prod(shape) for name, shape in shapes.items()}
@@ -34,8 +64,8 @@ def erk(shapes: Shapes, sparsity: float) -> dict[str, float]:
     wanted = (1 - sparsity) * sum(size.values())
     dense: set[str] = set()
     while sparse := shapes.keys() - dense:
-        left = wanted - sum(size[name] for name in dense)
-        factor = left / sum(raw[name] * size[name] for name in sparse)
+        remaining = wanted - sum(size[name] for name in dense)
+        factor = remaining / sum(raw[name] * size[name] for name in sparse)
         highest = max(raw[name] for name in sparse)
         if factor * highest <= 1:
             return {name: 1.0 if name in dense else factor * raw[name] for name in shapes}

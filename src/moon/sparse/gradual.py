@@ -1,4 +1,4 @@
-"""Topologies that begin with more connections than they end with."""
+"""Topologies that start with more non-zero weights than they end with."""
 
 from __future__ import annotations
 
@@ -9,26 +9,43 @@ from moon.sparse.topology import SparseTopology
 
 
 class Gradual(SparseTopology):
-    """The number of connections of a layer falls at each change of the masks (Zhu and Gupta 2018):
+    """Base class of gradual pruning: the number of non-zero weights of a layer falls at each change of the masks.
 
-    n(t) = n_end + (n_begin - n_end) * (1 - t / t_last)^3,        t_last: the last change before t_end
+    n(t) = n_end + (n_begin - n_end) * (1 - t / t_last)^3        (Zhu and Gupta 2018)
+
+    t_last is the last change before t_end. A subclass must implement `grow_score` and may set `begin_sparsity`, the
+    sparsity at the start. The arguments are those of `SparseTopology`; a pattern is not possible.
+
+    Example:
+        >>> import torch
+        >>> from moon import DropSchedule, Gmp
+        >>> model = torch.nn.Linear(10, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = Gmp(model, optimizer, sparsity=0.8, schedule=DropSchedule(t_end=10, delta_t=2))
+        >>> counts = []
+        >>> for step in range(10):
+        ...     model(torch.ones(2, 10)).sum().backward()
+        ...     topology.step()
+        ...     counts.append(topology.counts["weight"])
+        >>> counts
+        [100, 100, 54, 54, 30, 30, 21, 21, 20, 20]
     """
 
     takes_pattern = False
     dense_gradient = None
     begin_sparsity: ClassVar[float] = 0.0
 
-    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+    def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         schedule = self.schedule
         self.last = (schedule.t_end - 1) // schedule.delta_t * schedule.delta_t
         if self.last < 1:
             raise ValueError(
-                f"{type(self).__name__} changes its masks every {schedule.delta_t} steps before step {schedule.t_end}, "
-                "which is never; give a smaller delta_t or train longer"
+                f"{type(self).__name__} would never prune: with delta_t={schedule.delta_t} and t_end={schedule.t_end} "
+                "no change is due; use a smaller delta_t or train longer"
             )
         begin = self._counts(allocation(shapes, min(self.begin_sparsity, self.sparsity)))
         self.begin = {name: max(begin[name], self.planned[name]) for name in begin}
 
     def count(self, name: str) -> int:
-        left = (1 - min(self.steps / self.last, 1.0)) ** 3
-        return self.planned[name] + round((self.begin[name] - self.planned[name]) * left)
+        remaining = (1 - min(self.steps / self.last, 1.0)) ** 3
+        return self.planned[name] + round((self.begin[name] - self.planned[name]) * remaining)

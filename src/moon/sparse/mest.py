@@ -8,7 +8,32 @@ from moon.sparse.topology import SparseTopology
 
 
 class Mest(SparseTopology):
-    """Keep score |w| + 0.01 * |dL/dw|: a small weight that is about to change may stay. Grow score uniform."""
+    """MEST: keep score |w| + 0.01 * |dL/dw|, so that a small weight with a large gradient may stay; random growth.
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+        schedule: When to rewire, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
+        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
+        dense: Names of weights to leave dense, such as `["fc.weight"]`.
+        seed: The seed of the first masks and of the random growth.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Attributes:
+        gradient_weight: The factor of the gradient in the keep score, 0.01.
+
+    Example:
+        >>> import torch
+        >>> from moon import DropSchedule, Mest
+        >>> model = torch.nn.Linear(20, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = Mest(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=700))
+        >>> model(torch.randn(4, 20)).square().sum().backward()
+        >>> topology.step()  # instead of optimizer.step()
+        >>> topology.density()
+        0.1
+    """
 
     gradient_weight = 0.01
 
@@ -16,4 +41,4 @@ class Mest(SparseTopology):
         return weight.abs() + self.gradient_weight * grad.abs()
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        return self._random(weight)
+        return self.random_scores(weight)

@@ -1,49 +1,109 @@
-"""Where in a layer its connections may be: anywhere, or N of every M neighbours, which hardware runs."""
+"""Patterns: where in a layer the non-zero weights may be: anywhere, or N of every M neighbours for GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+from warnings import warn
 
 import torch
 from torch import Tensor
 
-from moon.fast import top
+from moon.fast import top_masks
 from moon.sparse.allocation import Allocation, Shapes
 
 
 class Pattern(Protocol):
-    """A constraint on masks."""
+    """What a pattern must provide: a constraint on the masks of a `SparseTopology`.
+
+    Any object with these two methods is a pattern; it need not inherit from this class.
+
+    Example:
+        >>> from moon import NOfM
+        >>> from moon.sparse.pattern import Pattern
+        >>> pattern: Pattern = NOfM(2, 4)
+    """
 
     def densities(self, shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
-        """The density of each layer."""
+        """Decide the density of each layer.
+
+        Args:
+            shapes: The shapes of the weights by name.
+            sparsity: The fraction of weights that are zero.
+            allocation: The allocation that the user chose; a pattern that fixes the densities ignores it.
+
+        Returns:
+            The density of each weight by name, in (0, 1].
+
+        Raises:
+            ValueError: If the pattern cannot have this sparsity.
+        """
         ...
 
     def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """Of each layer the mask of the connections kept and of so many best others."""
+        """Add weights to masks.
+
+        Args:
+            kept: The mask of each layer before; its weights stay.
+            scores: The score of each weight of each layer.
+            counts: The number of weights to add to each layer, those of highest score.
+
+        Returns:
+            The new mask of each layer.
+        """
         ...
 
 
-class Anywhere:
-    """No constraint: the allocation decides how many, the score which."""
+class Unstructured:
+    """No constraint: the allocation decides how many weights a layer keeps, the scores which.
+
+    It is the default pattern of every sparse topology, available as `moon.sparse.pattern.UNSTRUCTURED`.
+
+    Example:
+        >>> import torch
+        >>> from moon.sparse.pattern import UNSTRUCTURED
+        >>> kept, score = torch.tensor([True, False, False]), torch.tensor([0.0, 1.0, 2.0])
+        >>> UNSTRUCTURED.fill([kept], [score], [1])
+        [tensor([ True, False,  True])]
+    """
 
     sparsity: float | None = None  # any
 
+    def __repr__(self) -> str:
+        return "UNSTRUCTURED"
+
     def densities(self, shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
+        """See `Pattern.densities`."""
         return allocation(shapes, sparsity)
 
     def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        others = top([torch.where(mask, -torch.inf, value) for mask, value in zip(kept, scores, strict=True)], counts)
-        return [one | other for one, other in zip(kept, others, strict=True)]
+        """See `Pattern.fill`."""
+        free = [torch.where(mask, -torch.inf, value) for mask, value in zip(kept, scores, strict=True)]
+        others = top_masks(free, counts)
+        return [mask | other for mask, other in zip(kept, others, strict=True)]
 
 
 @dataclass(frozen=True)
 class NOfM:
-    """`n` of every `m` neighbouring inputs of an output, as sparse matrix units take it (2 of 4).
+    """n:m sparsity: `n` of every `m` neighbouring inputs of an output are non-zero, as sparse matrix units require.
 
-    Neighbours are along the second dimension: inputs of a Linear, input channels of a convolution at one position of
-    its kernel. A layer whose inputs do not divide by m stays dense. The sparsity is 1 - n / m and no other.
+    Neighbours are along the second dimension: inputs of a Linear layer, input channels of a convolution at one position
+    of its kernel. A layer whose number of inputs is not divisible by m stays dense. The sparsity is always 1 - n / m.
+
+    Args:
+        n: The number of non-zero weights in each group, in [1, m).
+        m: The size of a group.
+
+    Example:
+        >>> import torch
+        >>> from moon import NOfM, Static
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = Static(model, optimizer, sparsity=0.5, pattern=NOfM(2, 4))
+        >>> topology.masks["weight"].view(2, 2, 4).sum(2)
+        tensor([[2, 2],
+                [2, 2]])
     """
 
     n: int = 2
@@ -55,25 +115,30 @@ class NOfM:
 
     @property
     def sparsity(self) -> float:
+        """The fraction of weights that are zero, 1 - n / m."""
         return 1 - self.n / self.m
 
     def densities(self, shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
+        """See `Pattern.densities`; the allocation is ignored."""
         if abs(sparsity - self.sparsity) > 1e-9:
             raise ValueError(
-                f"sparsity {sparsity:g} cannot be had with {self.n} of {self.m}; it is {self.sparsity:g} in each layer"
+                f"sparsity {sparsity:g} is not possible with {self.n} of {self.m}; set sparsity={self.sparsity:g}"
             )
         densities = {name: self.n / self.m if shape[1] % self.m == 0 else 1.0 for name, shape in shapes.items()}
         if min(densities.values(), default=1.0) == 1.0:
             raise ValueError(
-                f"no layer has inputs that divide by {self.m}; a pattern of {self.n} of {self.m} needs one"
+                f"a pattern of {self.n} of {self.m} needs a layer whose number of inputs is divisible by {self.m}; "
+                "the model has none"
             )
         return densities
 
     def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """See `Pattern.fill`; each group is filled up to n weights."""
         return [self._filled(*layer) for layer in zip(kept, scores, counts, strict=True)]
 
-    def _filled(self, kept: Tensor, score: Tensor, free: int) -> Tensor:
-        if free == kept.numel():
+    def _filled(self, kept: Tensor, score: Tensor, count: int) -> Tensor:
+        """The new mask of one layer; all weights if the layer is dense."""
+        if count == kept.numel():
             return torch.ones_like(kept)
         # (..., groups, m), the inputs last
         groups = torch.where(kept, torch.inf, score).movedim(1, -1).unflatten(-1, (-1, self.m))
@@ -82,4 +147,13 @@ class NOfM:
         return mask.flatten(-2).movedim(-1, 1)
 
 
-ANYWHERE = Anywhere()
+UNSTRUCTURED = Unstructured()
+
+
+def __getattr__(name: str) -> Any:
+    """Names of version 0.2."""
+    renamed = {"Anywhere": "Unstructured", "ANYWHERE": "UNSTRUCTURED"}
+    if name not in renamed:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn(f"{__name__}.{name} is deprecated; use {renamed[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[renamed[name]]

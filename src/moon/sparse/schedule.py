@@ -1,4 +1,4 @@
-"""When the topology is rewired, and how much of it."""
+"""Schedules: in which steps a sparse network is rewired, and what fraction of its weights is replaced."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from math import cos, pi
 
 @dataclass(frozen=True)
 class DropSchedule:
-    """RigL's schedule: every `delta_t` steps before `t_end`, a share of each layer's weights is replaced.
+    """RigL's schedule: every `delta_t` steps before `t_end`, a fraction of each layer's non-zero weights is replaced.
 
-    The share is fraction / 2 * (1 + cos(pi * step / t_end)). All times are global steps, never epochs.
+    The fraction is fraction / 2 * (1 + cos(pi * step / t_end)). All times are steps of the run, never epochs.
+
+    A schedule of your own is a subclass that overrides `is_due`, `share`, and `frozen_after` if its last change is not
+    before `t_end`.
+
+    Args:
+        t_end: The step from which on the masks do not change; often 70% of the run.
+        delta_t: The number of steps between two rewirings.
+        fraction: The fraction of non-zero weights that is replaced at first, in [0, 1].
+
+    Example:
+        >>> from moon import DropSchedule
+        >>> schedule = DropSchedule(t_end=1000, delta_t=100, fraction=0.3)
+        >>> schedule.is_due(200), schedule.is_due(250), schedule.is_due(1000)
+        (True, False, False)
+        >>> round(schedule.share(500), 3)
+        0.15
     """
 
     t_end: int
@@ -20,8 +36,8 @@ class DropSchedule:
     def __post_init__(self) -> None:
         if self.t_end < 0 or self.t_end != int(self.t_end):
             raise ValueError(
-                f"t_end must be a whole number of steps, at least 0, not {self.t_end}; "
-                "for 70% of a run give int(0.7 * epochs * len(loader))"
+                f"t_end must be an integer number of steps, at least 0, not {self.t_end}; "
+                "for 70% of a run use int(0.7 * epochs * len(loader))"
             )
         if self.delta_t < 1:
             raise ValueError(f"delta_t must be at least 1 step, not {self.delta_t}")
@@ -30,19 +46,37 @@ class DropSchedule:
 
     @property
     def frozen_after(self) -> int:
-        """The step from which on the masks change no more."""
+        """The number of steps after which the masks do not change."""
         return self.t_end
 
     def is_due(self, step: int) -> bool:
-        """Whether the topology is rewired in this step (the first step is 0 and never rewires)."""
+        """Whether the masks change in a step.
+
+        Args:
+            step: The step, counted from 0. The first step never changes them.
+
+        Returns:
+            True if they do.
+        """
         return 0 < step < self.t_end and step % self.delta_t == 0
 
     def share(self, step: int) -> float:
-        """The share of each layer's weights that is dropped if the topology is rewired in this step."""
+        """The fraction of each layer's non-zero weights that is replaced if the masks change in a step.
+
+        Args:
+            step: The step, counted from 0.
+
+        Returns:
+            The fraction, in [0, 1].
+        """
         if step >= self.t_end:
             return 0.0
         return self.fraction / 2 * (1 + cos(pi * step / self.t_end))
 
     def turnover(self) -> float:
-        """The sum of all shares: how many times over the network may be replaced in the whole run."""
+        """How many times the network may be replaced in the whole run.
+
+        Returns:
+            The sum of all shares.
+        """
         return sum(self.share(step) for step in range(self.delta_t, self.t_end, self.delta_t))

@@ -1,6 +1,6 @@
 """SET (Mocanu et al. 2018): drop the smallest weights, grow at random.
 
-Schedule and allocation are RigL's, so that the two differ in the grow score alone.
+Schedule and allocation are those of RigL, so that the two methods differ only in the grow score.
 """
 
 from __future__ import annotations
@@ -11,7 +11,31 @@ from moon.sparse.topology import SparseTopology
 
 
 class SET(SparseTopology):
-    """Grow score uniform in [0, 1)."""
+    """SET: every `delta_t` steps, replace the weights of smallest |w| by random ones.
+
+    The grow score is uniform in [0, 1).
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+        schedule: When to rewire, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
+        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
+        dense: Names of weights to leave dense, such as `["fc.weight"]`.
+        seed: The seed of the first masks and of the random growth.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Example:
+        >>> import torch
+        >>> from moon import SET, DropSchedule
+        >>> model = torch.nn.Linear(20, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = SET(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=700))
+        >>> model(torch.randn(4, 20)).square().sum().backward()
+        >>> topology.step()  # instead of optimizer.step()
+        >>> topology.density()
+        0.1
+    """
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        return self._random(weight)
+        return self.random_scores(weight)

@@ -12,16 +12,40 @@ from moon.sparse.topology import SparseTopology
 
 
 class Snfs(SparseTopology):
-    """Grow score |m|, m the moving average of the dense gradient over the steps: m <- 0.9 * m + 0.1 * dL/dw.
+    """SNFS: grow score |m|, where m is a moving average of the dense gradient: m <- 0.9 * m + 0.1 * dL/dw in each step.
 
-    m is the topology's own, because the optimizer's momentum is zero where there is no connection. The number of
-    connections of a layer stays that of the allocation.
+    The topology keeps m itself, because the optimizer's momentum buffer is zero outside the masks. The number of
+    non-zero weights of a layer stays that of the allocation.
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+        schedule: When to rewire, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
+        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
+        dense: Names of weights to leave dense, such as `["fc.weight"]`.
+        seed: The seed of the first masks.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Attributes:
+        smoothing: The weight of a new gradient in the moving average, 0.1.
+
+    Example:
+        >>> import torch
+        >>> from moon import DropSchedule, Snfs
+        >>> model = torch.nn.Linear(20, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = Snfs(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=700))
+        >>> model(torch.randn(4, 20)).square().sum().backward()
+        >>> topology.step()  # instead of optimizer.step()
+        >>> topology.density()
+        0.1
     """
 
     smoothing = 0.1
     dense_gradient = "always"
 
-    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+    def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         sparse = (weight for name, weight in self.weights.items() if self.planned[name] < weight.numel())
         self._averages: dict[Tensor, Tensor] = {
             weight: torch.zeros_like(weight, requires_grad=False) for weight in sparse

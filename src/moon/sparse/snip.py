@@ -1,4 +1,4 @@
-"""SNIP (Lee et al. 2019): keep the connections whose removal would change the first batch's loss most."""
+"""SNIP (Lee et al. 2019): keep the weights whose removal would change the loss of the first batch most."""
 
 from __future__ import annotations
 
@@ -8,23 +8,45 @@ import torch
 from torch import Tensor
 
 from moon.sparse.allocation import Allocation, Shapes, uniform
-from moon.sparse.pattern import ANYWHERE
+from moon.sparse.pattern import UNSTRUCTURED
 from moon.sparse.topology import SparseTopology
 
 
 class Snip(SparseTopology):
-    """Saliency |w * dL/dw| of the first batch, over all layers at once; the masks are never changed after it.
+    """SNIP: keep the weights of highest saliency |w * dL/dw| on the first batch, compared over all layers together.
 
-    All weights exist until the first step has seen the gradient. How many a layer keeps is the saliency's choice, one
-    at least; the allocation plays no part. Under a pattern of n of m each layer keeps its share.
+    The network is dense until the first step, which chooses the masks; they never change after it. The saliency decides
+    how many weights a layer keeps, at least one; the allocation is ignored. With a pattern of n of m each layer keeps
+    its part.
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+        schedule: Must be None.
+        allocation: Ignored.
+        dense: Names of weights to leave dense, such as `["fc.weight"]`.
+        seed: Not used: there is nothing random in it.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Example:
+        >>> import torch
+        >>> from moon import Snip
+        >>> model = torch.nn.Linear(20, 10)
+        >>> topology = Snip(model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.9)
+        >>> model(torch.randn(4, 20)).square().sum().backward()
+        >>> before = topology.density()
+        >>> topology.step()  # instead of optimizer.step()
+        >>> before, topology.density()
+        (1.0, 0.1)
     """
 
     rewires = False
 
-    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+    def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         self.frozen_after = 1
-        if self.pattern is ANYWHERE:
-            self.planned = self._counts(uniform(shapes, self.sparsity))  # until the saliency says otherwise
+        if self.pattern is UNSTRUCTURED:
+            self.planned = self._counts(uniform(shapes, self.sparsity))  # until the saliency is known
 
     def count(self, name: str) -> int:
         return self.weights[name].numel() if self.steps == 0 else self.planned[name]
@@ -40,6 +62,7 @@ class Snip(SparseTopology):
 
     @torch.no_grad()
     def _choose(self) -> None:
+        """Choose the masks by saliency."""
         new = self._best({name: (self.weights[name] * self._gradient(name)).abs() for name in self._pruned})
         self.planned |= {name: int(mask.sum()) for name, mask in new.items()}
         for name, mask in new.items():
@@ -47,7 +70,7 @@ class Snip(SparseTopology):
         self.counts |= self.planned
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        raise AssertionError("masks by saliency never grow")
+        raise AssertionError("SNIP never grows")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

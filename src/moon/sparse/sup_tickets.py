@@ -1,4 +1,4 @@
-"""Sup-tickets (Yin et al. 2022): several cheap networks with masks of their own, averaged and pruned again."""
+"""Sup-tickets (Yin et al. 2022): several sparse networks with different masks, averaged and pruned again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,30 @@ from moon.sparse.topology import SparseTopology
 
 @dataclass(frozen=True)
 class TicketSchedule(DropSchedule):
-    """RigL's schedule, then `tickets` cycles of `cycle` steps from step `first` on, each begun by a large replacement.
+    """RigL's schedule, then `tickets` cycles of `cycle` steps from step `first` on, each starting with a large change.
 
-    All times are global steps. A ticket is the network at the end of its cycle.
+    All times are steps of the run. A ticket is the network at the end of a cycle.
+
+    Args:
+        t_end: The step at which RigL's schedule ends.
+        delta_t: The number of steps between two rewirings before `t_end`.
+        fraction: The fraction of non-zero weights that is replaced at first, in [0, 1].
+        first: The step at which the first cycle starts, at least `t_end`.
+        cycle: The number of steps of a cycle, at least 2.
+        tickets: The number of cycles.
+        explore: The fraction of non-zero weights that is replaced at the start of a cycle, in [0, 1].
+
+    Example:
+        >>> from moon import TicketSchedule
+        >>> schedule = TicketSchedule(t_end=700, delta_t=100, first=900, cycle=50, tickets=2)
+        >>> [step for step in range(1, 1000) if schedule.is_due(step)]
+        [100, 200, 300, 400, 500, 600, 900, 950]
     """
 
     first: int = 0
     cycle: int = 1
     tickets: int = 3
-    explore: float = 0.5  # the share of connections replaced at the beginning of a cycle
+    explore: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,15 +49,24 @@ class TicketSchedule(DropSchedule):
             )
 
     def begins_ticket(self, step: int) -> bool:
+        """Whether a cycle starts in a step.
+
+        Args:
+            step: The step, counted from 0.
+
+        Returns:
+            True if it does.
+        """
         return 0 < step >= self.first and (step - self.first) % self.cycle == 0 and step < self.end
 
     @property
     def end(self) -> int:
+        """The step after the last cycle."""
         return self.first + self.tickets * self.cycle
 
     @property
     def frozen_after(self) -> int:
-        return self.end - self.cycle + 1  # the last ticket has begun
+        return self.end - self.cycle + 1  # the last cycle has started
 
     def is_due(self, step: int) -> bool:
         return super().is_due(step) or self.begins_ticket(step)
@@ -55,16 +79,40 @@ class TicketSchedule(DropSchedule):
 
 
 class SupTickets(SparseTopology):
-    """Grow score |dL/dw|. The tickets have different masks; a vote averages them and keeps the largest |w| of the
-    average over all layers, as many as a ticket has."""
+    """Sup-tickets: RigL's rewiring, then several tickets with different masks, which a vote averages.
+
+    The average keeps the largest |w| over all layers together, as many as one ticket has.
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+        schedule: A `TicketSchedule`, which says when tickets start. The learning rate should follow its cycles.
+        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
+        dense: Names of weights to leave dense, such as `["fc.weight"]`.
+        seed: The seed of the first masks.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Example:
+        >>> import torch
+        >>> from moon import SupTickets, TicketSchedule
+        >>> model = torch.nn.Linear(20, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> schedule = TicketSchedule(t_end=700, first=900, cycle=50, tickets=2)
+        >>> topology = SupTickets(model, optimizer, sparsity=0.9, schedule=schedule)
+        >>> model(torch.randn(4, 20)).square().sum().backward()
+        >>> topology.step()  # instead of optimizer.step(); at the end of each cycle: vote.cast(model)
+        >>> topology.density()
+        0.1
+    """
 
     rates, vote_share = "tickets", 0.1
     superposes = True
     dense_gradient = "rewiring"
 
-    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+    def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         if not isinstance(self.schedule, TicketSchedule):
-            raise ValueError("SupTickets needs schedule=TicketSchedule(...), which says when its tickets begin")
+            raise ValueError("SupTickets needs schedule=TicketSchedule(...), which says when its tickets start")
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return grad.abs()

@@ -1,124 +1,240 @@
-"""Which weights exist: the masks, the invariant that holds on them, and the one way they change."""
+"""The base classes of topologies: the masks of a sparse network, and how a training step changes them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, cast
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moon.fast import top
+from moon.fast import top_masks
 from moon.seeds import derive, generator, hashed_uniform
 from moon.sparse.allocation import Allocation, Shapes, erk
-from moon.sparse.pattern import ANYWHERE, Pattern
+from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.schedule import DropSchedule
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights that may be sparse: of Linear, convolution and attention layers; no bias, norm or embedding."""
+    """The weights that can be sparse: those of Linear, convolution and attention layers.
+
+    Biases, norms and embeddings stay dense.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        The weights by their names in the model. A weight that several layers share is listed once.
+
+    Example:
+        >>> import torch
+        >>> from moon.sparse import sparse_weights
+        >>> model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(4, 2))
+        >>> list(sparse_weights(model))
+        ['0.weight', '2.weight']
+    """
     weights: dict[str, nn.Parameter] = {}
     for prefix, module in model.named_modules():
         if isinstance(module, _LAYERS):
-            own: dict[str, nn.Parameter | None] = {"weight": cast(nn.Parameter, module.weight)}
+            found: dict[str, nn.Parameter | None] = {"weight": cast(nn.Parameter, module.weight)}
         elif isinstance(module, nn.MultiheadAttention):
             names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-            own = {name: getattr(module, name) for name in names}
+            found = {name: getattr(module, name) for name in names}
         else:
             continue
-        for name, weight in own.items():
+        for name, weight in found.items():
             if weight is not None and all(weight is not other for other in weights.values()):
                 weights[f"{prefix}.{name}" if prefix else name] = weight
     return weights
 
 
 class Topology(ABC):
-    """What stands in for `optimizer.step()`, dense or sparse."""
+    """Base class of topologies: which weights of a network are zero. Call `step()` instead of `optimizer.step()`.
 
-    rates: ClassVar[str | None] = None  # the learning rates and the share of epochs that vote, where they belong to
-    vote_share: ClassVar[float | None] = None  # the topology; None: the objective's
+    Most sparse methods should subclass `SparseTopology`. A direct subclass must set `optimizer`, `masks` and `weights`
+    in its constructor; to be used by name in a recipe, the constructor takes the optimizer only. It may override
+
+    - `change`, to change masks or weights besides the update, and `is_due`, if it does so in some steps only;
+    - `state_dict` and `load_state_dict`, for state of its own;
+    - `turnover`, if weights grow;
+    - `superpose`, together with `superposes = True`, if models with different masks may be averaged.
+
+    Attributes:
+        optimizer: The optimizer of the model.
+        masks: Boolean tensors by weight name, True where a weight may be non-zero; empty for a dense network.
+        weights: The weights that have a mask, by name.
+        steps: The number of steps so far.
+        frozen_after: The number of steps after which the masks do not change, so that the weights of later epochs can
+            be averaged.
+        rates: The name of the learning-rate schedule that belongs to the method; None for the objective's.
+        vote_share: The fraction of epochs, at the end, that vote; None for the objective's.
+        superposes: Whether models with different masks may be averaged, see `superpose`.
+        dense_gradient: When the method needs gradients of weights that are zero: "never", when "rewiring", or "always".
+            None if the density changes during training, so that no step costs the same as another.
+
+    Example:
+        >>> import torch
+        >>> from moon import Dense, Topology
+        >>> model = torch.nn.Linear(8, 4)
+        >>> topology: Topology = Dense(torch.optim.SGD(model.parameters(), lr=0.1))
+        >>> model(torch.ones(2, 8)).sum().backward()
+        >>> topology.step()
+        >>> topology.steps, topology.is_frozen
+        (1, True)
+    """
+
+    rates: ClassVar[str | None] = None
+    vote_share: ClassVar[float | None] = None
     optimizer: Optimizer
     masks: dict[str, Tensor]
-    weights: dict[str, nn.Parameter]  # those that have a mask
-    steps: int = 0  # taken so far
-    superposes: ClassVar[bool] = False  # whether voters may have different masks
-    # When it asks for gradients of weights that do not exist; None: its density changes, so no step is like another.
+    weights: dict[str, nn.Parameter]
+    steps: int = 0
+    superposes: ClassVar[bool] = False
     dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
-    frozen_after: int = 0  # steps; the masks change no more, so weights of different epochs may be averaged
+    frozen_after: int = 0
 
     def step(self) -> None:
-        """One training step: the optimizer's, or a change of the topology in its place."""
+        """Take one training step: update the weights, or change the topology instead. Call it after `backward()`."""
         if not self.change():
             self.update()
         self.steps += 1
 
     @property
     def is_due(self) -> bool:
-        """Whether `change` may do something in this step; a captured step gets the gradients ready for it then."""
+        """Whether `change` may do something in this step. A captured step then makes all gradients available."""
         return type(self).change is not Topology.change
 
     def change(self) -> bool:
-        """What the topology does in this step besides the update; whether it has taken the update's place.
+        """Change masks or weights, if the method does so in this step.
 
-        A step that is replayed from a CUDA graph calls this, too, outside of the graph.
+        It is called once per step, before the update. In a captured step it runs outside the CUDA graph.
+
+        Returns:
+            Whether the change replaces the update of this step.
         """
         return False
 
     def update(self) -> None:
-        """The optimizer's step, and what the topology asks of the weights after it."""
+        """Update the weights: `optimizer.step()`, and whatever the masks require after it."""
         self.optimizer.step()
 
     def keep_masks_in(self, memory: Mapping[nn.Parameter, Tensor]) -> None:
-        """Have the masks of these weights, as they are, in these tensors from now on."""
+        """Move masks into given tensors, which then hold them.
+
+        Args:
+            memory: For each weight, a boolean tensor of its shape. Masks of other weights stay where they are.
+        """
         for name, mask in self.masks.items():
-            if (place := memory.get(self.weights[name])) is not None:
-                self.masks[name] = place.copy_(mask)
+            if (target := memory.get(self.weights[name])) is not None:
+                self.masks[name] = target.copy_(mask)
 
     @property
     def is_frozen(self) -> bool:
+        """Whether the masks have changed for the last time."""
         return self.steps >= self.frozen_after
 
     def density(self) -> float:
-        """The measured share of weights that exist, over all that may be sparse; 1 for a dense network."""
+        """The measured density.
+
+        Returns:
+            The fraction of weights that the masks keep, over all weights that have a mask; 1 for a dense network.
+        """
         if not self.masks:
             return 1.0
-        exist = torch.stack([mask.sum() for mask in self.masks.values()]).sum()
-        return int(exist) / sum(mask.numel() for mask in self.masks.values())
+        kept = torch.stack([mask.sum() for mask in self.masks.values()]).sum()
+        return int(kept) / sum(mask.numel() for mask in self.masks.values())
 
     def turnover(self) -> float:
-        """How many times over the network has been replaced so far: connections grown anew / connections."""
+        """How many times the network has been replaced so far.
+
+        Returns:
+            The number of weights grown so far, divided by the number of weights that the masks keep.
+        """
         return 0.0
 
     def superpose(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Make the average of voters with different masks sparse again, and give its masks; none if they share one."""
+        """Make the average of models with different masks sparse again.
+
+        Args:
+            weights: The averaged weights by name; changed in place.
+
+        Returns:
+            The masks of the average by name; empty if all models have the same masks.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:
+        """The state that a checkpoint needs.
+
+        Returns:
+            Tensors and numbers by name.
+        """
         return {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         self.steps = state["steps"]
 
 
 class SparseTopology(Topology):
-    """A planned number of weights of each layer exists; a subclass says which to grow when some are replaced.
+    """Base class of sparse topologies: each layer keeps a given number of weights, the others are zero.
 
-    Invariant: outside the masks the weight is exactly +0.0 and so is every optimizer state of its shape, whatever
-    gradient, momentum or weight decay did in the step. New connections therefore start from zero, and a connection
-    that is dropped and grown in the same step keeps its value and its state.
+    A subclass must implement `grow_score`. It may also override
 
-    `dense` names weights to leave dense beside those that the allocation makes so; the sparsity is that of the others.
-    `pattern` says where in a layer connections may be (`NOfM(2, 4)`).
+    - `keep_score`, if the weights to drop are not those of smallest magnitude;
+    - `count`, if the number of non-zero weights of a layer changes during training;
+    - `prepare`, to set up state before the first masks are drawn; `state_dict` and `load_state_dict` to save it;
+    - `change` and `is_due`, if it does something in other steps than those of the schedule;
+
+    and set the class attributes `rewires`, `takes_pattern` and those of `Topology`. Random scores come from
+    `random_scores`, so that a resumed run grows the same weights.
+
+    Invariant: outside the masks a weight is exactly +0.0, and so is every optimizer state of its shape, whatever the
+    gradient, momentum or weight decay did in the step. So new weights start from zero, and a weight that is dropped and
+    grown in the same step keeps its value and optimizer state.
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model, already built from its parameters.
+        sparsity: The fraction of weights that are zero, in [0, 1). Weights named in `dense` do not count.
+        schedule: When to rewire; None for methods that never do.
+        allocation: How the sparsity is divided among layers: `erk`, `uniform`, or a function from shapes and sparsity
+            to densities.
+        dense: Names of weights to leave dense, besides those that the allocation makes dense.
+        seed: The seed of the first masks and of random growth.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Attributes:
+        rewires: Whether the method takes a schedule.
+        takes_pattern: Whether the method can keep an n:m pattern.
+        planned: The number of non-zero weights of each layer at the end of training, by name.
+        counts: The present number of non-zero weights of each layer, by name.
+
+    Example:
+        >>> import torch
+        >>> from moon import DropSchedule, SparseTopology
+        >>> class GrowSmallGradients(SparseTopology):
+        ...     def grow_score(self, weight, grad):
+        ...         return -grad.abs()
+        >>> model = torch.nn.Linear(20, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = GrowSmallGradients(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=100))
+        >>> topology.counts
+        {'weight': 20}
     """
 
-    rewires: ClassVar[bool] = True  # whether it takes a schedule
+    rewires: ClassVar[bool] = True
     takes_pattern: ClassVar[bool] = True
-    _alive: ClassVar[WeakSet[SparseTopology]] = WeakSet()
+    _alive: ClassVar[WeakValueDictionary[int, SparseTopology]] = WeakValueDictionary()  # in the order of creation
 
     def __init__(
         self,
@@ -129,13 +245,13 @@ class SparseTopology(Topology):
         allocation: Allocation = erk,
         dense: Collection[str] = (),
         seed: int = 0,
-        pattern: Pattern = ANYWHERE,
+        pattern: Pattern = UNSTRUCTURED,
     ) -> None:
         if self.rewires != (schedule is not None):
             raise ValueError(
-                f"{type(self).__name__} needs to know when to rewire: schedule=DropSchedule(t_end=steps)"
+                f"{type(self).__name__} needs a schedule, such as schedule=DropSchedule(t_end=steps)"
                 if self.rewires
-                else f"{type(self).__name__} never rewires; give it no schedule"
+                else f"{type(self).__name__} never rewires; leave schedule out"
             )
         self.check_pattern(pattern)
         schedule = schedule or DropSchedule(t_end=0)
@@ -146,7 +262,7 @@ class SparseTopology(Topology):
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if missing := [name for name, weight in free.items() if id(weight) not in updated]:
             raise ValueError(
-                f"the optimizer does not update {missing}; build it from model.parameters() after every change "
+                f"the optimizer does not update {missing}; build it from model.parameters() after the last change "
                 "of the model (open_head, .to()), or name frozen weights in `dense`"
             )
         self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
@@ -155,64 +271,123 @@ class SparseTopology(Topology):
         self.key = derive("grow", seed)
         self.weights = weights
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
-        self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))  # connections, in the end
-        self._prepare(shapes, allocation)
-        self.counts = {name: self.count(name) for name in weights}  # connections at present
+        self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))
+        self.prepare(shapes, allocation)
+        self.counts = {name: self.count(name) for name in weights}
         self.masks = {}
         for index, (name, weight) in enumerate(weights.items()):
-            chance = torch.rand(weight.shape, generator=generator("mask", seed, index))
-            # Exactly so many connections, uniformly at random, laid out in memory as the weight is.
-            none = torch.zeros(weight.shape, dtype=torch.bool)
-            (mask,) = pattern.fill([none], [chance], [self.counts[name]])
+            scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
+            empty = torch.zeros(weight.shape, dtype=torch.bool)
+            (mask,) = pattern.fill([empty], [scores], [self.counts[name]])
+            # The memory layout of the mask is that of the weight.
             self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
-        # What a step must set to zero; dense layers have nothing to set.
+        # The weights that a step sets to zero; dense layers have none.
         self._pruned = {n: ~mask for n, mask in self.masks.items() if self.planned[n] < mask.numel()}
         device = next(iter(weights.values())).device
         self._grown = torch.zeros((), dtype=torch.int64, device=device)
         self._enforce()
-        self._alive.add(self)
+        self._governed = list(free.values())
+        self._alive[id(self)] = self
 
     def _counts(self, densities: dict[str, float]) -> dict[str, int]:
-        """Connections of each layer at these densities, one at least; layers that are not named are dense."""
+        """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
         return {
             name: min(weight.numel(), max(1, round(densities.get(name, 1.0) * weight.numel())))
             for name, weight in self.weights.items()
         }
 
-    def _prepare(self, shapes: Shapes, allocation: Allocation) -> None:
-        """What a subclass needs before the first masks are drawn."""
+    def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+        """Set up state of a subclass; called by the constructor before the first masks are drawn.
+
+        Args:
+            shapes: The shapes of the weights that are not in `dense`, by name.
+            allocation: The allocation.
+        """
 
     @classmethod
     def check_pattern(cls, pattern: Pattern) -> None:
-        """Refuse a pattern where the number of connections changes."""
-        if pattern is not ANYWHERE and not cls.takes_pattern:
-            raise ValueError(f"{cls.__name__} prunes step by step, but a pattern of n of m fixes the number")
+        """Check that the method can keep a pattern.
+
+        Args:
+            pattern: The pattern.
+
+        Raises:
+            ValueError: If the method changes the number of non-zero weights, which a pattern fixes.
+        """
+        if pattern is not UNSTRUCTURED and not cls.takes_pattern:
+            raise ValueError(
+                f"{cls.__name__} cannot keep a pattern: it prunes gradually, but n of m fixes the number of non-zero "
+                "weights; leave pattern out"
+            )
 
     @classmethod
     def of(cls, model: nn.Module) -> list[SparseTopology]:
-        """The topologies in use that govern weights of this model, or of the model it wraps."""
-        weights = {id(weight) for weight in model.parameters()}
-        return [t for t in cls._alive if any(id(weight) in weights for weight in t.weights.values())]
+        """Find the topologies of a model.
+
+        A topology is found while it is referenced elsewhere. If several were created for a weight, only the newest
+        counts; those that name the weight in `dense` do not.
+
+        Args:
+            model: A model, or a module that contains it.
+
+        Returns:
+            The topologies of its weights, the oldest first.
+
+        Example:
+            >>> import torch
+            >>> from moon import SparseTopology, Static
+            >>> model = torch.nn.Linear(8, 4)
+            >>> topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.5)
+            >>> SparseTopology.of(model) == [topology]
+            True
+        """
+        topologies = list(cls._alive.values())
+        newest = {id(weight): topology for topology in topologies for weight in topology._governed}
+        found = [newest[id(weight)] for weight in model.parameters() if id(weight) in newest]
+        return [topology for topology in topologies if topology in found]
 
     @abstractmethod
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        """How much each absent connection deserves to grow; the highest do."""
+        """Score the weights that are zero: those with the highest scores grow. A subclass must implement this.
+
+        Args:
+            weight: The weight of a layer.
+            grad: Its gradient in this step, also where the weight is zero.
+
+        Returns:
+            The scores, a tensor of the same shape. Scores of non-zero weights are ignored.
+        """
 
     def keep_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        """How much each connection deserves to stay, at least 0; the lowest are dropped."""
+        """Score the non-zero weights: those with the lowest scores are dropped. By default the magnitude.
+
+        Args:
+            weight: The weight of a layer.
+            grad: Its gradient in this step.
+
+        Returns:
+            The scores, at least 0, a tensor of the same shape. Scores of weights that are zero are ignored.
+        """
         return weight.abs()
 
     def count(self, name: str) -> int:
-        """How many connections this layer has from the present step on."""
+        """The number of non-zero weights of a layer from the present step on.
+
+        Args:
+            name: The name of the weight.
+
+        Returns:
+            The number; by default the planned one.
+        """
         return self.planned[name]
 
     @property
     def is_due(self) -> bool:
-        has_its_own = type(self).change is not SparseTopology.change
-        return has_its_own or self.schedule.is_due(self.steps)
+        overrides = type(self).change is not SparseTopology.change
+        return overrides or self.schedule.is_due(self.steps)
 
     def change(self) -> bool:
-        """The replacement of connections when it is due."""
+        """Drop and grow weights, if the schedule says so. See `Topology.change`."""
         if not self.schedule.is_due(self.steps):
             return False
         self._rewire(self.schedule.share(self.steps))
@@ -228,7 +403,7 @@ class SparseTopology(Topology):
 
     @torch.no_grad()
     def _rewire(self, share: float) -> None:
-        """In each sparse layer drop the weakest `share` of the connections and grow as many where it pays."""
+        """In each sparse layer, drop the fraction `share` of lowest keep score and grow as many by grow score."""
         names, drops, strengths, growths = [], [], [], []
         for index, name in enumerate(self.weights):
             count = self.count(name)
@@ -236,53 +411,61 @@ class SparseTopology(Topology):
             if name not in self._pruned or (drop == 0 and count == self.counts[name]):
                 continue
             weight, grad = self.weights[name], self._gradient(name)
-            self.key = derive("grow", self.seed, index, self.steps)  # the same on resuming, on every rank
+            self.key = derive("grow", self.seed, index, self.steps)  # the same after resuming and on every rank
             names.append(name)
             drops.append(drop)
             strengths.append(torch.where(self.masks[name], self.keep_score(weight, grad), -1.0))
             growths.append(self.grow_score(weight, grad) if drop else torch.zeros_like(weight))
-        # All layers at once: a GPU is asked seldom for much.
-        kept = top(strengths, [self.count(name) - drop for name, drop in zip(names, drops, strict=True)])
+        # All layers at once: few large kernels are faster on a GPU.
+        kept = top_masks(strengths, [self.count(name) - drop for name, drop in zip(names, drops, strict=True)])
         for name, mask in zip(names, self.pattern.fill(kept, growths, drops), strict=True):
             self._change(name, mask)
 
     def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Masks of the best over all these layers at once: as many in all as planned, one at least in each.
+        """Masks of the highest scores over all layers together: as many as planned in total, at least one per layer.
 
-        Under a pattern each layer keeps its own best.
+        With a pattern, each layer keeps its planned number.
         """
-        if self.pattern is not ANYWHERE:
+        if self.pattern is not UNSTRUCTURED:
             empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
             masks = self.pattern.fill(empty, list(scores.values()), [self.planned[name] for name in scores])
             return dict(zip(scores, masks, strict=True))
-        flat = [score.flatten() for score in scores.values()]  # of channels-last weights a copy, in the usual order
+        flat = [score.flatten() for score in scores.values()]  # contiguous order, also for channels-last weights
         for score in flat:
             score[score.argmax()] = torch.inf
-        (best,) = top([torch.cat(flat)], [sum(self.planned[name] for name in scores)])
+        (best,) = top_masks([torch.cat(flat)], [sum(self.planned[name] for name in scores)])
         parts = best.split([len(score) for score in flat])
         return {name: part.view(scores[name].shape) for name, part in zip(scores, parts, strict=True)}
 
     def _gradient(self, name: str) -> Tensor:
+        """The gradient of a weight, which must be there."""
         grad = self.weights[name].grad
         if grad is None:
             raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
         return grad
 
     def _change(self, name: str, new: Tensor) -> None:
-        """Put a new mask in place of the present one."""
+        """Replace a mask."""
         mask = self.masks[name]
         self._grown += (new & ~mask).sum()
         mask.copy_(new)
         torch.logical_not(mask, out=self._pruned[name])
         self.counts[name] = self.count(name)
 
-    def _random(self, weight: Tensor) -> Tensor:
-        """Scores uniform in [0, 1), which depend on seed, layer and step alone."""
+    def random_scores(self, weight: Tensor) -> Tensor:
+        """Random scores for `grow_score`, which depend on seed, layer and step only.
+
+        Args:
+            weight: The weight of a layer.
+
+        Returns:
+            Numbers uniform in [0, 1), a tensor of the same shape and device.
+        """
         return hashed_uniform(self.key, weight.numel(), weight.device).view(weight.shape)
 
     @torch.no_grad()
     def _enforce(self) -> None:
-        """Restore the invariant; selecting, not multiplying, leaves +0.0 and stops a NaN."""
+        """Restore the invariant. Filling, unlike multiplying by the mask, gives +0.0 and removes NaN."""
         for name, pruned in self._pruned.items():
             weight = self.weights[name]
             weight.masked_fill_(pruned, 0.0)
@@ -297,7 +480,10 @@ class SparseTopology(Topology):
         super().load_state_dict(state)
         for name, mask in self.masks.items():
             if name not in state["masks"] or state["masks"][name].shape != mask.shape:
-                raise ValueError(f"the saved masks have no '{name}' of shape {tuple(mask.shape)}")
+                raise ValueError(
+                    f"the saved masks have no '{name}' of shape {tuple(mask.shape)}; "
+                    "was the state saved for another model?"
+                )
             mask.copy_(state["masks"][name])
             self.counts[name] = int(mask.sum())
             if name in self._pruned:

@@ -1,0 +1,61 @@
+"""The numbers that the paper publishes, read from `published.csv` in this folder."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from importlib.resources import files
+
+from moon.paper.spec import Measurement
+
+# Our names of unknown sets that the paper calls otherwise.
+PAPER_NAMES = {"cifar100-part": "cifar100", "dtd": "texture", "places": "places365"}
+
+
+@cache
+def published_rows() -> tuple[Mapping[str, str], ...]:
+    """Return the rows of `published.csv`."""
+    with (files("moon.paper") / "published.csv").open() as file:
+        return tuple(csv.DictReader(file))
+
+
+@cache
+def published(key: str) -> dict[tuple[Measurement, str], tuple[float, float | None]]:
+    """Return the paper's numbers for a table or figure.
+
+    The paper's tables do not always agree, so each table has its own numbers. For anything that is not a table of the
+    paper, the first matching number in the file is used.
+
+    Args:
+        key: The key of an item, such as `table1`.
+
+    Returns:
+        Mean, and standard deviation or None, by measurement and set, in the paper's units.
+
+    Example:
+        >>> from moon.paper.published import published
+        >>> from moon.paper.spec import Measurement
+        >>> published("table1")[Measurement("cifar10", "rigl", 0.95, "moon", "msp", "auroc"), "near"]
+        (88.71, 0.1)
+    """
+    is_table = key.startswith("table")
+    found: dict[tuple[Measurement, str], tuple[float, float | None]] = {}
+    for row in published_rows():
+        if not is_table or key == f"table{row['table']}":
+            value = float(row["mean"]), float(row["std"]) if row["std"] else None
+            for measurement in measurements_of(row):
+                found.setdefault((measurement, row["set"]), value)
+    return found
+
+
+def measurements_of(row: Mapping[str, str]) -> list[Measurement]:
+    """Return what a row of `published.csv` measures.
+
+    The paper does not define "without auto-tuning" (AT), so its number belongs to both possible readings.
+    """
+    texts = {f.name: row[f.name] for f in fields(Measurement) if f.name not in ("training", "sparsity")}
+    ambiguous = row["training"] == "without-at"
+    trainings = ("without-at-final", "without-at-initial") if ambiguous else (row["training"],)
+    return [Measurement(**texts, sparsity=float(row["sparsity"]), training=training) for training in trainings]

@@ -1,0 +1,113 @@
+"""What all objectives share."""
+
+import pytest
+import torch
+from torch import nn
+
+from moon import CigL, CrossEntropy, Hod, LogitNorm, Moon, Objective, OpenHead, Vos, open_head
+from moon.objectives.base import View, check_open
+
+
+def batch():
+    return torch.randn(8, 6), torch.arange(8) % 4
+
+
+def vos():
+    return nn.Linear(6, 4), Vos(4, 6, epochs=10, start_share=0.0, queue=16, draws=20)
+
+
+def hod():
+    return open_head(nn.Linear(6, 4)), Hod(lambda n: (torch.randn(n, 6), torch.randint(3, (n,))), 3, 6)
+
+
+@pytest.mark.parametrize("make", [vos, hod])
+def test_an_optimizer_without_the_objective_s_parameters_is_refused_in_the_second_step(make):
+    model, objective = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    objective(model, *batch(), epoch=0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(ValueError, match=r"SGD\(\[\*model.parameters\(\), \*objective.parameters\(\)\]"):
+        objective(model, *batch(), epoch=0)
+
+
+@pytest.mark.parametrize("wrap", [LogitNorm, CigL])
+def test_parameters_of_an_inner_objective_are_checked(wrap):
+    model, inner = hod()
+    objective = wrap(inner=inner)
+    objective(model, *batch(), epoch=0).backward()
+    model.zero_grad()
+    with pytest.raises(ValueError, match=f"{wrap.__name__} has parameters of its own"):
+        objective(model, *batch(), epoch=0)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("make", [vos, hod])
+def test_an_optimizer_of_both_is_accepted(make, set_to_none):
+    model, objective = make()
+    optimizer = torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none)
+        objective(model, *batch(), epoch=0).backward()
+        optimizer.step()
+
+
+def test_gradients_may_be_accumulated():
+    model, objective = vos()
+    optimizer = torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.1)
+    for step in range(6):
+        objective(model, *batch(), epoch=0).backward()
+        if step % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_frozen_model_and_evaluation_without_gradients_are_accepted():
+    model, objective = hod()
+    model.requires_grad_(False)
+    for _ in range(2):
+        objective(model, *batch(), epoch=0).backward()
+    model.requires_grad_(True)
+    with torch.no_grad():
+        objective(model, *batch(), epoch=0)
+
+
+def test_a_model_whose_open_head_is_replaced_is_refused(small_net):
+    model, x, y = open_head(small_net()), torch.randn(4, 1, 8, 8), torch.arange(4)
+    Moon(1.0)(model, x, y, epoch=0)
+    model[6] = nn.Linear(16, 5)
+    with pytest.raises(ValueError, match=r"Moon needs K\+1 outputs, but Sequential has no unknown output"):
+        Moon(1.0)(model, x, y, epoch=0)
+
+
+def test_an_open_head_is_found_anywhere_in_the_model():
+    model = nn.ModuleDict({"a": nn.Sequential(nn.Linear(4, 4), OpenHead(4, 3)), "b": nn.Linear(4, 4)})
+    check_open(model, Moon(1.0))
+    check_open(View(model, lambda x: x), Moon(1.0))
+    check_open(model["a"][1], Moon(1.0))
+
+
+class Remembers(Objective):
+    """An objective with a buffer that is created with the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.empty(0))
+
+    def terms(self, model, x, y, *, epoch):
+        self.last = x.detach().clone()
+        return {"mean": model(x).mean()}
+
+
+def test_a_buffer_created_with_the_first_batch_is_saved_and_loaded():
+    first, second = Remembers(), Remembers()
+    x, y = batch()
+    first(nn.Identity(), x, y, epoch=0)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.last, x)
+
+
+def test_the_old_name_of_has_started_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="use has_started"):
+        assert CrossEntropy().has_come(3, 2) is True
