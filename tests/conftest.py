@@ -146,7 +146,7 @@ def _fabricate(folder, recipe, *, auroc=0.9, fpr95=0.3, accuracy=0.94, ece=0.02,
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fabricate():
     """A function that makes a run folder by hand."""
     return _fabricate

@@ -206,7 +206,7 @@ def test_damage_exits_with_4(moon, tmp_path):
         manifest.write_text("{}")
     code, _, err = moon(*TRAIN, "--out", "run")
     assert code == 4
-    assert "none of the 1 checkpoint(s) is whole" in err
+    assert "all 1 checkpoint(s) are damaged" in err
 
 
 def test_a_diverged_run_exits_with_5(moon):

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from moon.data import DataError
-from moon.data.readers import read_any, read_cifar, read_folders, read_idx, read_list, read_svhn
+from moon.data import DataError, read_any, read_cifar, read_folders, read_idx, read_list, read_svhn
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
 FLAT = PIXELS.transpose(0, 3, 1, 2).reshape(6, 3072)
@@ -172,7 +171,7 @@ def test_unreadable_images_are_refused_naming_the_file(tree, monkeypatch):
     with pytest.raises(DataError, match=r"dog/broken\.jpg: .*cannot be read as an image"):
         read_folders(tree, 32)
     (tree / "dog" / "broken.jpg").unlink()
-    monkeypatch.setattr("moon.data.readers.MAX_PIXELS", 1000)
+    monkeypatch.setattr("moon.data.image_files.MAX_PIXELS", 1000)
     with pytest.raises(DataError, match="is 32x32, more than the 1,000 pixels allowed"):
         read_folders(tree, 32)
     (tree / "empty").mkdir()

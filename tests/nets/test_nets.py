@@ -13,7 +13,7 @@ from moon.nets import NETS
         (lambda: lenet(10, in_channels=3), (2, 3, 32, 32), 84, 62_006),
     ],
 )
-def test_shapes_and_sizes(make, shape, features, parameters):
+def test_output_shapes_and_numbers_of_parameters(make, shape, features, parameters):
     model = make()
     assert sum(p.numel() for p in model.parameters()) == parameters
     e = look(model, torch.randn(shape))
@@ -22,7 +22,7 @@ def test_shapes_and_sizes(make, shape, features, parameters):
     assert look(open_head(model), torch.randn(shape)).logits.shape == (2, 11)
 
 
-def test_resnet50_is_the_standard_one():
+def test_resnet50_has_the_parameters_of_torchvisions():
     model = resnet50()
     assert sum(p.numel() for p in model.parameters()) == 25_557_032
     assert "layer1.0.downsample.0.weight" in model.state_dict()
@@ -30,6 +30,6 @@ def test_resnet50_is_the_standard_one():
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_every_net_takes_classes_and_channels(name):
+def test_every_net_has_num_classes_and_in_channels(name):
     model = NETS[name](num_classes=7, in_channels=1).eval()
     assert model(torch.randn(1, 1, 32, 32)).shape == (1, 7)

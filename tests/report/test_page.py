@@ -1,4 +1,4 @@
-"""The page about runs: what is on it, and that it works in a real browser without anything from outside."""
+"""The page about runs: what is on it, and that it works in a browser without loading anything from outside."""
 
 import json
 import os
@@ -12,52 +12,59 @@ import numpy as np
 import pytest
 
 from moon.data import BENCHMARKS
-from moon.recipe import build
+from moon.recipe import make_recipe
 from moon.report.page import page, write_report
 from moon.results.collect import collect
-from moon.run.images import Bench
-from moon.run.train import run
+from moon.run.images import BenchmarkImages
+from moon.run.train import train_run
 from moon.score.score import score_run
 
-ROW = BENCHMARKS["mnist"]
+BENCHMARK = BENCHMARKS["mnist"]
 CHROMIUM = shutil.which("chromium")
 
 
 def make(objective, seed=0, sparsity=0.9, **settings):
-    return build.recipe(ROW, objective, net="lenet-norm", sparsity=sparsity, seed=seed, epochs=10, **settings)
+    return make_recipe(BENCHMARK, objective, net="lenet-norm", sparsity=sparsity, seed=seed, epochs=10, **settings)
 
 
-@pytest.fixture
-def several(tmp_path, fabricate):
-    """Two methods of three seeds, MOON ahead on unknown inputs."""
+@pytest.fixture(scope="module")
+def several(tmp_path_factory, fabricate):
+    """Two methods with three seeds each; MOON is better on unknown inputs. Tests must not change the folder."""
+    folder = tmp_path_factory.mktemp("several")
     for seed in range(3):
-        fabricate(tmp_path / "runs", make("cross-entropy", seed), auroc=0.8 + 0.001 * seed, accuracy=0.9)
-        fabricate(tmp_path / "runs", make("moon", seed), auroc=0.9 + 0.002 * seed, accuracy=0.9 + 0.001 * seed)
-    return tmp_path / "runs"
+        fabricate(folder, make("cross-entropy", seed), auroc=0.8 + 0.001 * seed, accuracy=0.9)
+        fabricate(folder, make("moon", seed), auroc=0.9 + 0.002 * seed, accuracy=0.9 + 0.001 * seed)
+    return folder
 
 
-class Outside(HTMLParser):
-    """Collects every address that a page would load."""
+@pytest.fixture(scope="module")
+def html(several):
+    """The page about these runs."""
+    return page(*collect([several]))
+
+
+class Addresses(HTMLParser):
+    """Collects every address that a page would load, its ids and its links."""
 
     def __init__(self):
         super().__init__()
-        self.found, self.ids, self.links = [], [], []
+        self.loaded, self.ids, self.links = [], [], []
 
     def handle_starttag(self, tag, attributes):
         named = dict(attributes)
         self.ids += [named["id"]] if "id" in named else []
         for key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
             if key in named and not named[key].startswith(("data:", "#")):
-                self.found.append(named[key])
+                self.loaded.append(named[key])
         if tag == "a":
             self.links.append(named["href"])
 
 
-def test_the_page_says_it_all_and_loads_nothing(several):
-    text = page(*collect([several]))
-    parser = Outside()
+def test_the_page_has_all_sections_and_loads_nothing(html):
+    text = html
+    parser = Addresses()
     parser.feed(text)
-    assert parser.found == []
+    assert parser.loaded == []
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
     assert all(link.removeprefix("#") in parser.ids for link in parser.links)
@@ -65,15 +72,14 @@ def test_the_page_says_it_all_and_loads_nothing(several):
     assert headings == ["Methods", "Detectors", "Comparisons", "Scores", "Calibration", "Training", "Masks", "Examples",
                         "Recipes"]  # fmt: skip
     assert "6 runs of 2 methods on mnist" in text
-    assert "AUROC 90.2%" in text  # the best, in the sentence
+    assert "AUROC 90.2%" in text  # the best, in the sentence at the top
     assert text.count("<details>") == 6
     assert text.count("data:image/png;base64,") == 2 * 4 * 3
     assert "Images scored (count, SHA-256): mnist: known 50" in text
 
 
-def test_comparisons_are_tested(several):
-    text = page(*collect([several]))
-    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+def test_comparisons_are_tested(html):
+    table = html[html.index("<h2>Comparisons") : html.index("<h2>Scores")]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)[1:]]
     verdicts = {row[2]: row[-1] for row in rows}
     assert verdicts == {
@@ -85,6 +91,7 @@ def test_comparisons_are_tested(several):
     assert rows[0][:2] == ["moon", "cross-entropy"]
 
 
+@pytest.mark.slow
 def test_one_run_makes_no_claim(tmp_path, fabricate):
     folder = fabricate(tmp_path, make("moon"))
     text = page(*collect([folder]))
@@ -94,40 +101,44 @@ def test_one_run_makes_no_claim(tmp_path, fabricate):
     assert "one seed: no claim" in page(*collect([tmp_path]))
 
 
-def test_of_many_methods_the_first_are_pictured_and_compared_with(tmp_path, fabricate):
+@pytest.mark.slow
+def test_many_methods_are_compared_with_the_first_and_six_are_drawn(tmp_path, fabricate):
     for index in range(8):
         for seed in range(2):
             fabricate(tmp_path, make("moon", seed, sparsity=0.5 + 0.05 * index))
     text = page(*collect([tmp_path]))
-    assert "Pictures are of the first 6 methods" in text
+    assert "Figures show the first 6 methods" in text
     table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
     assert table.count("<tr>") == 1 + 7 * 4
     assert text.count("data:image/png;base64,") == 6 * 4 * 3
 
 
-def test_no_run_is_counted_twice_and_benchmarks_are_not_compared(several, tmp_path, fabricate):
+def test_no_run_is_counted_twice(several):
     some = next(several.iterdir())
     runs, left_out = collect([several, some])
     assert len(runs) == 6
-    assert left_out == [f"{some}: is on the page already"]
+    assert left_out == [f"{some}: already included"]
+
+
+def test_benchmarks_are_not_compared(several, tmp_path, fabricate):
     for seed in range(3):
-        other = build.recipe(BENCHMARKS["digits"], "moon", seed=seed, sparsity=0.9, epochs=10)
-        fabricate(several, other, auroc=0.5, accuracy=0.5, near=["letters"], far=["photos"])
-    text = page(*collect([several]))
+        other = make_recipe(BENCHMARKS["digits"], "moon", seed=seed, sparsity=0.9, epochs=10)
+        fabricate(tmp_path, other, auroc=0.5, accuracy=0.5, near=["letters"], far=["photos"])
+    text = page(*collect([tmp_path, several]))
     assert "9 runs of 3 methods on digits and mnist" in text
-    assert '<button type="button">letters</button>' in text  # sets of all
+    assert '<button type="button">letters</button>' in text  # the sets of all benchmarks
     table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
     assert "digits" not in table
-    assert "class=best" not in text[: text.index("<h2>Comparisons")]
+    assert 'class="best"' not in text[: text.index("<h2>Comparisons")]
 
 
-def test_sparsities_are_a_picture(tmp_path, fabricate):
+def test_several_sparsities_make_a_figure(tmp_path, fabricate):
     for sparsity in (0.8, 0.9):
         fabricate(tmp_path, make("moon", sparsity=sparsity))
     assert "<h2>Sparsity" in page(*collect([tmp_path]))
 
 
-def test_summaries_alone_will_do(tmp_path, fabricate):
+def test_runs_without_arrays_are_reported(tmp_path, fabricate):
     fabricate(tmp_path, make("moon"), arrays=False)
     text = page(*collect([tmp_path]))
     assert "were not kept" in text
@@ -138,30 +149,32 @@ def test_names_cannot_break_the_page(tmp_path, fabricate):
     fabricate(tmp_path, make("moon"), near=["<script>alert(1)</script>"])
     text = page(*collect([tmp_path]), "a < b & c")
     assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;</button>" in text
     assert "<title>a &lt; b &amp; c</title>" in text
 
 
-def test_what_cannot_be_reported_is_named(tmp_path, fabricate):
-    with pytest.raises(ValueError, match="no such folder"):
+def test_collect_names_what_it_leaves_out(tmp_path, fabricate):
+    with pytest.raises(ValueError, match="is not a folder"):
         collect([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no run in it"):
+    with pytest.raises(ValueError, match="contains no run"):
         collect([tmp_path / "empty"])
     folder = fabricate(tmp_path / "runs", make("moon"))
     other = fabricate(tmp_path / "runs", make("mixup"))
     (folder / "scores.json").unlink()
     runs, left_out = collect([tmp_path / "runs"])
     assert [run.folder for run in runs] == [other]
-    assert "is not scored; moon score" in left_out[0]
+    assert "not scored; run `moon score" in left_out[0]
     (other / "result.json").unlink()
-    with pytest.raises(ValueError, match="no finished and scored run"):
+    with pytest.raises(ValueError, match="none of the runs is finished and scored"):
         collect([tmp_path / "runs"])
 
 
-def test_of_a_real_run(data_root, tmp_path):
-    bench = Bench.open(data_root, "mnist")
-    run(make("cross-entropy"), tmp_path / "run", bench, say=lambda _: None)
-    result, scores = score_run(tmp_path / "run", bench, ["msp", "ebo"])
+@pytest.mark.slow
+def test_a_trained_and_scored_run(data_root, tmp_path):
+    images = BenchmarkImages.open(data_root, "mnist")
+    train_run(make("cross-entropy"), tmp_path / "run", images)
+    result, scores = score_run(tmp_path / "run", images, ["msp", "ebo"])
     with np.load(tmp_path / "run" / "known.npz") as known:
         assert float((known["prediction"] == known["labels"]).mean()) == pytest.approx(result["known"]["accuracy"])
         assert np.allclose(known["confidence"], scores["msp"]["known"])
@@ -169,16 +182,16 @@ def test_of_a_real_run(data_root, tmp_path):
         correct = known["prediction"] == known["labels"]
     with np.load(tmp_path / "run" / "examples.npz") as found:
         best = np.argsort(scores["msp"]["dtd"], kind="stable")
-        assert np.array_equal(found["right/dtd"], bench.unknown["dtd"].images[best[:6]])
-        assert np.array_equal(found["wrong/dtd"], bench.unknown["dtd"].images[best[::-1][:6]])
-        sure = np.argsort(scores["msp"]["known"], kind="stable")[::-1]
-        assert np.array_equal(found["right/known"], bench.known["test"].images[sure[correct[sure]][:6]])
+        assert np.array_equal(found["right/dtd"], images.unknown["dtd"].images[best[:6]])
+        assert np.array_equal(found["wrong/dtd"], images.unknown["dtd"].images[best[::-1][:6]])
+        order = np.argsort(scores["msp"]["known"], kind="stable")[::-1]
+        assert np.array_equal(found["right/known"], images.splits["test"].images[order[correct[order]][:6]])
     write_report([tmp_path / "run"], tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
 def browse(html, tmp_path, script, size="1200,900"):
-    """The page's text after a script ran in a real browser, and a picture of it."""
+    """The page's DOM after a script ran in a browser; also takes a screenshot."""
     if CHROMIUM is None:
         if os.environ.get("MOON_NEEDS_BROWSER"):
             pytest.fail("chromium is not installed")
@@ -194,7 +207,8 @@ def browse(html, tmp_path, script, size="1200,900"):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def test_in_a_browser_tables_sort_and_nothing_is_loaded(several, tmp_path):
+@pytest.mark.slow
+def test_tables_sort_in_a_browser_and_nothing_is_loaded(html, tmp_path):
     script = """
     const table = document.querySelector("#detectors table"), names = () => [...table.tBodies[0].rows]
       .map(row => row.cells[2].dataset.value);
@@ -206,8 +220,7 @@ def test_in_a_browser_tables_sort_and_nothing_is_loaded(several, tmp_path):
     document.body.dataset.seen = JSON.stringify({seen, wide, images, sort: table.tHead.rows[0].cells[2].ariaSort,
       loaded: loaded.filter(name => !name.startsWith("data:"))});
     """
-    html = page(*collect([several]))
-    for size in ("1200,900", "390,844"):  # a desk, and a phone
+    for size in ("1200,900", "390,844"):  # a desktop and a phone
         dom = browse(html, tmp_path, script, size)
         found = re.search(r'data-seen="([^"]*)"', dom)
         assert found, dom[-2000:]
@@ -218,11 +231,12 @@ def test_in_a_browser_tables_sort_and_nothing_is_loaded(several, tmp_path):
         assert seen["sort"] == "ascending"
         assert seen["loaded"] == []
         assert seen["images"]
-        assert not seen["wide"]  # wide tables scroll by themselves
+        assert not seen["wide"]  # wide tables scroll on their own
 
 
-def test_a_browser_refuses_whatever_is_outside(several, tmp_path):
-    html = page(*collect([several])).replace("<h1>", '<img src="https://example.org/x.png"><h1>', 1)
+@pytest.mark.slow
+def test_the_browser_blocks_outside_addresses(html, tmp_path):
+    html = html.replace("<h1>", '<img src="https://example.org/x.png"><h1>', 1)
     script = """
     document.addEventListener("securitypolicyviolation", e => { document.body.dataset.refused = e.blockedURI; });
     """

@@ -1,4 +1,4 @@
-"""Pictures of runs: each is drawn, in the format asked for, with what it is about."""
+"""Figures of runs: each is drawn, in the format asked for, with the right numbers and words."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -6,23 +6,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon.metrics import auroc
 from moon.results import figures
-from moon.results.figures import known_percentile, save, score_histograms, svg
+from moon.results.plotting import save, svg
 
-CHANCE = np.random.default_rng(0)
-SCORES = {"msp": {"known": CHANCE.normal(1, 1, 200), "letters": CHANCE.normal(0, 1, 100)}}
+RNG = np.random.default_rng(0)
+SCORES = {"msp": {"known": RNG.normal(1, 1, 200), "letters": RNG.normal(0, 1, 100)}}
 KNOWN = {
     "labels": np.arange(60) % 3,
     "prediction": np.arange(60) % 2,
     "confidence": np.linspace(0.4, 1, 60, dtype=np.float32),
 }
+LOG = [{"epoch": e, "val_accuracy": 0.5, "w": 0.1 * e, "p_unknown_wrong": None} for e in range(4)]
 
 
-def test_the_picture_has_a_panel_a_method(tmp_path):
+def test_score_histograms_have_one_panel_per_method(tmp_path):
     widths = []
     for count in (1, 2):
-        path = tmp_path / "deep" / f"{count}.png"
-        save(score_histograms({f"method {i}": SCORES for i in range(count)}, "msp", "title"), path)
+        path = tmp_path / f"{count}.png"
+        save(figures.score_histograms({f"method {i}": SCORES for i in range(count)}, "msp", "title"), path)
         with Image.open(path) as image:
             widths.append(image.width)
             assert len(image.convert("RGB").getcolors(10**6)) > 20
@@ -31,17 +33,12 @@ def test_the_picture_has_a_panel_a_method(tmp_path):
 
 def test_percentiles_among_the_known():
     known = np.array([1.0, 2.0, 2.0, 4.0])
-    assert known_percentile(known, np.array([0.0, 2.0, 3.0, 9.0])).tolist() == [0.0, 50.0, 75.0, 100.0]
+    assert figures.known_percentile(known, np.array([0.0, 2.0, 3.0, 9.0])).tolist() == [0.0, 50.0, 75.0, 100.0]
 
 
-def lines_of(figure):
-    return [line for axis in figure.axes for line in axis.lines if len(line.get_xdata()) > 2]
-
-
-def test_roc_has_the_area_that_auroc_has():
-    from moon.metrics import auroc
-
-    (line,) = lines_of(figures.roc({"a": SCORES}, "msp"))
+def test_the_area_under_the_roc_curve_is_the_auroc():
+    figure = figures.roc_curves({"a": SCORES}, "msp")
+    (line,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
     x, y = (np.asarray(v, float) / 100 for v in line.get_data())
     assert x[0] == y[0] == 0
     assert x[-1] == y[-1] == 1
@@ -55,38 +52,36 @@ def test_reliability_in_literals():
         "prediction": np.array([0, 0, 1, 0]),
         "confidence": np.array([0.9, 0.92, 0.91, 0.5]),
     }
-    figure = figures.reliability({"a": known}, bins=10)
+    figure = figures.reliability_diagram({"a": known}, bins=10)
     (line,) = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert line.get_xdata() == pytest.approx([0.5, 0.9, 0.915])  # 0.9 is of the bin that ends there
+    assert line.get_xdata() == pytest.approx([0.5, 0.9, 0.915])  # 0.9 belongs to the bin that ends there
     assert line.get_ydata() == pytest.approx([1, 1, 0.5])
-
-
-LOG = [{"epoch": e, "val_accuracy": 0.5, "w": 0.1 * e, "p_unknown_wrong": None} for e in range(4)]
 
 
 @pytest.mark.parametrize(
     ("figure", "words"),
     [
-        (lambda: figures.roc({f"m{i}": SCORES for i in range(5)}, "msp"), ["m4", "letters", "unknown accepted"]),
-        (lambda: figures.reliability({"plain": KNOWN}), ["plain", "ECE", "confidence"]),
+        (lambda: figures.roc_curves({f"m{i}": SCORES for i in range(5)}, "msp"), ["m4", "letters", "unknown accepted"]),
+        (lambda: figures.reliability_diagram({"plain": KNOWN}), ["plain", "ECE", "confidence"]),
         (
-            lambda: figures.over_sparsity([("a", 90, "near", 80.0), ("a", 95, "near", 79.0)], "msp"),
+            lambda: figures.auroc_over_sparsity([("a", 90, "near", 80.0), ("a", 95, "near", 79.0)], "msp"),
             ["near unknown", "msp"],
         ),
-        (lambda: figures.over_epochs({"a": LOG, "b": LOG[:2]}), ["w of the loss", "epoch"]),
-        (lambda: figures.layers({"a": {"x.weight": 0.5, "y.weight": 0.1}}), ["weights kept", ">x<"]),
+        (lambda: figures.training_curves({"a": LOG, "b": LOG[:2]}), ["w of the loss", "epoch"]),
+        (lambda: figures.layer_densities({"a": {"x.weight": 0.5, "y.weight": 0.1}}), ["non-zero weights", ">x<"]),
     ],
 )
-def test_pictures_for_a_page_are_text_that_a_browser_draws(figure, words):
-    text = svg(figure(), "what it &amp; shows")
+def test_inline_figures_are_reproducible_svg_with_text(figure, words):
+    text = svg(figure(), "what it & shows")
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
     assert root.get("aria-label") == "what it & shows"
     for word in words:
         assert word in text.replace("<!-- ", ">"), word
-    assert text == svg(figure(), "what it &amp; shows")  # the same each time
+    assert text == svg(figure(), "what it & shows")
 
 
-def test_what_a_log_does_not_have_is_not_drawn():
-    text = svg(figures.over_epochs({"a": LOG}), "")
-    assert "p(unknown)" not in text
+def test_what_a_log_does_not_record_is_not_drawn():
+    assert "p(unknown)" not in svg(figures.training_curves({"a": LOG}), "")
+    nothing = [{"epoch": 0, "loss": 1.0}]
+    assert "epoch" not in svg(figures.training_curves({"a": nothing}), "")

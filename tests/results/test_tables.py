@@ -1,6 +1,8 @@
+"""Tables of scored runs in a terminal."""
+
 from rich.console import Console
 
-from moon.results.tables import known_table, spread, summary_table, unknown_table, which_images
+from moon.results.tables import describe_images, known_table, summary_table, unknown_table
 
 
 def scored(auroc, with_unknown):
@@ -30,11 +32,6 @@ def text(table, width=160):
 METHODS = {"plain": [scored(0.8, False)], "moon": [scored(0.9, True)]}
 
 
-def test_one_run_has_no_spread_and_several_have():
-    assert spread([0.5]) == "50.0"
-    assert spread([0.4, 0.6]) == "50.0 ± 14.1"
-
-
 def test_known_table():
     shown = text(known_table(METHODS))
     assert "0.012" in shown
@@ -46,12 +43,12 @@ def test_unknown_table():
     shown = text(unknown_table(METHODS))
     assert "80.0/20.0" in shown
     assert "90.0/10.0" in shown
-    assert shown.count(" - ") == 2  # nor an unknown score
+    assert shown.count(" - ") == 2  # and no score of the detector `unknown`
     assert "near" in shown
     assert "far" not in shown
 
 
-def test_a_terminal_of_80_columns_will_do():
+def test_the_table_fits_80_columns():
     row = {"auroc": 0.987, "fpr95": 0.123}
     sets = dict.fromkeys(("letters", "textures", "photos"), row)
     run = scored(0.8, False) | {"detectors": {"unknown": {"sets": sets, "near": row, "far": row}}}
@@ -59,27 +56,32 @@ def test_a_terminal_of_80_columns_will_do():
     assert sum("MOON + RigL" in line and line.count("98.7/12.3") == 5 for line in shown.splitlines()) == 1, shown
 
 
-def test_many_sets_fit_too_with_both_numbers():
+def test_many_sets_fit_with_both_numbers():
     row = {"auroc": 0.987, "fpr95": 0.123}
     sets = dict.fromkeys(("cifar100-part", "tin", "mnist", "svhn", "dtd", "places"), row)
     run = scored(0.8, False) | {"detectors": {"openmax": {"sets": sets, "near": row, "far": row}}}
     shown = text(unknown_table({"moon-logitnorm": [run]}), width=80)
     assert shown.count("98.7") == shown.count("12.3") == 8, shown
-    assert "\N{HORIZONTAL ELLIPSIS}" not in shown, shown  # nothing is cut off
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown, shown  # nothing is truncated
 
 
-def test_several_seeds_show_their_spread():
+def test_several_seeds_show_their_deviation():
     shown = text(unknown_table({"moon": [scored(0.8, True), scored(0.9, True)]}))
     assert "85.0 ± 7.1" in shown
 
 
-def test_tables_name_the_images_they_are_of():
+def test_tables_name_the_scored_images():
     line = "digits: known 900 01234567, letters 1,000 fedcba98"
     assert line in text(unknown_table(METHODS))
     assert line in text(summary_table(METHODS))
     run = scored(0.8, False)
     other = run | {"images": {"known": 900, "letters": 10}, "sha256": {}, "missing": ["photos"]}
-    assert which_images([run, run, other]).splitlines() == [
+    assert describe_images([run, run, other]).splitlines() == [
         f"Images scored (count, SHA-256): {line} (2 runs)",
         "digits: known 900, letters 10; not found: photos (1 runs)",
     ]
+
+
+def test_how_the_model_was_run_is_stated_if_unusual():
+    run = scored(0.8, False) | {"precision": "float16", "mirrored": True}
+    assert describe_images([run]).endswith("; evaluated in float16; averaged over each image and its mirror image")

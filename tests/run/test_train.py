@@ -241,12 +241,12 @@ def test_results_do_not_depend_on_what_was_drawn_before(images, tmp_path):
         ("regmixup", "sup-tickets", {}),
     ],
 )
-def test_rivals_resume_bit_for_bit_with_their_queues_and_buffers(data_root, tmp_path, objective, topology, options):
+def test_objectives_and_topologies_resume_bit_for_bit(data_root, tmp_path, objective, topology, options):
     outliers = "notmnist" if objective == "hod" else ""
     images = BenchmarkImages.open(data_root, "mnist", outliers=outliers)
     recipe = make_recipe(
-        images.benchmark, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm", sparsity=0.8,
-        epochs=5, batch_size=64, delta_t_steps=2,
+        images.benchmark, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm",
+        sparsity=0.8, epochs=5, batch_size=64, delta_t_steps=2,
     )  # fmt: skip
 
     class Stop(Exception):

@@ -20,7 +20,7 @@ STATE = {
 }
 
 
-def same(a, b):
+def check_equal(a, b):
     assert type(a) is type(b)
     if isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype
@@ -28,24 +28,24 @@ def same(a, b):
     elif isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
-            same(a[key], b[key])
+            check_equal(a[key], b[key])
     elif isinstance(a, list):
         for x, y in zip(a, b, strict=True):
-            same(x, y)
+            check_equal(x, y)
     else:
         assert a == b
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_a_saved_state_can_be_loaded(tmp_path):
     checkpoints = Checkpoints(tmp_path / "c")
     assert checkpoints.latest() is None
     checkpoints.save(3, STATE)
     number, state = checkpoints.latest()
     assert number == 3
-    same(state, STATE)
+    check_equal(state, STATE)
 
 
-def test_other_layouts_and_shared_memory_are_saved(tmp_path):
+def test_channels_last_and_shared_tensors_can_be_saved(tmp_path):
     image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(0, {"a": image, "b": image, "c": image[0]})
@@ -61,52 +61,53 @@ def test_the_two_newest_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["tensors.safetensors", "tree.json", "manifest.json"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_a_damaged_one_is_passed_over_saying_so(tmp_path, file, damage):
+@pytest.mark.parametrize("damage", ["flip a bit", "truncate", "remove"])
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, file, damage, caplog):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE | {"epoch": 1})
     checkpoints.save(2, STATE | {"epoch": 2})
     checkpoints.wait()
     path = tmp_path / "000002" / file
     content = bytearray(path.read_bytes())
-    if damage == "flip":
+    if damage == "flip a bit":
         content[len(content) // 2] ^= 1
-    elif damage == "cut":
+    elif damage == "truncate":
         content = content[: len(content) // 2]
     path.write_bytes(content)
     if damage == "remove":
         path.unlink()
-    said = []
-    number, state = checkpoints.latest(said.append)
+    number, state = checkpoints.latest()
     assert (number, state["epoch"]) == (1, 1)
-    assert len(said) == 1
-    assert "000002" in said[0]
-    checkpoints.save(2, STATE)  # writes over the damaged one
-    assert checkpoints.latest(said.append)[0] == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "damaged" in caplog.messages[0]
+    assert "000002" in caplog.messages[0]
+    checkpoints.save(2, STATE)  # overwrites the damaged one
+    assert checkpoints.latest()[0] == 2
+    assert len(caplog.messages) == 1
 
 
-def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path):
+def test_a_damaged_checkpoint_does_not_displace_a_good_one(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(8, STATE)
     checkpoints.save(20, STATE)
     checkpoints.wait()
     (tmp_path / "000020" / "tree.json").write_text("{}")
-    assert checkpoints.latest(lambda _: None)[0] == 8
+    assert checkpoints.latest()[0] == 8
     checkpoints.save(9, STATE)
     checkpoints.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000008", "000009"]
 
 
-def test_all_damaged_is_an_error(tmp_path):
+def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE)
     checkpoints.wait()
     (tmp_path / "000001" / "manifest.json").write_text("{}")
-    with pytest.raises(DamagedCheckpoint, match="none of the 1"):
-        checkpoints.latest(lambda _: None)
+    with pytest.raises(DamagedCheckpoint, match=r"all 1 checkpoint\(s\) are damaged; delete the run folder"):
+        checkpoints.latest()
 
 
-def test_a_checkpoint_cut_off_while_it_was_written_is_not_seen(tmp_path):
+def test_an_incomplete_checkpoint_is_ignored(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE)
     checkpoints.wait()
@@ -117,27 +118,27 @@ def test_a_checkpoint_cut_off_while_it_was_written_is_not_seen(tmp_path):
     assert checkpoints.latest()[0] == 2
 
 
-def test_what_is_not_data_is_refused(tmp_path):
+def test_a_state_that_cannot_be_saved_is_refused(tmp_path):
     with pytest.raises(TypeError, match=r"/x: a set cannot be saved"):
         Checkpoints(tmp_path).save(1, {"x": {1, 2}})
 
 
-def test_json_has_no_nan(tmp_path):
+def test_json_files_do_not_contain_nan(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "a.json", {"x": float("nan")})
     write_json(tmp_path / "a.json", {"x": 1})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
 
 
-def slowed(monkeypatch) -> threading.Event:
-    """Checkpoints are written once this is set."""
-    may_write, whole = threading.Event(), Checkpoints._save
-    monkeypatch.setattr(Checkpoints, "_save", lambda *task: may_write.wait(10) and whole(*task))
+def delay_writing(monkeypatch) -> threading.Event:
+    """Checkpoints are written when this event is set."""
+    may_write, save = threading.Event(), Checkpoints._save
+    monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(60) and save(*arguments))
     return may_write
 
 
-def test_what_is_saved_is_the_state_of_that_moment_and_the_disk_is_not_waited_for(tmp_path, monkeypatch):
-    may_write = slowed(monkeypatch)
+def test_saving_copies_the_state_and_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    may_write = delay_writing(monkeypatch)
     checkpoints, weight = Checkpoints(tmp_path), torch.ones(3)
     checkpoints.save(1, {"weight": weight})
     weight.zero_()
@@ -146,31 +147,31 @@ def test_what_is_saved_is_the_state_of_that_moment_and_the_disk_is_not_waited_fo
     assert torch.equal(checkpoints.latest()[1]["weight"], torch.ones(3))
 
 
-def test_a_disk_that_fails_is_not_passed_over(tmp_path):
-    (tmp_path / "c").write_text("a file in its place")
+def test_an_error_of_the_disk_is_raised_by_the_next_call(tmp_path):
+    (tmp_path / "c").write_text("not a folder")
     checkpoints = Checkpoints(tmp_path / "c")
     checkpoints.save(1, STATE)
     with pytest.raises(FileExistsError):
         checkpoints.wait()
-    checkpoints.wait()  # said once
+    checkpoints.wait()  # raised only once
     checkpoints.save(2, STATE)
     with pytest.raises(FileExistsError):
         checkpoints.save(3, STATE)
 
 
-def test_whoever_is_stopped_while_waiting_waits_all_the_same(tmp_path, monkeypatch):
-    """Else another process could begin to write into the folder."""
-    whole, calls = futures.wait, []
+def test_an_interrupt_while_waiting_is_raised_after_the_checkpoint_is_written(tmp_path, monkeypatch):
+    """Otherwise another process could start to write to the folder."""
+    wait, calls = futures.wait, []
 
-    def stopped_twice(tasks):
+    def interrupt_twice(tasks):
         calls.append(tasks)
         if len(calls) < 3:
             raise KeyboardInterrupt
         may_write.set()
-        return whole(tasks)
+        return wait(tasks)
 
-    may_write = slowed(monkeypatch)
-    monkeypatch.setattr(futures, "wait", stopped_twice)
+    may_write = delay_writing(monkeypatch)
+    monkeypatch.setattr(futures, "wait", interrupt_twice)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, STATE)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Two processes train as one: the same masks on both, and the run that one process would have made."""
+"""Two processes that train together have the same masks, and the same result as one process."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from moon import AutoWeight, DropSchedule, Moon, RigL, SET, open_head
-from moon.data import Listed, Streams
+from moon.data import ImageList, StreamedBatches
 from moon.training import CosineRate, Training
 from moon.training.ranks import Ranks
 
@@ -31,14 +31,14 @@ class Noise:
     def __len__(self):
         return 3
     def epoch(self, epoch):
-        chance = torch.Generator().manual_seed(epoch)
+        generator = torch.Generator().manual_seed(epoch)
         for size in (16, 16, 9):
-            y = torch.randint(4, (size,), generator=chance)
-            x = torch.randn(size, 1, 8, 8, generator=chance)
+            y = torch.randint(4, (size,), generator=generator)
+            x = torch.randn(size, 1, 8, 8, generator=generator)
             x[torch.arange(size), 0, 2 * y] += 3
             yield x, y
 
-class Wide(Streams):
+class Wide(StreamedBatches):
     """The images of a folder, in float64 and grey."""
     def epoch(self, epoch):
         for x, y in super().epoch(epoch):
@@ -47,7 +47,7 @@ class Wide(Streams):
 ranks = Ranks.join(torch.device("cpu"))
 if len(sys.argv) > 3:
     paths = sorted(path.name for path in Path(sys.argv[3]).iterdir())
-    listed = Listed(Path(sys.argv[3]), tuple(paths), torch.arange(len(paths)).remainder(4).numpy())
+    listed = ImageList(Path(sys.argv[3]), tuple(paths), torch.arange(len(paths)).remainder(4).numpy())
     batches = Wide(listed, (0.5,) * 3, (0.2,) * 3, size=8, resize=8, batch_size=16, part=(ranks.rank, ranks.count))
 else:
     batches = Noise()
@@ -65,13 +65,13 @@ training = Training(model, optimizer, objective, topology, CosineRate(0.1, 0.01)
 elected = training.run(on_epoch=lambda record: losses.append(record["loss"]))
 state = {f"weight {k}": v for k, v in elected.state_dict().items()}
 masks = {f"mask {k}": v for k, v in topology.masks.items()}
-seen = {"beta": objective.weight.beta, "loss": torch.tensor(losses)}
-torch.save(state | masks | seen, f"{sys.argv[1]}-{ranks.rank}.pt")
+values = {"beta": objective.weight.beta, "loss": torch.tensor(losses)}
+torch.save(state | masks | values, f"{sys.argv[1]}-{ranks.rank}.pt")
 '''
 
 
 def is_free(port):
-    """Whether nobody listens there; below 32768 the system gives no port to anybody by itself meanwhile."""
+    """Whether no process listens there; the system does not assign ports below 32768 by itself meanwhile."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
@@ -93,20 +93,22 @@ def train(where, processes, *arguments):
         subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(processes)
     ]
-    assert [process.wait(120) for process in started] == [0] * processes
+    assert [process.wait(600) for process in started] == [0] * processes
     return [torch.load(f"{where}-{rank}.pt", weights_only=True) for rank in range(processes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["rigl", "set"])
-def test_two_processes_make_the_run_of_one(tmp_path, topology):
+def test_two_processes_have_the_result_of_one(tmp_path, topology):
     compare(tmp_path, topology)
 
 
-def test_two_processes_that_each_read_their_part_from_disk_make_the_run_of_one(tmp_path):
-    chance, images = np.random.default_rng(0), tmp_path / "images"
+@pytest.mark.slow
+def test_two_processes_that_load_their_own_images_have_the_result_of_one(tmp_path):
+    generator, images = np.random.default_rng(0), tmp_path / "images"
     images.mkdir()
-    for index in range(41):  # the last batch has nine: five and four
-        pixels = chance.integers(0, 256, (12, 14, 3), dtype=np.uint8)
+    for index in range(41):  # the last batch has nine images: five and four
+        pixels = generator.integers(0, 256, (12, 14, 3), dtype=np.uint8)
         pixels[3 * (index % 4) :][:3] //= 4
         Image.fromarray(pixels).save(images / f"{index:02}.png")
     compare(tmp_path, "rigl", images)
@@ -125,7 +127,7 @@ def compare(tmp_path, *arguments):
     assert one["beta"] > 0
 
 
-def test_one_process_has_all_of_every_batch():
+def test_a_single_process_gets_the_whole_batch():
     ranks = Ranks()
     x = torch.arange(5)
     share, (part,) = ranks.part(x)
@@ -139,11 +141,11 @@ def test_one_process_has_all_of_every_batch():
     assert type(model) is nn.BatchNorm2d
 
 
-def test_parts_are_all_of_the_batch_and_their_shares_add_up():
+def test_parts_make_up_the_batch_and_shares_add_up_to_one():
     x, y = torch.arange(9), torch.arange(9) * 2
     parts = [Ranks(rank, 2).part(x, y) for rank in range(2)]
     assert sum(share for share, _ in parts) == 1
     assert sorted(torch.cat([a for _, (a, _) in parts]).tolist()) == x.tolist()
     assert all(torch.equal(2 * a, b) for _, (a, b) in parts)
     small = [Ranks(rank, 2).part(x[:3]) for rank in range(2)]
-    assert [(share, len(part)) for share, (part,) in small] == [(0.5, 3), (0.5, 3)]  # too small to be divided
+    assert [(share, len(part)) for share, (part,) in small] == [(0.5, 3), (0.5, 3)]  # too small to divide

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon import DropSchedule, RigL, WeightVote
+from moon import Dense, DropSchedule, RigL, Static, WeightVote
 from moon.sparse import SupTickets, TicketSchedule
 
 
@@ -19,7 +19,7 @@ def test_the_average_is_uniform():
     assert model.weight.item() == 6.0  # the trained model is left alone
 
 
-def test_batchnorm_is_estimated_for_the_elected(small_net):
+def test_batchnorm_statistics_are_those_of_the_average(small_net):
     model = small_net()
     vote = WeightVote(model)
     vote.cast(model)
@@ -34,9 +34,8 @@ def test_batchnorm_is_estimated_for_the_elected(small_net):
 def test_voting_before_the_masks_are_frozen_is_refused(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    early = WeightVote(model)
+    vote = WeightVote(model)  # created before the topology, which is looked up at each call
     topology = RigL(model, optimizer, 0.5, DropSchedule(t_end=3))
-    vote = early  # made before the topology, which it finds all the same
     for _ in range(3):
         with pytest.raises(ValueError, match=r"masks change until step 3.*smaller t_end"):
             vote.cast(model)
@@ -46,7 +45,50 @@ def test_voting_before_the_masks_are_frozen_is_refused(small_net):
     assert vote.voters == 1
 
 
-def test_only_voters_of_a_topology_that_superposes_may_differ_in_their_masks(small_net):
+def test_an_older_topology_of_the_same_model_does_not_block_a_vote(small_net):
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    older = RigL(model, optimizer, 0.5, DropSchedule(t_end=100))
+    newer = RigL(model, optimizer, 0.5, DropSchedule(t_end=0))
+    vote = WeightVote(model)
+    vote.cast(model)
+    assert vote.voters == 1
+    assert newer.is_frozen
+    assert not older.is_frozen
+
+
+def test_only_a_topology_that_is_given_counts(small_net):
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    moving = RigL(model, optimizer, 0.5, DropSchedule(t_end=100))
+    frozen = Dense(optimizer)
+    with pytest.raises(ValueError, match="masks change until step 100"):
+        WeightVote(model, moving).cast(model)
+    newest = RigL(model, optimizer, 0.5, DropSchedule(t_end=50))
+    for topology in (None, newest):
+        with pytest.raises(ValueError, match="masks change until step 50"):
+            WeightVote(model, topology).cast(model)
+    with pytest.raises(ValueError, match="masks change until step 100"):
+        WeightVote(model, moving).cast(model)
+    vote = WeightVote(model, topology=frozen)
+    vote.cast(model)
+    vote.elect([torch.randn(8, 1, 8, 8)])
+    assert (vote.voters, vote.masks) == (1, {})
+
+
+def test_a_given_topology_makes_the_average_sparse_again(small_net):
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    topology = SupTickets(model, optimizer, 0.8, TicketSchedule(1, first=1, cycle=3, tickets=2))
+    newest = Static(model, optimizer, 0.1)  # not the one of the vote
+    vote = WeightVote(model, topology)
+    vote.cast(model)
+    vote.elect([torch.randn(8, 1, 8, 8)])
+    assert vote.masks.keys() == {name for name, n in topology.counts.items() if n < topology.masks[name].numel()}
+    assert newest.density() > topology.density()
+
+
+def test_voters_may_have_different_masks_if_the_topology_superposes(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     topology = SupTickets(model, optimizer, 0.8, TicketSchedule(1, first=1, cycle=3, tickets=2))
@@ -66,7 +108,7 @@ def test_only_voters_of_a_topology_that_superposes_may_differ_in_their_masks(sma
     assert sum(int(mask.sum()) for mask in vote.masks.values()) == sum(topology.counts[name] for name in vote.masks)
 
 
-def test_voters_that_share_their_masks_elect_no_others(small_net):
+def test_voters_with_equal_masks_elect_no_other_masks(small_net):
     model = small_net()
     topology = RigL(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8, DropSchedule(0))
     vote = WeightVote(model)
@@ -76,12 +118,12 @@ def test_voters_that_share_their_masks_elect_no_others(small_net):
     assert vote.masks == {}
 
 
-def test_nobody_voted():
-    with pytest.raises(ValueError, match="nobody has voted"):
+def test_an_average_of_no_votes_is_refused():
+    with pytest.raises(ValueError, match="there are no votes"):
         WeightVote(nn.Linear(1, 1)).elect([])
 
 
-def test_its_state_survives():
+def test_the_state_can_be_restored():
     model = nn.Linear(3, 2)
     vote = WeightVote(model)
     vote.cast(model)

@@ -14,10 +14,12 @@ from moon.data.dataset import (
     split_off,
 )
 from moon.data.download import SOURCES, download_set
+from moon.data.formats import read_cifar, read_idx, read_svhn
+from moon.data.image_files import read_folders, read_list
 from moon.data.importing import SavedSplit, hold_out, import_set
 from moon.data.loading import evaluation_batches, training_batches
 from moon.data.lookup import all_benchmarks, find_benchmark
-from moon.data.readers import read_any, read_cifar, read_folders, read_idx, read_list, read_svhn
+from moon.data.readers import read_any
 from moon.data.sets import AnySet, has_set, known_splits, open_set, set_names
 from moon.data.streams import ImageList, StreamedBatches
 from moon.data.verify import compare_with_published, verify_sets

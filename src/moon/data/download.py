@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moon.data.dataset import AnyPath, DataError, DataSet, Track, save
-from moon.data.readers import IMAGE_SUFFIXES, read_any, read_folders, read_images
+from moon.data.image_files import IMAGE_SUFFIXES, read_folders, read_images
+from moon.data.readers import read_any
 from moon.files import sync, write_atomic
 from moon.suggest import did_you_mean
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from moon.data.dataset import DataError, DataSet, Track, check_name, load, save
-from moon.data.readers import read_entries, read_list
+from moon.data.image_files import read_entries, read_list
 from moon.data.streams import ImageList
 
 IMAGES = ("images_classic", "images_largescale")

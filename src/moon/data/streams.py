@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from moon.data.batches import batch_sizes
 from moon.data.dataset import DataError
-from moon.data.readers import decode_image
+from moon.data.image_files import decode_image
 from moon.seeds import derive, generator
 
 _EVALUATION = -1  # stands for the epoch of images that are not augmented

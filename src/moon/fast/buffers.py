@@ -1,170 +1,175 @@
-"""Weights, gradients, momentum and masks in one buffer each, so that one pass over memory is a whole update."""
+"""Flat buffers: the weights, gradients, momentum buffers and masks of an optimizer in one tensor each.
+
+One kernel then updates all weights in a single pass over memory. Parameters, their `.grad` and their momentum buffers
+are views of the flat tensors, so other code sees ordinary parameters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
-_BLOCK = 2048  # elements that a program of the update takes: each parameter begins with a block of its own
+from moon.fast.gradients import StepGradients
+from moon.fast.optimizer_check import optimizer_obstacle
+from moon.fast.side_stream import SideStream
 
-_active: Flat | None = None
+BLOCK = 2048  # elements per program of the update kernel; each parameter starts at a multiple of it
+
+_active: ContextVar[FlatBuffers | None] = ContextVar("_active", default=None)
 
 
-def active() -> Flat | None:
-    """The buffers that the present step runs on; None outside of such a step."""
-    return _active
+def active_buffers() -> FlatBuffers | None:
+    """The buffers of the training step that is running, or None outside of one.
+
+    Returns:
+        The buffers whose `FlatBuffers.step` is active in this thread.
+    """
+    return _active.get()
 
 
 @contextmanager
-def plain() -> Iterator[None]:
-    """What happens inside does not run on the buffers: for gradients of anything but the weights."""
-    global _active
-    before, _active = _active, None
+def without_buffers() -> Iterator[None]:
+    """Context in which layers do not use the flat buffers.
+
+    Objectives compute gradients with respect to anything but the weights inside it, such as those of samples.
+
+    Example:
+        >>> from moon.fast import active_buffers, without_buffers
+        >>> with without_buffers():
+        ...     print(active_buffers())
+        None
+    """
+    token = _active.set(None)
     try:
         yield
     finally:
-        _active = before
+        _active.reset(token)
 
 
-@dataclass
-class Left:
-    """What a step has left behind for the update.
+class FlatBuffers:
+    """The parameters of an SGD optimizer in flat buffers.
 
-    The gradient of a convolution or linear layer stays where it is: copying it would be a pass over memory for nothing.
+    After construction each parameter, its `.grad` and its momentum buffer are views of `weight`, `grad` and
+    `momentum_buffer`. Within a step some gradients are elsewhere, see `StepGradients`; `gather` copies them.
+
+    Args:
+        optimizer: The optimizer, see `optimizer_obstacle`. Parameters that do not require gradients are left alone.
+        masks: The mask of each sparse parameter. The masks of parameters of the optimizer are copied into `mask`; the
+            caller uses the views in the attribute `masks` from then on.
+        low_precision: The dtype of a copy of the weights that layers compute with; None for no copy. Every update
+            refreshes it.
+
+    Attributes:
+        weight, grad, momentum_buffer, mask, low_precision: The flat buffers.
+        masks: The views of `mask`, by parameter.
+        lr: The learning rate of the update, a tensor; minus infinity for no update.
+        collecting: Whether the backward pass that is running is the one of the loss.
+
+    Raises:
+        ValueError: If the optimizer is not supported.
+
+    Example:
+        >>> import torch
+        >>> from moon.fast import FlatBuffers
+        >>> layer = torch.nn.Linear(3, 2)
+        >>> buffers = FlatBuffers(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
+        >>> with torch.no_grad():
+        ...     _ = buffers.weight.fill_(1.0)
+        >>> layer.bias.tolist()
+        [1.0, 1.0]
     """
 
-    slopes: dict[nn.Parameter, Tensor]  # that are not in the buffer
-    idle: list[nn.Parameter]  # had no gradient, so an optimizer leaves them as they are
-    places: Tensor  # of each block's gradient in memory; 0: in the buffer, -1: idle
-
-
-class Flat:
-    """The weights of an SGD optimizer, laid into one buffer; the parameters, their `.grad` and their momentum are
-    views of it, so that everybody else finds them as ever; but all gradients are there only after `gather`.
-
-    `masks` are those of the weights that have one; of trained weights they, too, become views, which the caller puts in
-    place of his own.
-    `low` is a narrower type that convolutions read the weights in, kept up to date by the update itself.
-    """
-
-    def __init__(self, optimizer: Optimizer, masks: Mapping[nn.Parameter, Tensor], low: torch.dtype | None) -> None:
-        if (why := self.obstacle(optimizer)) is not None:
-            raise ValueError(why)
+    def __init__(
+        self, optimizer: Optimizer, masks: Mapping[nn.Parameter, Tensor], low_precision: torch.dtype | None
+    ) -> None:
+        if (obstacle := optimizer_obstacle(optimizer)) is not None:
+            raise ValueError(f"the optimizer cannot use flat buffers: {obstacle}")
         self.optimizer = optimizer
-        (self.group,) = optimizer.param_groups
-        self.parameters: list[nn.Parameter] = [p for p in self.group["params"] if p.requires_grad]
-        starts, size = {}, 0
+        (self._group,) = optimizer.param_groups
+        self.parameters: list[nn.Parameter] = [p for p in self._group["params"] if p.requires_grad]
+        offsets, size = {}, 0
         for parameter in self.parameters:
-            starts[parameter] = size
-            size += -(-parameter.numel() // _BLOCK) * _BLOCK
-        self._starts = starts
+            offsets[parameter] = size
+            size += -(-parameter.numel() // BLOCK) * BLOCK
+        self._offsets = offsets
         like = self.parameters[0]
-        self.weight, self.slope, self.velocity = (
+        self.weight, self.grad, self.momentum_buffer = (
             torch.zeros(size, device=like.device, dtype=like.dtype) for _ in range(3)
         )
-        self.exists = torch.zeros(size, device=like.device, dtype=torch.bool)
-        self.low = None if low is None else torch.zeros(size, device=like.device, dtype=low)
+        self.mask = torch.zeros(size, device=like.device, dtype=torch.bool)
+        self.low_precision = (
+            None if low_precision is None else torch.zeros(size, device=like.device, dtype=low_precision)
+        )
         for parameter in self.parameters:
-            self._view(self.exists, parameter).fill_(True)
-        self.masks = {p: self._view(self.exists, p).copy_(mask) for p, mask in masks.items() if p in starts}
-        self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # of programs that have ended
-        self._written: set[nn.Parameter] = set()  # have a gradient in this step
-        self._direct: set[nn.Parameter] = set()  # have had one past autograd
-        self._left = Left({}, [], torch.empty(0))
-        self._last: list[nn.Parameter] = []  # whose gradients are computed beside, the last ones
-        self._before_last: torch.Event | None = None
-        self.rate = torch.zeros((), device=like.device, dtype=like.dtype)  # -inf: no update
-        self._hooks = [p.register_post_accumulate_grad_hook(self._written.add) for p in self.parameters]
-        self._hooks += [p.register_hook(partial(self._before_sum, p)) for p in self.parameters]
-        self.collects = False
-        self._held: list[Tensor] = []
-        self._beside = torch.cuda.Stream(like.device) if like.is_cuda else None
-        self._low_of: dict[nn.Parameter, Tensor] = {}
-        self._slope_of: dict[nn.Parameter, Tensor] = {}
+            self._view(self.mask, parameter).fill_(True)
+        self.masks = {p: self._view(self.mask, p).copy_(mask) for p, mask in masks.items() if p in offsets}
+        self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # finished programs, see kernels.py
+        self.lr = torch.zeros((), device=like.device, dtype=like.dtype)
+        self.collecting = False
+        self._with_grad: set[nn.Parameter] = set()  # in this step
+        self._bypassed_autograd: set[nn.Parameter] = set()  # have had a gradient from `add_grad` or `register_grad`
+        self._gradients = StepGradients({}, [], torch.empty(0))
+        self.latest: list[nn.Parameter] = []  # whose gradients the side stream computes last
+        self._hooks = [p.register_post_accumulate_grad_hook(self._with_grad.add) for p in self.parameters]
+        self._hooks += [p.register_hook(partial(self._before_accumulate, p)) for p in self.parameters]
+        self.side_stream = SideStream(like.device)
+        self._second_uses = WeakTensorKeyDictionary()
+        self._low_precision_of: dict[nn.Parameter, Tensor] = {}
+        self._grad_of: dict[nn.Parameter, Tensor] = {}
         with torch.no_grad():
             for parameter in self.parameters:
-                parameter.data = self._view(self.weight, parameter).copy_(parameter)
-                self._slope_of[parameter] = parameter.grad = self._view(self.slope, parameter)
-                state = optimizer.state[parameter]
-                velocity = self._view(self.velocity, parameter)
-                if (old := state.get("momentum_buffer")) is not None:
-                    velocity.copy_(old)
-                state["momentum_buffer"] = velocity
-                if self.low is not None:
-                    self._low_of[parameter] = self._view(self.low, parameter)
-            self.resume()
+                self._move(parameter)
+            self.refresh()
 
-    @staticmethod
-    def obstacle(optimizer: Optimizer) -> str | None:
-        """Why this optimizer's weights cannot be laid out flat, or None."""
-        if type(optimizer) is not SGD or len(optimizer.param_groups) != 1:
-            return "only SGD with one group of parameters is fused"
-        group = optimizer.param_groups[0]
-        parameters = [p for p in group["params"] if p.requires_grad]
-        if group["dampening"] or group["maximize"] or isinstance(group["lr"], Tensor):
-            return "SGD with dampening, maximize or a learning rate in a tensor is not fused"
-        if len({(p.device, p.dtype) for p in parameters}) != 1:
-            return "the weights are not of one type on one device"
-        if any(1 + sum((n - 1) * s for n, s in zip(p.shape, p.stride(), strict=True)) != p.numel() for p in parameters):
-            return "a weight has gaps in memory"
-        if parameters[0].is_cuda and parameters[0].dtype != torch.float32:
-            return f"the weights are {parameters[0].dtype}, not float32"
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            return "the optimizer has hooks"
-        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
-            return "a weight has hooks"
-        return None
+    def _move(self, parameter: nn.Parameter) -> None:
+        """Replace the memory of a parameter and its state by views of the flat buffers."""
+        parameter.data = self._view(self.weight, parameter).copy_(parameter)
+        self._grad_of[parameter] = parameter.grad = self._view(self.grad, parameter)
+        state = self.optimizer.state[parameter]
+        momentum_buffer = self._view(self.momentum_buffer, parameter)
+        if (old := state.get("momentum_buffer")) is not None:
+            momentum_buffer.copy_(old)
+        state["momentum_buffer"] = momentum_buffer
+        if self.low_precision is not None:
+            self._low_precision_of[parameter] = self._view(self.low_precision, parameter)
 
     @property
-    def fixed(self) -> tuple[float, float, bool]:
-        """Momentum, weight decay and whether momentum is Nesterov's: a captured update has them inside."""
-        return self.group["momentum"], self.group["weight_decay"], self.group["nesterov"]
+    def hyperparameters(self) -> tuple[float, float, bool]:
+        """Momentum, weight decay and whether to use Nesterov momentum. They are constants of a captured update."""
+        return self._group["momentum"], self._group["weight_decay"], self._group["nesterov"]
 
     def _view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
-        """The parameter's part of the buffer, laid out as the parameter is."""
-        return buffer.as_strided(parameter.shape, parameter.stride(), self._starts[parameter])
+        """The part of a flat buffer that belongs to the parameter, with its shape and strides."""
+        return buffer.as_strided(parameter.shape, parameter.stride(), self._offsets[parameter])
+
+    def blocks(self, parameter: nn.Parameter) -> slice:
+        """The blocks of the flat buffers that belong to the parameter."""
+        first = self._offsets[parameter] // BLOCK
+        return slice(first, first - (-parameter.numel() // BLOCK))
 
     @torch.no_grad()
-    def resume(self) -> None:
-        """Go on after others had weights, gradients and masks in their hands."""
-        for parameter, slope in self._slope_of.items():
-            parameter.grad = slope
-        for buffer in (self.weight, self.velocity):
-            buffer.masked_fill_(~self.exists, 0.0)  # the update does not look where nothing exists
-        self.refresh()
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """The backward pass inside is the loss's: what it finds of weights goes into the buffer."""
-        self.join()  # gradients are zero now
-        self.collects = True
-        try:
-            yield
-        finally:
-            self.collects = False
-
-    def _before_sum(self, parameter: nn.Parameter, slope: Tensor | None) -> None:
-        """A parameter that has gradients from autograd, too: what is there must be whole, or zero, to be added to."""
-        if slope is None:
-            return
-        self.join()
-        self._copy(parameter, self._left.slopes.pop(parameter, None))
-        if parameter in self._direct and parameter not in self._written:
-            self._slope_of[parameter].zero_()
-
     def refresh(self) -> None:
-        """Take up weights that somebody else changed."""
-        if self.low is not None:
-            self.low.copy_(self.weight)
+        """Prepare for the next step after other code had access to weights, gradients and masks."""
+        for parameter, grad in self._grad_of.items():
+            parameter.grad = grad
+        for buffer in (self.weight, self.momentum_buffer):
+            buffer.masked_fill_(~self.mask, 0.0)  # the update kernel skips masked blocks
+        self.refresh_low_precision()
+
+    def refresh_low_precision(self) -> None:
+        """Copy the weights to the low-precision buffer."""
+        if self.low_precision is not None:
+            self.low_precision.copy_(self.weight)
 
     def release(self) -> None:
-        """Give the parameters memory of their own again."""
+        """Give each parameter its own memory again."""
         for hook in self._hooks:
             hook.remove()
         for parameter in self.parameters:
@@ -174,152 +179,133 @@ class Flat:
             state["momentum_buffer"] = state["momentum_buffer"].clone(memory_format=torch.preserve_format)
 
     @contextmanager
-    def step(self, places: Tensor | None = None) -> Iterator[Left]:
-        """What happens inside runs on these buffers. What is given is complete in the end; `places` is memory for it
-        (`room`), where that must not be a graph's."""
-        global _active
-        self._written.clear()
-        self._last.clear()
-        self._left = left = Left({}, [], self.room() if places is None else places)
-        with self.beside():
+    def step(self, addresses: Tensor | None = None) -> Iterator[StepGradients]:
+        """Context of one training step: layers inside use these buffers.
+
+        Args:
+            addresses: Memory for `StepGradients.addresses`, from `allocate_addresses`; allocated if None. A captured
+                step passes its own, because other graphs reuse the memory of a graph.
+
+        Yields:
+            The gradients of the step, which are complete at its end.
+        """
+        self._with_grad.clear()
+        self.latest.clear()
+        addresses = self.allocate_addresses() if addresses is None else addresses
+        self._gradients = gradients = StepGradients({}, [], addresses)
+        with self.on_side_stream():
             for parameter in self.parameters:
-                if parameter not in self._direct:  # others are written, not added to
-                    self._slope_of[parameter].zero_()
-        _active = self
+                if parameter not in self._bypassed_autograd:  # the others are overwritten, not added to
+                    self._grad_of[parameter].zero_()
+        token = _active.set(self)
         try:
-            yield left
+            yield gradients
         finally:
-            _active = None
-            left.idle = [parameter for parameter in self.parameters if parameter not in self._written]
-            for parameter in left.idle:
-                self._slope_of[parameter].zero_()
-            self.join()
-            self._held.clear()
+            _active.reset(token)
+            gradients.missing = [parameter for parameter in self.parameters if parameter not in self._with_grad]
+            for parameter in gradients.missing:
+                self._grad_of[parameter].zero_()
+            self.side_stream.clear()
+            self._second_uses.clear()
 
     @contextmanager
-    def beside(self, *uses: Tensor) -> Iterator[None]:
-        """Work that may go on beside what follows; what it uses is kept until the step has ended."""
-        if self._beside is None:
+    def collect_gradients(self) -> Iterator[None]:
+        """Context of the backward pass of the loss: the gradients of weights inside it are those of the step."""
+        self.side_stream.wait()  # which sets gradients to zero
+        self.collecting = True
+        try:
             yield
+        finally:
+            self.collecting = False
+
+    def _before_accumulate(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
+        """Before autograd adds to the gradient of a parameter, complete what is there, or set it to zero."""
+        if grad is None:
             return
-        self._held.extend(uses)
-        self._beside.wait_stream(torch.cuda.current_stream())
-        self._last, self._before_last = [], self._beside.record_event()
-        with torch.cuda.stream(self._beside):
+        self.side_stream.wait()
+        self._copy_grad(parameter, self._gradients.separate.pop(parameter, None))
+        if parameter in self._bypassed_autograd and parameter not in self._with_grad:
+            self._grad_of[parameter].zero_()
+
+    @contextmanager
+    def on_side_stream(self, *uses: Tensor) -> Iterator[None]:
+        """Context whose work runs on the side stream; `uses` are the tensors that it reads."""
+        with self.side_stream.run(*uses):
+            if self.weight.is_cuda:
+                self.latest.clear()
             yield
-
-    def join(self) -> None:
-        """Wait, on the device, for what goes on beside."""
-        if self._beside is not None:
-            torch.cuda.current_stream().wait_stream(self._beside)
-
-    def narrow(self, parameter: Tensor) -> Tensor:
-        """The weight as a convolution reads it."""
-        return self._low_of.get(parameter, parameter)  # type: ignore[call-overload]
 
     def holds(self, tensor: object) -> bool:
-        return isinstance(tensor, nn.Parameter) and tensor in self._starts
+        """Whether this is a parameter in the buffers."""
+        return isinstance(tensor, nn.Parameter) and tensor in self._offsets
 
-    def is_first(self, parameter: nn.Parameter) -> bool:
-        """Whether this is the parameter's first gradient in the step; those that follow are added."""
-        first = parameter not in self._written
-        self._written.add(parameter)
-        self._direct.add(parameter)
-        return first
+    def supports(self, *parameters: Tensor | None) -> bool:
+        """Whether a layer with these parameters can use the buffers now."""
+        is_right_dtype = self.low_precision is None or torch.is_autocast_enabled(self.weight.device.type)
+        return is_right_dtype and all(p is None or self.holds(p) for p in parameters)
 
-    def slope_of(self, parameter: nn.Parameter) -> Tensor:
-        """Where the parameter's gradient is summed up, whatever others have put in the place of `.grad`."""
-        return self._slope_of[parameter]
+    def low_precision_of(self, parameter: Tensor) -> Tensor:
+        """The copy of a parameter that layers compute with, or the parameter if there is none."""
+        return self._low_precision_of.get(parameter, parameter)  # type: ignore[call-overload]
 
-    def put(self, parameter: nn.Parameter, slope: Tensor) -> None:
-        """The parameter's gradient, or a part of it."""
-        place, elsewhere = self._slope_of[parameter], self._left.slopes
-        self._last.append(parameter)
-        if self.is_first(parameter):
-            like = self.weight if self.low is None else self.low
-            if slope.dtype == like.dtype and _layout(slope) == _layout(parameter):
-                elsewhere[parameter] = slope
+    def keep_second_use(self, x: Tensor, twin: Tensor) -> None:
+        """Keep a second tensor with the values of `x`, which `second_use(x)` returns until the step ends."""
+        self._second_uses[x] = twin
+
+    def second_use(self, x: Tensor) -> Tensor:
+        """The tensor kept by `keep_second_use`, or x itself."""
+        twin: Tensor | None = self._second_uses.get(x)
+        return x if twin is None else twin
+
+    def register_grad(self, parameter: nn.Parameter) -> bool:
+        """Note that the parameter gets a gradient that bypasses autograd; returns whether it is the first in this step.
+
+        The first one overwrites `grad_of(parameter)`, later ones are added to it.
+        """
+        is_first = parameter not in self._with_grad
+        self._with_grad.add(parameter)
+        self._bypassed_autograd.add(parameter)
+        return is_first
+
+    def grad_of(self, parameter: nn.Parameter) -> Tensor:
+        """The part of the flat gradient buffer that belongs to the parameter, even if `.grad` was replaced."""
+        return self._grad_of[parameter]
+
+    def add_grad(self, parameter: nn.Parameter, grad: Tensor) -> None:
+        """Add to the gradient of a parameter.
+
+        The first gradient in a step is not copied if it has the dtype and strides that the update kernel reads.
+        """
+        flat, separate = self._grad_of[parameter], self._gradients.separate
+        self.latest.append(parameter)
+        if self.register_grad(parameter):
+            like = self.weight if self.low_precision is None else self.low_precision
+            if grad.dtype == like.dtype and _layout(grad) == _layout(parameter):
+                separate[parameter] = grad
             else:
-                place.copy_(slope)
+                flat.copy_(grad)
         else:
-            self._copy(parameter, elsewhere.pop(parameter, None))
-            place.add_(slope)
+            self._copy_grad(parameter, separate.pop(parameter, None))
+            flat.add_(grad)
 
-    def room(self) -> Tensor:
-        """Memory for the places of a step's gradients."""
-        return torch.empty(self.weight.numel() // _BLOCK, dtype=torch.int64, device=self.weight.device)
+    def allocate_addresses(self) -> Tensor:
+        """Memory for `StepGradients.addresses`."""
+        return torch.empty(self.weight.numel() // BLOCK, dtype=torch.int64, device=self.weight.device)
 
-    def place(self, left: Left) -> None:
-        """Write down where the update finds the gradients."""
-        places = torch.zeros(left.places.shape, dtype=torch.int64)
-        for parameter, slope in left.slopes.items():
-            mine = self._blocks(parameter)
-            places[mine] = slope.data_ptr() + slope.element_size() * _BLOCK * torch.arange(mine.stop - mine.start)
-        for parameter in left.idle:
-            places[self._blocks(parameter)] = -1
-        left.places.copy_(places)
+    def gather(self, gradients: StepGradients) -> StepGradients:
+        """Copy all gradients to the flat buffer, where other code can read and change them as `.grad`.
 
-    def _blocks(self, parameter: nn.Parameter) -> slice:
-        first = self._starts[parameter] // _BLOCK
-        return slice(first, first - (-parameter.numel() // _BLOCK))
+        Returns the same gradients, none of them separate.
+        """
+        for parameter, grad in gradients.separate.items():
+            self._copy_grad(parameter, grad)
+        return StepGradients({}, gradients.missing, gradients.addresses.clamp(max=0))
 
-    def gather(self, left: Left) -> Left:
-        """Have all gradients in the buffer, where others find and may change them; what is then left."""
-        for parameter, slope in left.slopes.items():
-            self._copy(parameter, slope)
-        return Left({}, left.idle, left.places.clamp(max=0))
-
-    def _copy(self, parameter: nn.Parameter, slope: Tensor | None) -> None:
-        if slope is not None:
-            self._slope_of[parameter].copy_(slope)
-
-    @torch.no_grad()
-    def update(self, left: Left) -> None:
-        """SGD's step at this `rate`, of all weights at once; outside the masks weight and momentum stay zero."""
-        if self.weight.is_cuda:
-            self._launch(left, 0, len(left.places))
-            return
-        idle = [tensor for p in left.idle for tensor in (p.data, self.optimizer.state[p]["momentum_buffer"])]
-        before = [tensor.clone() for tensor in idle]
-        self.gather(left)
-        momentum, decay, nesterov = self.fixed
-        slope = self.slope.add(self.weight, alpha=decay)
-        self.velocity.mul_(momentum).add_(slope)
-        slope = slope.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
-        self.weight.sub_(slope * self.rate).masked_fill_(~self.exists, 0.0)
-        self.velocity.masked_fill_(~self.exists, 0.0)
-        for tensor, old in zip(idle, before, strict=True):
-            tensor.copy_(old)
-        self.refresh()
-
-    def update_beside(self, left: Left) -> None:
-        """The update, on a GPU in a step: while the last gradients are still computed, the others are used."""
-        last = [self._blocks(parameter) for parameter in self._last]
-        first, end = min((b.start for b in last), default=0), max((b.stop for b in last), default=0)
-        if self._before_last is not None:
-            torch.cuda.current_stream().wait_event(self._before_last)
-        self._launch(left, end, len(left.places))
-        self._launch(left, 0, first)
-        self.join()
-        self._launch(left, first, end)
-
-    def _launch(self, left: Left, first: int, end: int) -> None:
-        from moon.fast import kernels
-
-        momentum, decay, nesterov = self.fixed
-        if first < end:
-            kernels.launch(
-                kernels.sgd, (end - first,),
-                self.weight, self.slope, left.places, self.velocity, self.exists,
-                self.weight if self.low is None else self.low, self.rate, first, momentum, decay,
-                NESTEROV=nesterov, LOW=self.low is not None, BLOCK=_BLOCK, num_warps=8,
-            )  # fmt: skip
-
-    def takes(self, *parameters: Tensor | None) -> bool:
-        """Whether a layer with these parameters runs on the buffers as it stands."""
-        narrow = self.low is None or torch.is_autocast_enabled(self.weight.device.type)
-        return narrow and all(p is None or self.holds(p) for p in parameters)
+    def _copy_grad(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
+        if grad is not None:
+            self._grad_of[parameter].copy_(grad)
 
 
 def _layout(tensor: Tensor) -> list[tuple[int, int]]:
+    """Sizes and strides, without dimensions of size 1, whose stride does not matter."""
     return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]

@@ -1,4 +1,4 @@
-"""Chains of small operations as few kernels."""
+"""Loss functions of many small operations, compiled into few kernels."""
 
 from __future__ import annotations
 
@@ -9,35 +9,53 @@ from typing import Any, TypeVar
 
 import torch
 
-from moon.fast.buffers import active
+from moon.fast.buffers import active_buffers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_LIMIT = 10_000  # compiled variants of a function
+
 
 def fused(function: F) -> F:
-    """A pure function of tensors that is compiled where a step runs on flat buffers of a GPU; elsewhere as it is.
+    """Compile a function in training steps on flat buffers of a GPU; elsewhere it runs as it is.
 
-    Where it cannot be compiled (no C compiler), it stays as it is, too, with a warning.
+    If it cannot be compiled, for example without a C compiler, a warning says so and it runs as it is.
+
+    Args:
+        function: A pure function of tensors and numbers.
+
+    Returns:
+        A function with the same signature and results.
+
+    Example:
+        >>> import torch
+        >>> from moon.fast import fused
+        >>> @fused
+        ... def squared_error(a, b):
+        ...     return (a - b).square().mean()
+        >>> squared_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        tensor(2.)
     """
     compiled: list[Callable[..., Any]] = []
 
     @wraps(function)
-    def act(*values: Any, **named: Any) -> Any:
-        flat = active()
-        if flat is None or not flat.weight.is_cuda:
+    def call(*values: Any, **named: Any) -> Any:
+        buffers = active_buffers()
+        if buffers is None or not buffers.weight.is_cuda:
             return function(*values, **named)
-        from torch._dynamo import config
-        from torch._dynamo.exc import BackendCompilerFailed  # not before: they take seconds
+        from torch._dynamo import config  # imported late: it takes seconds
+        from torch._dynamo.exc import BackendCompilerFailed
 
         if not compiled:
-            # A kernel for each shape and setting, however many: what a run computes must not depend on those before it.
-            config.recompile_limit = config.accumulated_recompile_limit = 10_000
             compiled.append(torch.compile(function, dynamic=False))
         try:
-            return compiled[0](*values, **named)
+            # One kernel for each shape and setting, without a limit: what a run computes must not depend on the runs
+            # before it in the same process.
+            with config.patch(recompile_limit=_LIMIT, accumulated_recompile_limit=_LIMIT):
+                return compiled[0](*values, **named)
         except BackendCompilerFailed as error:
             warnings.warn(f"{function.__name__} is not compiled: {str(error).splitlines()[0]}", stacklevel=2)
             compiled[0] = function
             return function(*values, **named)
 
-    return act  # type: ignore[return-value]
+    return call  # type: ignore[return-value]

@@ -1,4 +1,7 @@
-"""Layers in a step on flat buffers: they read the narrow weights, and their gradients are computed beside the rest."""
+"""Convolutions and linear layers on flat buffers.
+
+They compute with the low-precision weights, and the gradients of their weights are computed on a side stream.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,33 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from moon.fast.buffers import Flat, active
+from moon.fast.buffers import FlatBuffers, active_buffers
 
-_LAST = torch.channels_last
+_CHANNELS_LAST = torch.channels_last
 
 
 @contextmanager
-def on_buffers(model: nn.Module) -> Iterator[None]:
-    """In a step inside (`Flat.step`) the model's convolutions and linear layers run on the buffers."""
-    layers = {module: forward for module in model.modules() if (forward := _stand_in(module)) is not None}
+def layers_on_buffers(model: nn.Module) -> Iterator[None]:
+    """Context in which the convolutions and linear layers of a model use the active flat buffers.
+
+    Outside of `FlatBuffers.step` they compute as usual. Layers whose class overrides `forward` are not changed.
+
+    Args:
+        model: The model.
+
+    Example:
+        >>> import torch
+        >>> from moon.fast import FlatBuffers, layers_on_buffers
+        >>> model = torch.nn.Linear(3, 2)
+        >>> buffers = FlatBuffers(torch.optim.SGD(model.parameters(), lr=0.1), {}, None)
+        >>> with layers_on_buffers(model), buffers.step() as gradients:
+        ...     loss = model(torch.ones(4, 3)).sum()
+        ...     with buffers.collect_gradients():
+        ...         loss.backward()
+        >>> gradients.separate[model.bias].tolist()
+        [4.0, 4.0]
+    """
+    layers = {module: forward for module in model.modules() if (forward := _forward_on_buffers(module)) is not None}
     try:
         for module, forward in layers.items():
             module.forward = partial(forward, module)
@@ -30,108 +51,116 @@ def on_buffers(model: nn.Module) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
-def _stand_in(module: nn.Module) -> Callable[..., Tensor] | None:
-    """What takes the place of the module's forward pass in a step; None where it has one of its own."""
+def _forward_on_buffers(module: nn.Module) -> Callable[..., Tensor] | None:
+    """The replacement of the module's forward pass; None if the module is of another kind or overrides `forward`."""
     kind = type(module)
     if "forward" in vars(module):
         return None
     if isinstance(module, nn.Linear) and kind.forward is nn.Linear.forward:
-        return _multiply
+        return _linear
     is_usual = kind.forward is nn.Conv2d.forward and getattr(kind, "_conv_forward", None) is nn.Conv2d._conv_forward
-    return _convolve if isinstance(module, nn.Conv2d) and is_usual else None
+    return _conv if isinstance(module, nn.Conv2d) and is_usual else None
 
 
-def _convolve(module: nn.Conv2d, x: Tensor) -> Tensor:
+def _conv(module: nn.Conv2d, x: Tensor) -> Tensor:
     """The forward pass of a convolution on flat buffers."""
-    flat = active()
+    buffers = active_buffers()
     if (
-        flat is None
-        or not flat.takes(module.weight, module.bias)
+        buffers is None
+        or not buffers.supports(module.weight, module.bias)
         or isinstance(module.padding, str)
         or module.padding_mode != "zeros"
     ):
         return type(module).forward(module, x)
     geometry = list(module.stride), list(module.padding), list(module.dilation)
-    out = _Convolution.apply(x, module.weight, flat, geometry, module.groups)
+    out = _ConvFunction.apply(x, module.weight, buffers, geometry, module.groups)
     assert isinstance(out, Tensor)
     return out if module.bias is None else out + module.bias.to(out.dtype).view(1, -1, 1, 1)
 
 
-def _multiply(module: nn.Linear, x: Tensor) -> Tensor:
+def _linear(module: nn.Linear, x: Tensor) -> Tensor:
     """The forward pass of a linear layer on flat buffers."""
-    flat = active()
-    if flat is None or not flat.takes(module.weight, module.bias) or x.ndim != 2:
+    buffers = active_buffers()
+    if buffers is None or not buffers.supports(module.weight, module.bias) or x.ndim != 2:
         return type(module).forward(module, x)
-    out = _Product.apply(x, module.weight, module.bias, flat)
+    out = _LinearFunction.apply(x, module.weight, module.bias, buffers)
     assert isinstance(out, Tensor)
     return out
 
 
-class _Convolution(torch.autograd.Function):
-    """A convolution whose weight's gradient is computed beside the rest of the backward pass: nothing but the update
-    waits for it. Channels are filled up with zeros to what matrix units take; what a 1x1 kernel jumps over is left out
-    before, because cuDNN is slow at jumping."""
+class _ConvFunction(torch.autograd.Function):
+    """A convolution whose weight gradient is computed on the side stream, since only the update waits for it.
+
+    Input channels are padded with zeros to a multiple of 8, which tensor cores need. A strided 1x1 convolution is
+    computed as an unstrided one on the pixels it uses, because cuDNN's strided kernels are slow.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, flat: Flat, geometry: tuple, groups: int) -> Tensor:
-        low = flat.narrow(weight)
+    def forward(
+        ctx: Any, x: Tensor, weight: nn.Parameter, buffers: FlatBuffers, geometry: tuple, groups: int
+    ) -> Tensor:
+        low = buffers.low_precision_of(weight)
         x = x.to(low.dtype)
-        missing = -x.shape[1] % 8 if groups == 1 else 0
-        if missing:
-            x, low = (pad(tensor, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=_LAST) for tensor in (x, low))
-        ctx.inputs = x.shape[1] - missing
-        ctx.weight, ctx.flat, ctx.rest = weight, flat, (None, *geometry, False, [0, 0], groups)
-        ctx.near, near = ctx.rest, x
+        padding_channels = -x.shape[1] % 8 if groups == 1 else 0
+        if padding_channels:
+            x, low = (
+                pad(tensor, (0, 0, 0, 0, 0, padding_channels)).contiguous(memory_format=_CHANNELS_LAST)
+                for tensor in (x, low)
+            )
+        ctx.in_channels = x.shape[1] - padding_channels
+        ctx.weight, ctx.buffers, ctx.arguments = weight, buffers, (None, *geometry, False, [0, 0], groups)
+        ctx.used_arguments, used = ctx.arguments, x
         (down, right), padding, dilation = geometry
         if low.shape[2:] == (1, 1) and padding == [0, 0] and max(down, right) > 1:
-            near = x[:, :, ::down, ::right].contiguous(memory_format=_LAST)
-            ctx.near = (None, [1, 1], padding, dilation, False, [0, 0], groups)
-        ctx.save_for_backward(x, near, low)
-        return torch.ops.aten.convolution(near, low, *ctx.near)
+            used = x[:, :, ::down, ::right].contiguous(memory_format=_CHANNELS_LAST)
+            ctx.used_arguments = (None, [1, 1], padding, dilation, False, [0, 0], groups)
+        ctx.save_for_backward(x, used, low)
+        return torch.ops.aten.convolution(used, low, *ctx.used_arguments)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, near, low = ctx.saved_tensors
-        slope, flat, inputs = slopes[0].to(low.dtype), ctx.flat, ctx.weight.shape[1]
-        back = torch.ops.aten.convolution_backward
-        of_x = of_weight = None
-        # First what the next layer waits for: the weight's gradient is beside that one's BatchNorm, not beside this.
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, used, low = ctx.saved_tensors
+        grad, buffers, in_channels = grads[0].to(low.dtype), ctx.buffers, ctx.weight.shape[1]
+        conv_backward = torch.ops.aten.convolution_backward
+        grad_x = grad_weight = None
+        # The gradient of x comes first: the next layer waits for it, and the weight gradient then runs in parallel with
+        # the backward pass of that layer's BatchNorm.
         if ctx.needs_input_grad[0]:
-            of_x = back(slope, x, low, *ctx.rest, [True, False, False])[0][:, : ctx.inputs]
-        with flat.beside(slope, near) if flat.collects else nullcontext():
-            found = back(slope, near, low, *ctx.near, [False, True, False])[1][:, :inputs]
-            if flat.collects:
-                flat.put(ctx.weight, found)
+            grad_x = conv_backward(grad, x, low, *ctx.arguments, [True, False, False])[0][:, : ctx.in_channels]
+        with buffers.on_side_stream(grad, used) if buffers.collecting else nullcontext():
+            found = conv_backward(grad, used, low, *ctx.used_arguments, [False, True, False])[1][:, :in_channels]
+            if buffers.collecting:
+                buffers.add_grad(ctx.weight, found)
             else:
-                of_weight = found.to(ctx.weight.dtype)
-        return of_x, of_weight, None, None, None
+                grad_weight = found.to(ctx.weight.dtype)
+        return grad_x, grad_weight, None, None, None
 
 
-class _Product(torch.autograd.Function):
-    """A linear layer, whose own gradients are computed beside the rest as well."""
+class _LinearFunction(torch.autograd.Function):
+    """A linear layer whose parameter gradients are computed on the side stream."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, flat: Flat) -> Tensor:
-        low = flat.narrow(weight)
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, buffers: FlatBuffers) -> Tensor:
+        low = buffers.low_precision_of(weight)
         x = x.to(low.dtype)
         ctx.save_for_backward(x, low)
-        ctx.weight, ctx.bias, ctx.flat = weight, bias, flat
-        return linear(x, low, None if bias is None else flat.narrow(bias))
+        ctx.weight, ctx.bias, ctx.buffers = weight, bias, buffers
+        return linear(x, low, None if bias is None else buffers.low_precision_of(bias))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, low = ctx.saved_tensors
-        slope, flat, bias = slopes[0].to(low.dtype), ctx.flat, ctx.bias
-        with flat.beside(slope, x) if flat.collects else nullcontext():
-            of_weight = slope.t() @ x
-            of_bias = None if bias is None else slope.sum(0, dtype=bias.dtype)
-            if flat.collects:
-                flat.put(ctx.weight, of_weight)
-                if of_bias is not None:
-                    flat.put(bias, of_bias)
-        of_x = slope @ low if ctx.needs_input_grad[0] else None
-        if flat.collects:
-            return of_x, None, None, None
-        return of_x, of_weight.to(ctx.weight.dtype), of_bias, None
+        grad, buffers, bias = grads[0].to(low.dtype), ctx.buffers, ctx.bias
+        with buffers.on_side_stream(grad, x) if buffers.collecting else nullcontext():
+            grad_weight = grad.t() @ x
+            grad_bias = None if bias is None else grad.sum(0, dtype=bias.dtype)
+            if buffers.collecting:
+                buffers.add_grad(ctx.weight, grad_weight)
+                if grad_bias is not None:
+                    buffers.add_grad(bias, grad_bias)
+        grad_x = grad @ low if ctx.needs_input_grad[0] else None
+        if buffers.collecting:
+            return grad_x, None, None, None
+        return grad_x, grad_weight.to(ctx.weight.dtype), grad_bias, None

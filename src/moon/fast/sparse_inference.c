@@ -1,11 +1,12 @@
-/* A convolution over the weights that exist: what a sparse network is read with on a CPU.
+/* Sparse convolution on a CPU, for inference: only the non-zero weights are multiplied.
 
-A vector holds one place of one channel of as many images as it has lanes, so that a weight is one load and one
-multiplication for all of them, wherever it stands. A map is [group of images][row][channel][column] of such vectors,
-with a frame of zeros around it, so that nobody asks where the image ends; what a place is made of is near together.
+A vector holds one pixel of one channel for as many images as it has lanes, so that each weight is one load and one
+multiplication for all of them, wherever it is. A feature map is [group of images][row][channel][column] of such vectors
+with a border of zeros, so that no code checks where the image ends, and the inputs of a pixel are close together in
+memory.
 
-Weights are sorted into parts by input channel: what a part reads for a few places of all outputs stays in the first
-cache. Sums wait in the output between parts. */
+Weights are sorted into parts by input channel: what a part reads for a few pixels of all outputs stays in the L1 cache.
+Between parts the sums are kept in the output. */
 
 #include <stdint.h>
 
@@ -31,21 +32,22 @@ typedef int16_t word;
 #error "this CPU does not compute in float16"
 #endif
 
-/* Whether there are 32 registers for vectors: half of them for sums. */
+/* Whether there are 32 vector registers: half of them hold sums. */
 #if defined(__aarch64__) || defined(__AVX512F__)
-#define MANY 1
+#define MANY_REGISTERS 1
 #else
-#define MANY 0
+#define MANY_REGISTERS 0
 #endif
 
 typedef number vector __attribute__((vector_size(BYTES)));
 typedef word bits __attribute__((vector_size(BYTES)));
 
-/* Of one layer: its maps, and its weights as lists. Of output k in part p they are [start[p * outputs + k], the next). */
+/* A layer: its feature maps, and its weights as lists. The weights of output k in part p are those from
+   start[p * outputs + k] up to start[p * outputs + k + 1]. */
 typedef struct {
   const vector *in, *residual; /* residual: NULL for none */
   vector *out;
-  const int32_t *start, *offset; /* offset: from the place to what the weight is multiplied with, in vectors */
+  const int32_t *start, *offset; /* offset: from an output pixel to the input of the weight, in vectors */
   const number *value, *shift;
   int64_t parts, in_rows, inputs, in_columns, outputs, rows, columns, stride, corner, relu;
 } layer;
@@ -53,16 +55,16 @@ typedef struct {
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 
-/* By its bits, because compilers take float16 apart to compare it. NaN stays NaN. */
+/* On the bits, because compilers split float16 vectors to compare them. NaN stays NaN. */
 INLINE vector relu(vector x) {
-  const bits b = (bits)x, positive = ~(b >> (8 * sizeof(word) - 1)), no_number = (b & LARGEST) > INFINITE;
-  return (vector)(b & (positive | no_number));
+  const bits b = (bits)x, positive = ~(b >> (8 * sizeof(word) - 1)), is_nan = (b & LARGEST) > INFINITE;
+  return (vector)(b & (positive | is_nan));
 }
 
 int64_t lanes(void) { return sizeof(vector) / sizeof(number); }
 
-/* All outputs at `height` x `width` places; the constants are known where this is compiled into. */
-INLINE void places(const int height, const int width, const int stride, const layer *l, const vector *from, int64_t at) {
+/* All outputs at `height` x `width` pixels; height, width and stride are constants where this is inlined. */
+INLINE void pixels(const int height, const int width, const int stride, const layer *l, const vector *in, int64_t at) {
   const int64_t line = l->columns + 2, next = l->outputs * line, in_next = l->inputs * l->in_columns * stride;
   for (int64_t part = 0; part < l->parts; part++)
     for (int64_t k = 0; k < l->outputs; k++) {
@@ -70,14 +72,14 @@ INLINE void places(const int height, const int width, const int stride, const la
       const int64_t first = at + k * line;
       vector sum[16];
       EACH(i, height * width) {
-        const int64_t place = first + i / width * next + i % width;
-        sum[i] = part ? l->out[place] : (vector){0} + l->shift[k];
+        const int64_t pixel = first + i / width * next + i % width;
+        sum[i] = part ? l->out[pixel] : (vector){0} + l->shift[k];
       }
       for (int32_t i = range[0]; i < range[1]; i++) {
         const number w = l->value[i];
         EACH(y, height) {
-          const vector *x = from + l->offset[i] + y * in_next;
-          __asm__("" : "+r"(x)); /* one address a row, and the places at fixed distances from it */
+          const vector *x = in + l->offset[i] + y * in_next;
+          __asm__("" : "+r"(x)); /* one address per row, with the pixels at constant distances from it */
           EACH(j, width) sum[y * width + j] += w * x[j * stride];
         }
       }
@@ -93,23 +95,24 @@ INLINE void row(const int height, const int width, const int stride, const layer
   const int64_t in_line = l->inputs * l->in_columns, line = l->outputs * (l->columns + 2);
   const vector *in = l->in + group * l->in_rows * in_line + (y * l->stride + l->corner) * in_line + l->corner;
   for (int64_t c = 0; c < l->columns; c += width) {
-    const int64_t x = c + width > l->columns ? l->columns - width : c; /* the last ones once more, rather than fewer */
-    places(height, width, stride, l, in + x * l->stride, (group * (l->rows + 2) + y + 1) * line + x + 1);
+    const int64_t x = c + width > l->columns ? l->columns - width : c; /* the last tile overlaps the one before it */
+    pixels(height, width, stride, l, in + x * l->stride, (group * (l->rows + 2) + y + 1) * line + x + 1);
   }
 }
 
 #define ROW(height, width) \
   (l->stride == 1 ? row(height, width, 1, l, group, y) : row(height, width, 2, l, group, y), at += (height) - 1)
 
-/* Rows of all groups, counted through: [first, last). */
+/* The rows [first, last), numbered through all groups of images. */
 void convolve(const layer *l, int64_t first, int64_t last) {
   for (int64_t at = first; at < last; at++) {
-    const int64_t group = at / l->rows, y = at % l->rows, left = l->rows - y < last - at ? l->rows - y : last - at;
+    const int64_t group = at / l->rows, y = at % l->rows;
+    const int64_t remaining = l->rows - y < last - at ? l->rows - y : last - at;
     if (l->stride > 2 || l->columns < 4) row(1, 1, 1, l, group, y);
-    else if (MANY && l->columns >= 16) ROW(1, 16);
-    else if (MANY && l->columns >= 8 && left >= 2) ROW(2, 8);
+    else if (MANY_REGISTERS && l->columns >= 16) ROW(1, 16);
+    else if (MANY_REGISTERS && l->columns >= 8 && remaining >= 2) ROW(2, 8);
     else if (l->columns >= 8) ROW(1, 8);
-    else if (left >= 2) ROW(2, 4);
+    else if (remaining >= 2) ROW(2, 4);
     else ROW(1, 4);
   }
 }

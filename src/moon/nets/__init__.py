@@ -1,4 +1,4 @@
-"""The paper's networks. Any torch model whose classifier is a Linear layer can be used instead."""
+"""The networks of the paper. Any torch model whose classifier is a Linear layer can be used instead."""
 
 from moon.nets.lenet import lenet, lenet_norm
 from moon.nets.resnet import resnet18, resnet50

@@ -1,4 +1,4 @@
-"""LeNet-5 for images of 28x28 and a little more, with an 84-dimensional feature, as OpenOOD uses it on MNIST."""
+"""LeNet-5 for small grey or colour images (28x28 or a little larger), with 84 features, as OpenOOD uses it on MNIST."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from torch import Tensor, nn
 
 
 class LeNet(nn.Module):
-    """Three 5x5 convolutions (6, 16, 120 channels), a hidden layer of 84, a Linear classifier; ReLU throughout.
+    """Three 5x5 convolutions (6, 16 and 120 channels), a hidden layer of 84 and a linear classifier, with ReLU.
 
-    `norm` puts a BatchNorm behind each convolution, without which very sparse ones often do not learn.
+    Args:
+        num_classes: The number of outputs.
+        in_channels: The number of channels of the images.
+        norm: Whether to add a BatchNorm layer after each convolution.
     """
 
     def __init__(self, num_classes: int, in_channels: int, norm: bool) -> None:
@@ -24,7 +27,7 @@ class LeNet(nn.Module):
             *convolution(6, 16),
             nn.MaxPool2d(2),
             *convolution(16, 120),
-            nn.AdaptiveAvgPool2d(1),  # the identity for 28x28
+            nn.AdaptiveAvgPool2d(1),  # the identity for 28x28 images
             nn.Flatten(),
             nn.Linear(120, 84),
             nn.ReLU(),
@@ -36,10 +39,40 @@ class LeNet(nn.Module):
 
 
 def lenet(num_classes: int = 10, in_channels: int = 1, norm: bool = False) -> LeNet:
-    """LeNet-5 (LeCun et al. 1998): three convolutions, for 28x28 images; `open_head(lenet(K))` has K+1 outputs."""
+    """LeNet-5 (LeCun et al. 1998): three convolutions, for 28x28 images.
+
+    Args:
+        num_classes: K, the number of known classes. `open_head(lenet(K))` has K+1 outputs.
+        in_channels: The number of channels of the images.
+        norm: Whether to add a BatchNorm layer after each convolution; without it, very sparse networks often fail to
+            learn.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> import torch
+        >>> from moon import lenet
+        >>> lenet(10)(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
     return LeNet(num_classes, in_channels, norm)
 
 
 def lenet_norm(num_classes: int = 10, in_channels: int = 1) -> LeNet:
-    """LeNet-5 with BatchNorm: the same with a norm behind each convolution, which learns when very sparse."""
+    """LeNet-5 with BatchNorm: `lenet` with a BatchNorm layer after each convolution, for very sparse networks.
+
+    Args:
+        num_classes: K, the number of known classes.
+        in_channels: The number of channels of the images.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> import torch
+        >>> from moon.nets import lenet_norm
+        >>> lenet_norm(10)(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
     return LeNet(num_classes, in_channels, norm=True)

@@ -1,17 +1,17 @@
 """Residual networks (He et al. 2016): ResNet-18 for 32x32 images as in OpenOOD, ResNet-50 for ImageNet.
 
-Parameter names are torchvision's, so its ResNet-50 weights load.
+Parameters have the same names as in torchvision, so its ResNet-50 weights can be loaded.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from moon.fast import again, conv_norm, conv_norm_relu
+from moon.fast import conv_norm, conv_norm_relu, second_use
 
 
 class Projection(nn.Sequential):
-    """A shortcut where shapes change."""
+    """The shortcut of a block whose output has another shape than its input: a 1x1 convolution with BatchNorm."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -24,12 +24,12 @@ class Projection(nn.Sequential):
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> Projection | None:
-    """The 1x1 projection where shapes change; None where the identity will do."""
+    """The projection where the shape changes; None where the shortcut is the identity."""
     return None if stride == 1 and inputs == outputs else Projection(inputs, outputs, stride)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside the shortcut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     expansion = 1
 
@@ -43,12 +43,12 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = conv_norm_relu(self.conv1, self.bn1, x)
-        shortcut = again(x) if self.downsample is None else self.downsample(again(x))
+        shortcut = second_use(x) if self.downsample is None else self.downsample(second_use(x))
         return conv_norm_relu(self.conv2, self.bn2, out, shortcut)
 
 
 class Bottleneck(nn.Module):
-    """A 1x1, a 3x3 (which carries the stride) and a 1x1 convolution beside the shortcut."""
+    """A 1x1, a 3x3 (which has the stride) and a 1x1 convolution, and a shortcut."""
 
     expansion = 4
 
@@ -66,22 +66,30 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = conv_norm_relu(self.conv1, self.bn1, x)
         out = conv_norm_relu(self.conv2, self.bn2, out)
-        shortcut = again(x) if self.downsample is None else self.downsample(again(x))
+        shortcut = second_use(x) if self.downsample is None else self.downsample(second_use(x))
         return conv_norm_relu(self.conv3, self.bn3, out, shortcut)
 
 
 def _stage(
     block: type[BasicBlock] | type[Bottleneck], depth: int, inputs: int, width: int, stride: int
 ) -> nn.Sequential:
-    """`depth` blocks of one width, the first of which may halve the image."""
+    """`depth` blocks of the same width; the first one has the stride."""
     rest = [block(width * block.expansion, width, 1) for _ in range(depth - 1)]
     return nn.Sequential(block(inputs, width, stride), *rest)
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of blocks, the global average as feature, a Linear classifier."""
+    """A stem, four stages of blocks, global average pooling and a linear classifier.
 
-    calls_conv_norm = True  # so that a sparse one can be read by its weights that exist
+    Args:
+        block: The kind of block.
+        depths: The number of blocks of each stage.
+        num_classes: The number of outputs.
+        in_channels: The number of channels of the images.
+        small_images: Whether the stem is a 3x3 convolution without pooling, for 32x32 images.
+    """
+
+    supports_sparse_kernel = True  # see moon.fast.use_sparse_kernel
 
     def __init__(
         self,
@@ -92,7 +100,7 @@ class ResNet(nn.Module):
         small_images: bool,
     ) -> None:
         super().__init__()
-        if small_images:  # 32x32 pixels bear no early pooling
+        if small_images:
             self.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
             self.maxpool = nn.Identity()
         else:
@@ -113,10 +121,42 @@ class ResNet(nn.Module):
 
 
 def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """ResNet-18 (He et al. 2016): for 32x32 images (3x3 stem, no pooling); `open_head(resnet18(K))` has K+1 outputs."""
+    """ResNet-18 (He et al. 2016): for 32x32 images (3x3 stem, no pooling).
+
+    Args:
+        num_classes: K, the number of known classes. `open_head(resnet18(K))` has K+1 outputs.
+        in_channels: The number of channels of the images.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> import torch
+        >>> from moon import open_head, resnet18
+        >>> with torch.device("meta"):  # without memory for the weights
+        ...     model = open_head(resnet18(num_classes=10))
+        >>> model.fc
+        OpenHead(in_features=512, out_features=11, bias=True)
+    """
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=True)
 
 
 def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
-    """ResNet-50 (He et al. 2016): for ImageNet's images; `open_head(resnet50(K))` has K+1 outputs."""
+    """ResNet-50 (He et al. 2016): for the images of ImageNet.
+
+    Args:
+        num_classes: K, the number of known classes. `open_head(resnet50(K))` has K+1 outputs.
+        in_channels: The number of channels of the images.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> import torch
+        >>> from moon import resnet50
+        >>> with torch.device("meta"):  # without memory for the weights
+        ...     model = resnet50(num_classes=1000)
+        >>> model.fc
+        Linear(in_features=2048, out_features=1000, bias=True)
+    """
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images=False)

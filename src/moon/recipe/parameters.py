@@ -44,5 +44,19 @@ def setting(name: str, help: str, *, default: Any = MISSING, otherwise: str | No
     Returns:
         A dataclass field with the declaration in its metadata.
     """
-    told = str(default) if otherwise is None else otherwise
-    return field(default=default, metadata={"parameter": {"name": name, "help": help, "default": told, **more}})
+    text = str(default) if otherwise is None else otherwise
+    parameter = {"name": name, "help": help, "default": text, **more}
+    return field(default=default, metadata={"help": help, "parameter": parameter})
+
+
+def detail(help: str, *, default: Any = MISSING) -> Any:
+    """Declare a field of `Recipe` that other settings determine.
+
+    Args:
+        help: What it means, in one line.
+        default: The field's default, if it has one.
+
+    Returns:
+        A dataclass field with the description in its metadata.
+    """
+    return field(default=default, metadata={"help": help})

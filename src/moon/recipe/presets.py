@@ -27,6 +27,11 @@ class Preset:
         options: Options of the objective.
         settings: Other keyword arguments of `make_recipe`.
         summary: What the training is, in one line.
+
+    Example:
+        >>> from moon import Preset
+        >>> Preset("moon", {"final": 2.0}, {"epochs": 300}).objective
+        'moon'
     """
 
     objective: str

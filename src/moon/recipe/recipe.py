@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from moon.recipe.parameters import Parameter, setting
+from moon.recipe.parameters import Parameter, detail, setting
 from moon.recipe.presets import Scalar
 from moon.training import DamagedCheckpoint
 
@@ -38,10 +38,10 @@ class Recipe:
         'digits-rigl90-moon-s0-78deba23'
     """
 
-    benchmark: str
+    benchmark: str = detail("the benchmark: the known set and its unknown sets")
     net: str = setting("net", "the network", otherwise="the benchmark's", table="net")
     objective: str = setting("objective", "what is minimised", otherwise="moon", table="objective")
-    objective_options: tuple[tuple[str, Scalar], ...] = ()
+    objective_options: tuple[tuple[str, Scalar], ...] = detail("options of the objective", default=())
     outliers: str = setting(
         "outliers", "a set of unknown images to train with, for objectives that need one", default="", metavar="SET"
     )
@@ -59,17 +59,17 @@ class Recipe:
     epochs: int = setting("epochs", "training epochs", default=100, minimum=1)
     batch_size: int = setting("batch_size", "images per batch", default=128, minimum=1)
     lr_start: float = setting("lr", "initial learning rate", otherwise="that of the rates")
-    lr_end: float
-    lr_hold_share: float  # fraction of the run, at its end, during which lr_end is held
-    lr_cycles: int = 0  # in the held part, each ending with a vote
-    lr_peak: float = 0.0  # of the cycles
-    momentum: float = 0.9
-    nesterov: bool = True
+    lr_end: float = detail("final learning rate")
+    lr_hold_share: float = detail("fraction of the run, at its end, during which lr_end is held")
+    lr_cycles: int = detail("learning-rate cycles in the held part, each ending with a vote", default=0)
+    lr_peak: float = detail("highest learning rate of the cycles", default=0.0)
+    momentum: float = detail("momentum of SGD", default=0.9)
+    nesterov: bool = detail("whether to use Nesterov momentum", default=True)
     weight_decay: float = setting("weight_decay", "weight decay of SGD", default=5e-4)
     vote_share: float = setting(
         "vote", "fraction of epochs, at the end, that vote; 0 for none", otherwise=_OWN, metavar="FRACTION"
     )
-    precision: str = setting("precision", "float32 or bfloat16", default="float32")
+    precision: str = setting("precision", "of the forward pass, float32 or bfloat16", default="float32")
     seed: int = setting("seed", "seed of all random numbers", default=0)
 
     def __post_init__(self) -> None:
@@ -126,6 +126,11 @@ class Recipe:
         digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
         sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
         return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{digest}"
+
+
+Recipe.__doc__ = f"{Recipe.__doc__}\n    Args:\n" + "".join(
+    f"        {item.name}: {item.metadata['help'][0].upper()}{item.metadata['help'][1:]}.\n" for item in fields(Recipe)
+)
 
 
 def _declared() -> dict[str, Parameter]:

@@ -1,1 +1,1 @@
-"""One HTML page about runs."""
+"""Write one self-contained HTML page about runs."""

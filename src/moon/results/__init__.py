@@ -1,1 +1,1 @@
-"""Finished runs read back: numbers, comparisons, tables and figures."""
+"""Read finished runs and turn them into numbers, comparisons, tables and figures."""

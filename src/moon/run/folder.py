@@ -127,7 +127,7 @@ def is_done(folder: Path) -> bool:
     return is_trained(folder) and not (folder / TODO).exists()
 
 
-def load_result(folder: Path) -> dict[str, Any]:
+def load_result(folder: Path | str) -> dict[str, Any]:
     """Read `result.json` of a finished run.
 
     Args:
@@ -138,7 +138,15 @@ def load_result(folder: Path) -> dict[str, Any]:
 
     Raises:
         ValueError: If the run is not finished.
+
+    Example:
+        >>> from moon import load_result
+        >>> load_result("runs/unfinished")
+        Traceback (most recent call last):
+            ...
+        ValueError: runs/unfinished: the run is not finished; start it again with the same command
     """
+    folder = Path(folder)
     if not is_trained(folder):
         raise ValueError(f"{folder}: the run is not finished; start it again with the same command")
     return _load_json(folder / "result.json", "model_sha256")

@@ -58,6 +58,16 @@ def train_run(
 
     Returns:
         The content of `result.json`.
+
+    Example:
+        >>> import tempfile
+        >>> from moon import BenchmarkImages, make_recipe, train_run
+        >>> images = BenchmarkImages.open("data", "digits")  # embedded
+        >>> recipe = make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = train_run(recipe, folder, images)
+        >>> f"{result['density']:.2f}"
+        '0.05'
     """
     folder, ranks = Path(folder), ranks or Ranks()
     with cudnn_mode(exact):

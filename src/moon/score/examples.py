@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from moon.data import AnySet, ImageList
-from moon.data.readers import decode_image
+from moon.data.image_files import decode_image
 from moon.evidence import Evidence
 from moon.score.files import KNOWN
 

@@ -44,7 +44,7 @@ def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
     return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
+def read_summary(folder: Path | str) -> dict[str, Any] | None:
     """Read `scores.json`.
 
     Args:
@@ -52,16 +52,21 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
     Returns:
         Its content, or None if it is missing or damaged.
+
+    Example:
+        >>> from moon import read_summary
+        >>> read_summary("runs/not-scored") is None
+        True
     """
     try:
-        result = json.loads((folder / "scores.json").read_text())
+        result = json.loads((Path(folder) / "scores.json").read_text())
         result["detectors"]
         return result
     except (OSError, ValueError, KeyError):
         return None
 
 
-def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:
+def read_scores(folder: Path | str) -> tuple[dict[str, Any], Scores] | None:
     """Read `scores.json` and `scores.npz`.
 
     Args:
@@ -69,7 +74,13 @@ def read_scores(folder: Path) -> tuple[dict[str, Any], Scores] | None:
 
     Returns:
         The summary and the scores by detector and set, or None if either file is missing or damaged.
+
+    Example:
+        >>> from moon import read_scores
+        >>> read_scores("runs/not-scored") is None
+        True
     """
+    folder = Path(folder)
     if (result := read_summary(folder)) is None:
         return None
     try:

@@ -78,6 +78,17 @@ def score_run(
     Raises:
         ValueError: If there is nothing to score, or a named detector does not fit.
         DataError: If the images are not those that the run was trained on.
+
+    Example:
+        >>> import tempfile
+        >>> from moon import BenchmarkImages, make_recipe, score_run, train_run
+        >>> images = BenchmarkImages.open("data", "digits")  # embedded
+        >>> recipe = make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = train_run(recipe, folder, images)
+        ...     summary, scores = score_run(folder, images, ["msp"])
+        >>> list(summary["detectors"]["msp"]["sets"]), scores["msp"]["known"].shape
+        (['letters', 'textures', 'photos'], (1000,))
     """
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")

@@ -16,9 +16,11 @@ from moon.sparse.schedule import DropSchedule
 from moon.sparse.set import SET
 from moon.sparse.snfs import Snfs
 from moon.sparse.snip import Snip
+from moon.sparse.sparse_topology import SparseTopology
 from moon.sparse.static import Static
 from moon.sparse.sup_tickets import SupTickets, TicketSchedule
-from moon.sparse.topology import SparseTopology, Topology, sparse_weights
+from moon.sparse.topology import Topology
+from moon.sparse.weights import sparse_weights
 
 ALLOCATIONS = {"erk": erk, "uniform": uniform}
 TOPOLOGIES: dict[str, type[Topology]] = {

@@ -14,7 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from moon.sparse.topology import Topology, sparse_weights
+from moon.sparse.topology import Topology
+from moon.sparse.weights import sparse_weights
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from moon.sparse.allocation import Allocation, Shapes
-from moon.sparse.topology import SparseTopology
+from moon.sparse.sparse_topology import SparseTopology
 
 
 class Gradual(SparseTopology):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from moon.sparse.topology import SparseTopology
+from moon.sparse.sparse_topology import SparseTopology
 
 
 class Mest(SparseTopology):

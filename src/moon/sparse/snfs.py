@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moon.sparse.allocation import Allocation, Shapes
-from moon.sparse.topology import SparseTopology
+from moon.sparse.sparse_topology import SparseTopology
 
 
 class Snfs(SparseTopology):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moon.sparse.allocation import Allocation, Shapes, uniform
 from moon.sparse.pattern import UNSTRUCTURED
-from moon.sparse.topology import SparseTopology
+from moon.sparse.sparse_topology import SparseTopology
 
 
 class Snip(SparseTopology):

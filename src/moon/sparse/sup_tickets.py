@@ -10,7 +10,7 @@ from torch import Tensor
 
 from moon.sparse.allocation import Allocation, Shapes
 from moon.sparse.schedule import DropSchedule
-from moon.sparse.topology import SparseTopology
+from moon.sparse.sparse_topology import SparseTopology
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training steps replayed from CUDA graphs: the plain loop's, without the host's part in them."""
+"""Training steps replayed from CUDA graphs, which run without Python code."""
 
 from __future__ import annotations
 
@@ -7,181 +7,205 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from moon.fast import Flat, Left, on_buffers
+from moon.fast import (
+    FlatBuffers,
+    StepGradients,
+    layers_on_buffers,
+    optimizer_obstacle,
+    sgd_update,
+    sgd_update_overlapped,
+    write_addresses,
+)
 from moon.objectives import Objective
+from moon.objectives.base import DeviceEpoch
 from moon.sparse import SparseTopology, Topology
+from moon.training.setup import TrainingSetup
 
-if TYPE_CHECKING:
-    from moon.training.loop import Training
-
-_OURS = ("moon", "torch")
+_TRUSTED = ("moon", "torch")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CaptureFailed(Exception):
-    """A step could not be captured after all; nothing was changed."""
+    """A step could not be captured; nothing was changed."""
 
 
-def obstacle(training: Training) -> str | None:
-    """Why the steps of this training cannot be captured, or None.
+def capture_obstacle(setup: TrainingSetup) -> str | None:
+    """Why the steps of a training cannot be captured.
 
-    What a step does on the host happens once, when it is captured. Code that nobody has looked at with that in mind may
-    do something there, so what is from elsewhere is captured only if it says `capturable = True` itself.
+    The Python code of a captured step runs only once, when it is captured. Code from outside of `moon` and `torch` may
+    not expect that, so it is captured only if its class declares `capturable = True`.
+
+    Args:
+        setup: What the steps work on.
+
+    Returns:
+        The reason, or None if they can be captured.
     """
-    if training.ranks.count > 1:
+    if setup.ranks.count > 1:
         return "several processes train as one"
-    if training.device.type == "cuda" and find_spec("triton") is None:
+    if setup.device.type == "cuda" and find_spec("triton") is None:
         return "triton is not installed"
-    if not _updates_as_usual(type(training.topology)):
-        return f"{type(training.topology).__name__} has a step or update of its own"
-    for part in (*training.objective.modules(), *training.model.modules()):
+    if not _updates_as_usual(type(setup.topology)):
+        return f"{type(setup.topology).__name__} overrides step, update or _enforce"
+    for part in (*setup.objective.modules(), *setup.model.modules()):
         if isinstance(part, Objective) and not part.capturable:
             return f"{type(part).__name__} is not capturable"
         if any(getattr(part, hooks) for hooks in _HOOKS):
             return f"{type(part).__name__} has hooks"
-        # What it calls on the host, such as a supply of outliers, counts as well.
-        called = [value for value in vars(part).values() if callable(value) and not isinstance(value, nn.Module)]
-        for one in (part, *called):
-            if (name := _stranger(one)) is not None:
-                return f"{name} does not say that it is (capturable = True)"
-    return Flat.obstacle(training.optimizer)
+        # Functions that it calls, such as the one that draws outliers, count as well.
+        functions = [value for value in vars(part).values() if callable(value) and not isinstance(value, nn.Module)]
+        for value in (part, *functions):
+            if (name := _undeclared(value)) is not None:
+                return f"{name} does not declare capturable = True"
+    return optimizer_obstacle(setup.optimizer)
 
 
 def _updates_as_usual(topology: type[Topology]) -> bool:
-    """Whether all that it has of its own is in `change`, which is not captured."""
+    """Whether a topology overrides nothing but `change`, which is not captured, and the scores."""
     if issubclass(topology, SparseTopology) and topology._enforce is not SparseTopology._enforce:
         return False
     return topology.step is Topology.step and topology.update in (Topology.update, SparseTopology.update)
 
 
-def _stranger(thing: Any) -> str | None:
-    """The name of what is neither torch's nor ours and does not say that it may be captured."""
-    owner = getattr(thing, "__self__", thing)  # of a method: whose it is
+def _undeclared(value: Any) -> str | None:
+    """The name of an object's class if it is not of torch or moon and does not declare `capturable = True`."""
+    owner = getattr(value, "__self__", value)  # the object of a bound method
     kind = owner if hasattr(owner, "__qualname__") else type(owner)
-    is_known = kind.__module__.partition(".")[0] in _OURS
-    return None if is_known or vars(kind).get("capturable", False) else f"{kind.__module__}.{kind.__qualname__}"
+    is_trusted = kind.__module__.partition(".")[0] in _TRUSTED
+    return None if is_trusted or vars(kind).get("capturable", False) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass
-class _Captured:
-    """A step for batches of one shape, and where it finds its batch and leaves its loss."""
+class _Graph:
+    """A captured step for batches of one shape: its inputs and its results are in fixed memory."""
 
     replay: Callable[[], object]
     x: Tensor
     y: Tensor
     loss: Tensor
-    left: Left
+    gradients: StepGradients
 
 
 class CapturedSteps:
-    """The steps of a training, captured once for each shape of batch and each phase of the objective: forward and
-    backward pass, and the update of all weights as one kernel. In a step in which the topology may change something,
-    the update is left out, and follows if the topology does not take its place.
+    """Training steps captured in CUDA graphs, one for each batch shape and each phase of the objective.
 
-    Learning rate and epoch do not change what was captured: they are tensors.
-    On a CPU nothing is captured, but all else is the same.
+    A graph holds the forward and backward pass and the update of all weights. The learning rate and the epoch are
+    tensors, so that they can change. In a step in which the topology may change, the update of the graph is switched
+    off; it follows after the change, unless the change replaces it.
+
+    On a CPU nothing is captured, but everything else is the same.
+
+    Args:
+        setup: What the steps work on; `capture_obstacle(setup)` must be None.
     """
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        topology = training.topology
-        self._on_device = torch.cuda.device(training.device) if training.device.type == "cuda" else nullcontext()
+    def __init__(self, setup: TrainingSetup) -> None:
+        self.setup = setup
+        device, topology = setup.device, setup.topology
+        self._on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         masks = {topology.weights[name]: mask for name, mask in topology.masks.items()}
-        low = None if training.precision == torch.float32 else training.precision
-        self.flat = Flat(training.optimizer, masks, low)
-        topology.keep_masks_in(self.flat.masks)
-        self.epoch = torch.zeros((), dtype=torch.int64, device=training.device)
-        self._captured: dict[Hashable, _Captured] = {}
+        low_precision = None if setup.precision == torch.float32 else setup.precision
+        self.buffers = FlatBuffers(setup.optimizer, masks, low_precision)
+        topology.keep_masks_in(self.buffers.masks)
+        self._epoch = DeviceEpoch(torch.zeros((), dtype=torch.int64, device=device), host=0)
+        self._graphs: dict[Hashable, _Graph] = {}
         self._pool = None
 
-    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
-        """One training step; the loss, which the next step overwrites, stays on the device."""
+    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
+        """Take one training step; see `Steps`. The next step overwrites the loss."""
         with self._on_device:
             return self._step(x, y, epoch, lr)
 
     def _step(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Tensor:
-        if getattr(self.epoch, "host", None) != epoch:
-            self.epoch.fill_(epoch)
-            self.epoch.host = epoch  # type: ignore[attr-defined]
-        topology = self.training.topology
+        if self._epoch.host != epoch:
+            self._epoch = DeviceEpoch(self._epoch.value.fill_(epoch), epoch)
+        setup, buffers, topology = self.setup, self.buffers, self.setup.topology
         is_due = topology.is_due
         if x.is_cuda:
-            key = x.shape, self.training.objective.phase(epoch), self.flat.fixed
-            captured = self._captured.get(key)
-            if captured is None:
-                self.training.objective.prepare(self.training.model, x, epoch)
-                captured = self._captured[key] = self._capture(x, y)
-            captured.x.copy_(x)
-            captured.y.copy_(y)
-            self.flat.rate.fill_(-inf if is_due else lr)
-            captured.replay()
-            loss, left = captured.loss, captured.left
+            graph = self._graph(x, y, epoch)
+            graph.x.copy_(x)
+            graph.y.copy_(y)
+            buffers.lr.fill_(-inf if is_due else lr)
+            graph.replay()
+            loss, gradients = graph.loss, graph.gradients
         else:
-            loss, left = self._both_ways(x, y)
-        for group in self.training.optimizer.param_groups:
-            group["lr"] = lr
+            loss, gradients = self._forward_backward(x, y)
+        setup.set_lr(lr)
         changed = False
         if is_due:
-            left = self.flat.gather(left)
+            gradients = buffers.gather(gradients)
             changed = topology.change()
-            self.flat.resume()
+            buffers.refresh()
         if not changed and (is_due or not x.is_cuda):
-            self.flat.rate.fill_(lr)
-            self.flat.update(left)
+            buffers.lr.fill_(lr)
+            sgd_update(buffers, gradients)
         topology.steps += 1
         return loss
 
-    def release(self) -> None:
-        """Forget the graphs, and let the weights have memory of their own."""
-        self._captured.clear()
-        self.flat.release()
+    def refresh(self) -> None:
+        """Prepare for the next step after other code may have changed weights, gradients or masks."""
+        self.buffers.refresh()
 
-    def _both_ways(self, x: Tensor, y: Tensor, places: Tensor | None = None) -> tuple[Tensor, Left]:
-        """Forward and backward pass, and the update where it is to be captured."""
-        with on_buffers(self.training.model), self.flat.step(places) as left:
-            loss = self.training.loss(x, y, self.epoch)
-            with self.flat.collecting():
+    def release(self) -> None:
+        """Delete the graphs and give each weight its own memory again."""
+        self._graphs.clear()
+        self.buffers.release()
+
+    def _forward_backward(self, x: Tensor, y: Tensor, addresses: Tensor | None = None) -> tuple[Tensor, StepGradients]:
+        """Forward and backward pass; on a GPU also the update, which is captured with them."""
+        with layers_on_buffers(self.setup.model), self.buffers.step(addresses) as gradients:
+            loss = self.setup.loss(x, y, self._epoch)
+            with self.buffers.collect_gradients():
                 loss.backward()
             if x.is_cuda:
-                self.flat.update_beside(left)
-        return loss.detach(), left
+                sgd_update_overlapped(self.buffers, gradients)
+        return loss.detach(), gradients
 
-    def _capture(self, x: Tensor, y: Tensor) -> _Captured:
-        x, y, places = x.clone(), y.clone(), self.flat.room()  # not the graph's: other graphs use that memory, too
-        parts = self.training.model, self.training.objective
+    def _graph(self, x: Tensor, y: Tensor, epoch: int) -> _Graph:
+        """The graph for batches like this one in this epoch, captured if it does not exist."""
+        key = x.shape, self.setup.objective.phase(epoch), self.buffers.hyperparameters
+        if key not in self._graphs:
+            self.setup.objective.prepare(self.setup.model, x, epoch)
+            self._graphs[key] = self._capture(x, y)
+        return self._graphs[key]
+
+    def _capture(self, x: Tensor, y: Tensor) -> _Graph:
+        # Not in the memory of the graph, which other graphs reuse.
+        x, y, addresses = x.clone(), y.clone(), self.buffers.allocate_addresses()
+        parts = self.setup.model, self.setup.objective
         graph = torch.cuda.CUDAGraph()
         try:
             with _unchanged([buffer for part in parts for buffer in part.buffers()], x.device):
-                self.flat.rate.fill_(-inf)  # no update
-                side = torch.cuda.Stream(x.device)
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):  # what is made or chosen at first use must not be part of the graph
+                self.buffers.lr.fill_(-inf)  # no update
+                warm_up = torch.cuda.Stream(x.device)
+                warm_up.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(warm_up):  # what libraries do at the first use must not be in the graph
                     for _ in range(3):
-                        self._both_ways(x, y)
-                torch.cuda.current_stream().wait_stream(side)
-                # Other threads, such as one that pins memory, may go on meanwhile.
+                        self._forward_backward(x, y)
+                torch.cuda.current_stream().wait_stream(warm_up)
+                # thread_local: other threads, such as one that pins memory, may use CUDA meanwhile.
                 with torch.cuda.graph(graph, self._pool, torch.cuda.Stream(x.device), "thread_local"):
-                    loss, left = self._both_ways(x, y, places)
-        except Exception as error:  # what is wrong with the step itself the plain loop will find again
+                    loss, gradients = self._forward_backward(x, y, addresses)
+        except Exception as error:  # an error of the step itself occurs again in `PlainSteps`
             raise CaptureFailed(f"{type(error).__name__}: {error}".strip().splitlines()[0]) from error
         self._pool = graph.pool()
-        self.flat.place(left)
-        return _Captured(graph.replay, x, y, loss, left)
+        write_addresses(self.buffers, gradients)
+        return _Graph(graph.replay, x, y, loss, gradients)
 
 
 @contextmanager
 def _unchanged(buffers: list[Tensor], device: torch.device) -> Iterator[None]:
-    """Steps taken inside leave no trace: neither in these buffers nor in the device's chance."""
+    """Context after which these buffers and the random state of the device are as before."""
     before = [buffer.clone() for buffer in buffers]
-    chance = torch.cuda.get_rng_state(device)
+    random_state = torch.cuda.get_rng_state(device)
     try:
         yield
     finally:
         for buffer, old in zip(buffers, before, strict=True):
             buffer.copy_(old)
-        torch.cuda.set_rng_state(chance, device)
+        torch.cuda.set_rng_state(random_state, device)

@@ -1,16 +1,18 @@
-"""Checkpoints that survive a kill at any moment: JSON and safetensors under a SHA-256 manifest.
+"""Checkpoints that survive a kill at any time: JSON and safetensors files with a SHA-256 manifest.
 
-A checkpoint is a folder. It is written under a temporary name, synced to disk and renamed, so that a folder with the
-final name is whole; the two newest are kept, and one that does not match its manifest is passed over for the other.
-The state is copied at once and written by a thread, so that training does not wait for the disk.
+A checkpoint is a folder. It is written under a temporary name, synced to disk and renamed, so a folder with the final
+name is complete. The two newest are kept; one that does not match its manifest is skipped. The state is copied at once
+and written by a thread, so training does not wait for the disk.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +23,28 @@ from torch import Tensor
 
 from moon.files import sha256, write_atomic, write_json
 
+_log = logging.getLogger(__name__)
+
 _TENSORS, _TREE, _MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
 
 
 class DamagedCheckpoint(Exception):
-    """What is on disk is not what was written."""
+    """A file of a run differs from what was written."""
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """`write_atomic` of a safetensors file."""
-    plain = _copies(tensors)
-    write_atomic(path, lambda partial: partial.write_bytes(save(plain)))  # its own writer hides the file from others
+    """Write a safetensors file atomically.
+
+    Args:
+        path: The file.
+        tensors: The tensors by name, of any device and layout.
+    """
+    copies = _copies(tensors)
+    write_atomic(path, lambda partial: partial.write_bytes(save(copies)))  # save_file creates private files
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU; safetensors takes neither views that share memory nor other memory layouts."""
+    """Contiguous copies on the CPU; safetensors supports neither shared memory nor other layouts."""
     return {
         name: torch.empty(value.shape, dtype=value.dtype, device="cpu").copy_(value.detach())
         for name, value in tensors.items()
@@ -43,6 +52,17 @@ def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The tensors by name, on the CPU.
+
+    Raises:
+        DamagedCheckpoint: If it is missing or not a safetensors file.
+    """
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
@@ -50,57 +70,93 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 class Checkpoints:
-    """The checkpoints of one run: a numbered folder each, the two newest kept."""
+    """The checkpoints of one run, a numbered folder each.
+
+    Args:
+        folder: The folder that contains them; created by the first `save`.
+        keep: How many of the newest are kept.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> import torch
+        >>> from moon import Checkpoints
+        >>> with TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(Path(folder))
+        ...     checkpoints.save(1, {"weight": torch.ones(2), "lr": 0.1})
+        ...     checkpoints.latest()
+        (1, {'weight': tensor([1., 1.]), 'lr': 0.1})
+    """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
-        self._thread = futures.ThreadPoolExecutor(1)  # begins with the first task
+        self._thread = futures.ThreadPoolExecutor(1)  # the thread starts with the first task
         self._writing: futures.Future[None] | None = None
 
     def save(self, number: int, state: dict[str, Any]) -> None:
-        """Copy the state, a tree of dicts, lists, plain values and tensors; write it while the caller goes on, and
-        then forget the oldest. An error in writing is raised by the next call."""
+        """Save a state, and delete the oldest checkpoint.
+
+        The state is copied before this returns and written in the background. The next call of `save`, `wait` or
+        `latest` raises an error of the writing.
+
+        Args:
+            number: The number of the checkpoint; existing ones with this number or a higher one are deleted.
+            state: Tensors, numbers, strings and None, in dicts and lists.
+
+        Raises:
+            TypeError: If the state contains anything else.
+        """
         self.wait()
         tensors: dict[str, Tensor] = {}
         tree = _pack(state, "", tensors)
         self._writing = self._thread.submit(self._save, number, tree, _copies(tensors))
 
     def wait(self) -> None:
-        """Until what was saved is on disk. Ctrl-C counts only then: nobody else may write into the folder before."""
+        """Wait until the last checkpoint is on disk.
+
+        A KeyboardInterrupt is raised only afterwards: before that, no other process may write to the folder.
+        """
         if self._writing is None:
             return
-        stopped = None
+        interrupt = None
         while not self._writing.done():
             try:
                 futures.wait([self._writing])
             except KeyboardInterrupt as error:
-                stopped = error
+                interrupt = error
         written, self._writing = self._writing, None
-        if stopped is not None:
-            raise stopped
+        if interrupt is not None:
+            raise interrupt
         written.result()
 
     def _save(self, number: int, tree: Any, tensors: dict[str, Tensor]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for passed_over in self._numbers():
-            if passed_over >= number:  # a damaged one, or it would have been gone on from
-                shutil.rmtree(self._path(passed_over))
+        for newer in self._numbers():
+            if newer >= number:  # it is damaged, otherwise the run would have been resumed from it
+                shutil.rmtree(self._path(newer))
         write_atomic(self._path(number), lambda partial: self._write(partial, tree, tensors))
         for old in self._numbers()[: -self.keep]:
             shutil.rmtree(self._path(old))
 
-    def latest(self, say: Callable[[str], object] = print) -> tuple[int, dict[str, Any]] | None:
-        """(number, state) of the newest whole checkpoint, or None; a damaged one is passed over, saying so."""
+    def latest(self) -> tuple[int, dict[str, Any]] | None:
+        """Load the newest checkpoint. Damaged ones are skipped with a warning in the log.
+
+        Returns:
+            Its number and state; None if there are no checkpoints.
+
+        Raises:
+            DamagedCheckpoint: If all checkpoints are damaged.
+        """
         self.wait()
         numbers = self._numbers()
         for number in reversed(numbers):
             try:
                 return number, self._read(self._path(number))
             except DamagedCheckpoint as error:
-                say(f"checkpoint damaged, trying the one before it: {error}")
+                _log.warning("skipping a damaged checkpoint: %s", error)
         if numbers:
             raise DamagedCheckpoint(
-                f"{self.folder}: none of the {len(numbers)} checkpoint(s) is whole; delete the run folder to start anew"
+                f"{self.folder}: all {len(numbers)} checkpoint(s) are damaged; delete the run folder to start again"
             )
         return None
 
@@ -131,12 +187,31 @@ class Checkpoints:
             raise DamagedCheckpoint(f"{path}: {error}") from error
 
 
+@contextmanager
+def written_at_exit(checkpoints: Checkpoints | None) -> Iterator[None]:
+    """Context at whose end all saved checkpoints are on disk, even if it ends with an exception.
+
+    An error of the writing is raised, or only logged if there is already an exception.
+    """
+    try:
+        yield
+    except BaseException:
+        if checkpoints is not None:
+            try:
+                checkpoints.wait()
+            except Exception as error:
+                _log.warning("the last checkpoint was not written: %s", error)
+        raise
+    if checkpoints is not None:
+        checkpoints.wait()
+
+
 def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON; each tensor goes into `tensors` and leaves its name behind."""
+    """The state as JSON values; tensors are moved to `tensors` and replaced by their names."""
     if isinstance(value, Tensor):
         tensors[path] = value
         return {"tensor": path}
-    if isinstance(value, dict):  # as pairs, because JSON turns every key into a string
+    if isinstance(value, dict):  # as pairs, because the keys of a JSON object are always strings
         return {"pairs": [[key, _pack(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         return {"list": [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]}
@@ -146,6 +221,7 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _unpack(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    """The inverse of `_pack`."""
     ((kind, content),) = node.items()
     if kind == "tensor":
         return tensors[content]

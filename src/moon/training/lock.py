@@ -1,4 +1,4 @@
-"""One process a run folder."""
+"""Locks that allow one process per run folder."""
 
 from __future__ import annotations
 
@@ -11,25 +11,44 @@ from typing import IO
 
 
 class RunLocked(Exception):
-    """Another process works in this run folder."""
+    """Another process uses this run folder."""
 
 
 @contextmanager
 def locked(folder: Path, name: str = "lock") -> Iterator[None]:
-    """Hold the folder; the system lets go of it when the process ends, however it ends.
+    """Context in which this process has the folder for itself.
 
-    Locks of other names do not touch each other.
+    The operating system releases the lock when the process ends, even if it is killed.
+
+    Args:
+        folder: The folder; created if it does not exist.
+        name: The name of the lock file. Locks with different names are independent.
+
+    Raises:
+        RunLocked: If another process has the lock.
+        ValueError: If the path is not a folder.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from moon.training import is_locked, locked
+        >>> with TemporaryDirectory() as folder:
+        ...     with locked(Path(folder)):
+        ...         is_locked(Path(folder))
+        ...     is_locked(Path(folder))
+        True
+        False
     """
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"{folder}: a file is in the way; a run needs a folder of its own") from None
+        raise ValueError(f"{folder}: is a file or inside one; give the path of a folder") from None
     with (folder / name).open("a+") as file:
-        if not _grasp(file):
+        if not _acquire(file):
             file.seek(0)
             raise RunLocked(
-                f"{folder}: another process (number {file.read().strip() or 'unknown'}) works in this run folder; "
+                f"{folder}: another process (number {file.read().strip() or 'unknown'}) uses this run folder; "
                 "wait for it, or stop it first"
             )
         file.truncate(0)
@@ -38,8 +57,8 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
         yield
 
 
-def _grasp(file: IO[str]) -> bool:
-    """Try to hold the file, for a moment: one who only looks whether it is held holds it, too, for an instant."""
+def _acquire(file: IO[str]) -> bool:
+    """Try to lock the file for a short time: `is_locked` of another process also holds it for a moment."""
     import fcntl
 
     for wait in (0.0, 0.01, 0.05, 0.1):
@@ -53,11 +72,19 @@ def _grasp(file: IO[str]) -> bool:
 
 
 def is_locked(folder: Path, name: str = "lock") -> bool:
-    """Whether a process, this one or another, holds the folder."""
+    """Whether a process, this one or another, has locked the folder.
+
+    Args:
+        folder: The folder; it need not exist.
+        name: The name of the lock file.
+
+    Returns:
+        True if it is locked.
+    """
     import fcntl
 
     try:
-        with (folder / name).open() as file:  # one who only looks makes no file
+        with (folder / name).open() as file:  # does not create the file
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -1,11 +1,11 @@
-"""The only training loop: every objective, every topology, CPU and CUDA."""
+"""The training loop, for every objective and topology, on CPU and GPU."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,37 +14,75 @@ from torch.optim import Optimizer
 from moon.objectives import Objective
 from moon.seeds import derive
 from moon.sparse import Topology
-from moon.training.captured import CapturedSteps, CaptureFailed, obstacle
-from moon.training.checkpoint import Checkpoints
+from moon.training.batches import EpochBatches
+from moon.training.captured import CapturedSteps, CaptureFailed, capture_obstacle
+from moon.training.checkpoint import Checkpoints, written_at_exit
+from moon.training.divergence import Diverged, check_finite
+from moon.training.plain import PlainSteps
 from moon.training.ranks import Ranks
-from moon.training.vote import WeightVote
+from moon.training.setup import Steps, TrainingSetup
+from moon.training.vote import WeightVote, check_vote
+
+__all__ = ["Diverged", "OnStep", "Record", "Training"]
 
 Record = dict[str, float | int | None]
 OnStep = Callable[[int, int, Callable[[], float]], object]
 
-
-class EpochBatches(Protocol):
-    """What the loop needs of the data: a length in batches, and the batches of any epoch."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def sizes(self) -> list[int]: ...
-
-    def epoch(self, epoch: int) -> Iterable[tuple[Tensor, Tensor]]: ...
-
-
-class Diverged(Exception):
-    """The loss became NaN or infinite."""
+_log = logging.getLogger(__name__)
 
 
 class Training:
-    """A training run that can be put down at the end of any epoch and taken up again, bit for bit.
+    """A training run. It can be stopped at the end of any epoch and resumed with bit-identical results.
 
-    `rate` maps the share of steps done to the learning rate. The model votes at the end of every `vote_every`-th epoch
-    from `vote_from` on. With `precision=torch.bfloat16` the forward pass is autocast; weights and loss stay float32.
-    On a GPU steps are captured (see `CapturedSteps`) where they can be; `captured=False` keeps to the plain loop, and
-    True refuses to.
+    On a GPU, steps are captured in CUDA graphs where possible, see `capture_obstacle` and `is_captured`.
+
+    Args:
+        model: The model to train.
+        optimizer: Updates the parameters of the model, and those of the objective if it has any.
+        objective: Computes the loss.
+        topology: Replaces `optimizer.step()`; `Dense(optimizer)` for a dense network.
+        rate: Maps the fraction of steps done, in [0, 1], to the learning rate, such as `CosineRate(0.1, 1e-6)`.
+        batches: The training data, with a length and a method `epoch(epoch)`; see `EpochBatches`.
+        epochs: The number of epochs.
+        vote_from: The first epoch, counted from 0, after which the weights are averaged; None for no vote.
+        vote_every: The number of epochs from one vote to the next.
+        precision: torch.bfloat16 autocasts the forward pass; weights and loss stay float32.
+        seed: Determines the random numbers of the run.
+        ranks: This process among several that train as one.
+        captured: Whether to capture steps: None where possible, False never, True always or else a ValueError. On a
+            CPU, True runs the same code without a graph.
+
+    Attributes:
+        next_epoch: The epoch that `run` starts with.
+        vote: The `WeightVote`, or None.
+        is_captured: Whether steps are captured; known once `run` or `begin` is called.
+        capture_obstacle: Why steps are not captured, if they should be; otherwise None.
+        election_seconds: How long the vote's estimation of BatchNorm statistics took.
+
+    Raises:
+        ValueError: If the vote starts before the masks are frozen, or if the optimizer does not update every parameter
+            of the objective.
+
+    Example:
+        >>> import torch
+        >>> from moon import CosineRate, CrossEntropy, DropSchedule, RigL, Training
+        >>> class Noise:
+        ...     def __len__(self):
+        ...         return 2
+        ...     def epoch(self, epoch):
+        ...         for step in range(2):
+        ...             generator = torch.Generator().manual_seed(2 * epoch + step)
+        ...             yield torch.randn(8, 16, generator=generator), torch.arange(8) % 4
+        >>> model = torch.nn.Linear(16, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        >>> topology = RigL(model, optimizer, sparsity=0.5, schedule=DropSchedule(t_end=4, delta_t=1))
+        >>> training = Training(
+        ...     model, optimizer, CrossEntropy(), topology, CosineRate(0.1, 0.001), Noise(), epochs=3, vote_from=2
+        ... )
+        >>> records = []
+        >>> elected = training.run(on_epoch=records.append)
+        >>> [record["epoch"] for record in records], int((elected.weight != 0).sum())
+        ([0, 1, 2], 32)
     """
 
     def __init__(
@@ -64,27 +102,49 @@ class Training:
         ranks: Ranks | None = None,
         captured: bool | None = None,
     ) -> None:
-        self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
+        self.setup = TrainingSetup(model, optimizer, objective, topology, precision, ranks or Ranks())
+        self.setup.ranks.share_norms(model)
         self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
-        self.ranks = ranks or Ranks()
-        self.ranks.share_norms(model)
-        self.precision, self.vote_from, self.vote_every = precision, vote_from, vote_every
-        self.vote = None if vote_from is None else WeightVote(model)
+        self.vote_from, self.vote_every = vote_from, vote_every
+        if vote_from is not None:
+            check_vote(topology, len(batches), epochs, vote_from)
+        self.vote = None if vote_from is None else WeightVote(model, topology)
         self.captured = captured
-        self.plain_because: str | None = None
-        self.is_captured = False  # known once it runs
-        self._steps: CapturedSteps | None = None
-        self._say: Callable[[str], object] = print
+        self.is_captured = False
+        self.capture_obstacle: str | None = None
         self.next_epoch = 0
         self.election_seconds = 0.0
-        self.device = next(model.parameters()).device
-        too_early = vote_from is not None and (vote_from + 1) * len(batches) < topology.frozen_after
-        if vote_from is not None and too_early and not topology.superposes:
-            votes = epochs + 1 - -(-topology.frozen_after // len(batches))
-            raise ValueError(
-                f"the first vote is cast after {vote_from + 1} epochs of {len(batches)} steps, but the masks change "
-                f"until step {topology.frozen_after}; let the last {votes} epochs or fewer vote, or rewire less long"
-            )
+        self._steps: Steps = PlainSteps(self.setup)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self.setup.model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        return self.setup.optimizer
+
+    @property
+    def objective(self) -> Objective:
+        """The objective."""
+        return self.setup.objective
+
+    @property
+    def topology(self) -> Topology:
+        """The topology."""
+        return self.setup.topology
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return self.setup.device
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """The masks of the trained model: the topology's, or those of the average if the voters' masks differ."""
+        return self.topology.masks | ({} if self.vote is None else self.vote.masks)
 
     def run(
         self,
@@ -94,31 +154,39 @@ class Training:
         watch: Callable[[nn.Module], Record] | None = None,
         on_step: OnStep | None = None,
         on_epoch: Callable[[Record], object] | None = None,
-        say: Callable[[str], object] = print,
     ) -> nn.Module:
-        """Train from `next_epoch` to the end and return the model: the elected one if there was a vote.
+        """Train from `next_epoch` to the end.
 
-        `watch` looks at the model after each epoch and adds to its record; `on_step(epoch, step, loss)` is for
-        progress bars, and only calling `loss()` waits for the device; `on_epoch` gets the record before the checkpoint
-        is written, at most every `checkpoint_seconds`. `say` is told where steps cannot be captured, and why. Of a
-        record `seconds` are those of the epoch's training alone, `elapsed_seconds` all since this call.
+        Args:
+            checkpoints: Where to save the state after epochs; None to save nothing.
+            checkpoint_seconds: The least time between checkpoints. The state after the last epoch is always saved.
+            watch: Called with the model after each epoch; its values are added to the record.
+            on_step: Called as `on_step(epoch, step, loss)` after each step, for progress bars. Only calling `loss()`
+                waits for the device.
+            on_epoch: Called with the record of each epoch before the checkpoint is written. In it, `seconds` is the
+                time of the training steps of the epoch, `elapsed_seconds` the time since this call.
+
+        Returns:
+            The trained model; if there was a vote, the averaged one.
+
+        Raises:
+            Diverged: If the loss or a weight is not finite after an epoch.
         """
-        self.begin(say)
-        with _on_disk(checkpoints, say):
+        self.begin()
+        with written_at_exit(checkpoints):
             try:
-                self._all_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
+                self._run_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
             finally:
-                self._let_go()
+                self._release()
         if self.vote is None:
             return self.model
         torch.manual_seed(derive("training", self.seed, self.epochs))
-        divided = getattr(self.batches, "divided", False)
         started, batches = time.monotonic(), self.batches.epoch(self.epochs)
-        elected = self.vote.elect(batches if divided else (self.ranks.part(x, y)[1] for x, y in batches))
+        elected = self.vote.elect(batches if self._is_divided else (self.setup.ranks.part(x, y)[1] for x, y in batches))
         self.election_seconds = time.monotonic() - started
         return elected
 
-    def _all_epochs(
+    def _run_epochs(
         self,
         checkpoints: Checkpoints | None,
         checkpoint_seconds: float,
@@ -126,130 +194,41 @@ class Training:
         on_step: OnStep | None,
         on_epoch: Callable[[Record], object] | None,
     ) -> None:
-        begun = saved_at = time.monotonic()
+        run_started = saved_at = time.monotonic()
         while self.next_epoch < self.epochs:
             started = time.monotonic()
             epoch = self.next_epoch
-            record = self._epoch(epoch, on_step)
+            record = self._run_epoch(epoch, on_step)
             if self.vote is not None and self._votes(epoch):
                 self.vote.cast(self.model)
-            seconds = round(time.monotonic() - started, 3)  # of training; looking at the model is not
+            seconds = round(time.monotonic() - started, 3)
             if watch is not None:
                 record |= watch(self.model)
-            record |= {"seconds": seconds, "elapsed_seconds": round(time.monotonic() - begun, 3)}
+            record |= {"seconds": seconds, "elapsed_seconds": round(time.monotonic() - run_started, 3)}
             self.next_epoch += 1
             if on_epoch is not None:
                 on_epoch(record)
-            due = time.monotonic() - saved_at >= checkpoint_seconds or self.next_epoch == self.epochs
-            if checkpoints is not None and due:
+            is_due = time.monotonic() - saved_at >= checkpoint_seconds or self.next_epoch == self.epochs
+            if checkpoints is not None and is_due:
                 checkpoints.save(self.next_epoch, self.state_dict())
                 saved_at = time.monotonic()
 
-    def begin(self, say: Callable[[str], object]) -> None:
-        """Get ready to take steps: capture them where that is possible, or say why it is not."""
-        self._let_go()
-        self._say = say
-        wanted = self.device.type == "cuda" if self.captured is None else self.captured
-        why = obstacle(self) if wanted else None
-        self.plain_because, self.is_captured = None, wanted and why is None
-        if self.is_captured:
-            self._steps = CapturedSteps(self)
-        elif why is not None:
-            self._stay_plain(why)
-
-    def _stay_plain(self, why: str) -> None:
-        if self.captured:
-            raise ValueError(f"steps cannot be captured: {why}")
-        self.plain_because, self.is_captured = why, False
-        self._say(f"steps are not captured, which is slower: {why}")
-
-    def _let_go(self) -> None:
-        """Have the weights back from captured steps."""
-        if self._steps is not None:
-            self._steps.release()
-            self._steps = None
-
-    def take(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
-        """One training step, captured where `begin` could; a captured step's loss is overwritten by the next."""
-        if self._steps is not None:
-            try:
-                return self._steps.step(x, y, epoch, lr)
-            except CaptureFailed as error:
-                self._let_go()
-                self._stay_plain(str(error))
-        return self.step(x, y, epoch, lr, whole)
-
-    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, whole: int | None = None) -> Tensor:
-        """One training step of the plain loop; the loss stays on the device, and nothing waits for it.
-
-        Of several processes each takes its part of the batch, and all take the step of the whole; where the batch is
-        this process's part already, `whole` is how many images all have.
-        """
-        if whole is None:
-            share, (x, y) = self.ranks.part(x, y)
-        else:
-            share = self.ranks.share(len(y), whole)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        loss = self.loss(x, y, epoch)
-        self.optimizer.zero_grad()
-        if self.ranks.count > 1:
-            loss = loss * share
-        loss.backward()
-        loss = loss.detach()
-        if self.ranks.count > 1:
-            self._merge(loss, share)
-        self.topology.step()
-        return loss
-
-    def loss(self, x: Tensor, y: Tensor, epoch: int | Tensor) -> Tensor:
-        """The objective's, its forward pass in the run's precision."""
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            return self.objective(self.model, x, y, epoch=epoch)
-
-    def _merge(self, loss: Tensor, share: float) -> None:
-        """Make loss, gradients and the averages of the objective those of the whole batch."""
-        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
-        averages = [buffer for module in self.objective.modules() for buffer in _averages(module)]
-        for buffer in averages:
-            buffer.mul_(share)
-        self.ranks.sum([loss, *(p.grad for p in parameters if p.grad is not None), *averages])
-
-    def _votes(self, epoch: int) -> bool:
-        late = -1 if self.vote_from is None else epoch - self.vote_from
-        return late >= 0 and late % self.vote_every == 0
-
-    @property
-    def masks(self) -> dict[str, Tensor]:
-        """Of the trained model: the topology's, or those that a vote over different masks elected."""
-        return self.topology.masks | ({} if self.vote is None else self.vote.masks)
-
-    def _epoch(self, epoch: int, on_step: OnStep | None) -> Record:
-        # Chance restarts each epoch from the seed, so there is no random state to save.
+    def _run_epoch(self, epoch: int, on_step: OnStep | None) -> Record:
+        # Each epoch has its own seed, so there is no random state to save.
         torch.manual_seed(derive("training", self.seed, epoch))
         self.model.train()
-        if self._steps is not None:
-            self._steps.flat.resume()  # others have had the model since the last epoch
+        self._steps.refresh()
         steps = len(self.batches)
-        losses = torch.zeros(steps, device=self.device)  # looked at when the epoch has ended: nothing waits before
+        losses = torch.zeros(steps, device=self.device)  # read after the epoch: no step waits for the device
         lr = 0.0
         for step, (x, y) in enumerate(self.batches.epoch(epoch)):
             lr = self.rate((epoch * steps + step) / (self.epochs * steps))
-            # Batches that come divided say how large they are in all.
-            whole = self.batches.sizes[step] if getattr(self.batches, "divided", False) else None
-            loss = self.take(x, y, epoch, lr, whole)
+            loss = self.step(x, y, epoch, lr, self.batches.sizes[step] if self._is_divided else None)
             losses[step] = loss
             if on_step is not None:
                 on_step(epoch, step, loss.item)
-        self.ranks.check_agreement(self.topology.masks)
-        bad = (~losses.isfinite()).nonzero().flatten().tolist()
-        if not torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()]).all():
-            bad.append(steps - 1)  # the last step's update
-        if bad:
-            raise Diverged(
-                f"the loss is not finite since epoch {epoch}, step {bad[0]} of {steps}; "
-                "try a lower learning rate; the last checkpoint is kept"
-            )
+        self.setup.ranks.check_agreement(self.topology.masks)
+        check_finite(losses, self.model, epoch)
         return {
             "epoch": epoch,
             "loss": losses.double().mean().item(),
@@ -259,7 +238,67 @@ class Training:
             **self.objective.log(epoch),
         }
 
+    @property
+    def _is_divided(self) -> bool:
+        return getattr(self.batches, "divided", False)
+
+    def _votes(self, epoch: int) -> bool:
+        late = -1 if self.vote_from is None else epoch - self.vote_from
+        return late >= 0 and late % self.vote_every == 0
+
+    def begin(self) -> None:
+        """Prepare to take steps, captured ones where possible. `run` calls it; call it yourself before `step`.
+
+        Raises:
+            ValueError: If `captured` is True but steps cannot be captured.
+        """
+        self._release()
+        wanted = self.device.type == "cuda" if self.captured is None else self.captured
+        obstacle = capture_obstacle(self.setup) if wanted else None
+        self.capture_obstacle, self.is_captured = None, wanted and obstacle is None
+        if self.is_captured:
+            self._steps = CapturedSteps(self.setup)
+        elif obstacle is not None:
+            self._use_plain_steps(obstacle)
+
+    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
+        """Take one training step. Nothing waits for the device.
+
+        Args:
+            x: The images of the batch.
+            y: Their classes.
+            epoch: The epoch, counted from 0.
+            lr: The learning rate.
+            batch_size: If several processes train as one and x is only the part of this process: the number of images
+                of all parts. None: x is the whole batch.
+
+        Returns:
+            The loss, a scalar on the device. If steps are captured, the next step overwrites it.
+        """
+        try:
+            return self._steps.step(x, y, epoch, lr, batch_size)
+        except CaptureFailed as error:
+            self._release()
+            self._use_plain_steps(str(error))
+        return self._steps.step(x, y, epoch, lr, batch_size)
+
+    def _use_plain_steps(self, obstacle: str) -> None:
+        if self.captured:
+            raise ValueError(f"steps cannot be captured: {obstacle}")
+        self.capture_obstacle, self.is_captured = obstacle, False
+        _log.info("steps are not captured, which is slower: %s", obstacle)
+
+    def _release(self) -> None:
+        """Return from captured steps to plain ones; the weights have their own memory again."""
+        self._steps.release()
+        self._steps = PlainSteps(self.setup)
+
     def state_dict(self) -> dict[str, Any]:
+        """The state of the run.
+
+        Returns:
+            Tensors and plain values in dicts and lists, for `Checkpoints.save`.
+        """
         return {
             "next_epoch": self.next_epoch,
             "model": dict(self.model.state_dict()),
@@ -270,39 +309,23 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        was_begun = self._steps is not None
-        self._let_go()
+        """Restore a state; `run` resumes from it.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        was_captured = isinstance(self._steps, CapturedSteps)
+        self._release()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for parameter, values in self.optimizer.state.items():
             for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:  # laid out as the weight is
+                if isinstance(value, Tensor) and value.shape == parameter.shape:  # give it the strides of the weight
                     values[name] = torch.empty_like(parameter).copy_(value)
         self.objective.load_state_dict(state["objective"])
         self.topology.load_state_dict(state["topology"])
         if self.vote is not None:
             self.vote.load_state_dict(state["vote"])
         self.next_epoch = state["next_epoch"]
-        if was_begun:
-            self.begin(self._say)
-
-
-@contextmanager
-def _on_disk(checkpoints: Checkpoints | None, say: Callable[[str], object]) -> Iterator[None]:
-    """What is saved inside is on disk in the end, whatever the end is; what ended it is not hidden by a full disk."""
-    try:
-        yield
-    except BaseException:
-        if checkpoints is not None:
-            try:
-                checkpoints.wait()
-            except Exception as error:
-                say(f"the last checkpoint was not written: {error}")
-        raise
-    if checkpoints is not None:
-        checkpoints.wait()
-
-
-def _averages(module: nn.Module) -> list[Tensor]:
-    """Buffers that are linear in what a batch shows, so that their mean over processes is that of the whole batch."""
-    return [module.get_buffer(name) for name in getattr(module, "averages", ())]
+        if was_captured:
+            self.begin()

@@ -1,4 +1,4 @@
-"""Learning rates over a run."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ from math import cos, pi
 
 @dataclass(frozen=True)
 class CosineRate:
-    """Half a cosine from `start` down to `end`, then constant for the last `hold` of the run.
+    """Half a cosine from `start` down to `end`, then constant for the last part of the run.
 
-    The plain recipe is 0.1 to 1e-6 without hold; MOON's is 0.12 to 0.008 with hold 0.2, where the weights that vote
-    are taken. With `cycles` the last part is so many triangles, from `end` up to `peak` and down again.
+    Plain training uses `CosineRate(0.1, 1e-6)`. MOON uses `CosineRate(0.12, 0.008, hold=0.2)`, and its votes are cast
+    in the constant part.
+
+    Args:
+        start: The first learning rate.
+        end: The last learning rate.
+        hold: The fraction of the run, in [0, 1), at its end in which the rate is constant.
+        cycles: If above 0, the last part is this number of triangles from `end` up to `peak` and back.
+        peak: The highest rate of the triangles.
+
+    Raises:
+        ValueError: If a value is out of range.
+
+    Example:
+        >>> from moon import CosineRate
+        >>> rate = CosineRate(0.12, 0.008, hold=0.2)
+        >>> [round(rate(progress), 3) for progress in (0.0, 0.4, 0.8, 1.0)]
+        [0.12, 0.064, 0.008, 0.008]
     """
 
     start: float
@@ -23,26 +39,33 @@ class CosineRate:
     def __post_init__(self) -> None:
         if self.start < 0 or self.end < 0 or not 0 <= self.hold < 1:
             raise ValueError(
-                f"learning rates must be at least 0 and hold in [0, 1), not from {self.start:g} to {self.end:g} "
-                f"with hold {self.hold:g}"
+                f"learning rates must be at least 0 and hold in [0, 1), not start={self.start:g}, end={self.end:g}, "
+                f"hold={self.hold:g}"
             )
         if self.cycles < 0 or (self.cycles and (self.peak < self.end or not self.hold)):
             raise ValueError(
-                f"cycles need a peak of at least the end and a hold above 0, not {self.cycles} of them from "
-                f"{self.end:g} to {self.peak:g} with hold {self.hold:g}"
+                f"cycles need a peak of at least end and a hold above 0, not cycles={self.cycles}, "
+                f"peak={self.peak:g}, end={self.end:g}, hold={self.hold:g}"
             )
 
     def summary(self) -> str:
-        """In one line."""
+        """Describe the schedule in one line."""
         text = f"cosine from {self.start:g} to {self.end:g}"
         if self.cycles:
             return f"{text}, the last {self.hold:.0%} in {self.cycles} cycles up to {self.peak:g}"
         return f"{text}, held for the last {self.hold:.0%}" if self.hold else text
 
     def __call__(self, progress: float) -> float:
-        """The rate after this share of the run's steps."""
+        """The learning rate of a step.
+
+        Args:
+            progress: The fraction of the steps of the run done so far, in [0, 1].
+
+        Returns:
+            The learning rate.
+        """
         if self.cycles and progress >= 1 - self.hold:
-            through = (progress - 1 + self.hold) / self.hold * self.cycles % 1  # of a cycle
-            return self.end + (self.peak - self.end) * (1 - abs(2 * through - 1))
+            phase = (progress - 1 + self.hold) / self.hold * self.cycles % 1  # the fraction of a cycle done
+            return self.end + (self.peak - self.end) * (1 - abs(2 * phase - 1))
         progress = min(progress / (1 - self.hold), 1.0)
         return self.end + (self.start - self.end) / 2 * (1 + cos(pi * progress))

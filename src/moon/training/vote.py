@@ -1,4 +1,4 @@
-"""The vote for known and unknown, Section 3.3: a uniform average of the last epochs' weights."""
+"""The vote of Section 3.3: a uniform average of the weights of the last epochs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,54 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
-from moon.sparse import SparseTopology
+from moon.sparse import SparseTopology, Topology
 
 
 class WeightVote:
-    """Averages the weights of models that share their masks; BatchNorm is re-estimated for the elected one.
+    """A uniform average of the weights of a model at several times, for known and unknown (Section 3.3).
 
-    The model's topology, if it has one, is found by itself. Where it superposes, voters may have different masks, and
-    the average is made as sparse as they are before BatchNorm is measured; `masks` are then the elected one's.
+    The voters must have the same masks, unless the topology can make an average of different masks sparse again
+    (`SupTickets`).
+
+    Args:
+        model: The model that is trained.
+        topology: Its topology. None: the newest topologies of the weights of the model are looked up at each call.
+
+    Attributes:
+        masks: The masks of the elected model, where they differ from those of the topology.
+
+    Example:
+        >>> import torch
+        >>> from moon import WeightVote
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> vote = WeightVote(model)
+        >>> for value in (1.0, 3.0):
+        ...     _ = torch.nn.init.constant_(model.weight, value)
+        ...     vote.cast(model)
+        >>> vote.voters, vote.elect([]).weight.item()
+        (2, 2.0)
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, topology: Topology | None = None) -> None:
+        self._model, self._topology = model, topology
         self._average: AveragedModel | None = None
         self.masks: dict[str, Tensor] = {}
 
     @property
     def voters(self) -> int:
+        """The number of models averaged so far."""
         return 0 if self._average is None else int(self._average.n_averaged)
 
     def cast(self, model: nn.Module) -> None:
-        """Take the model's present weights into the average."""
-        for topology in SparseTopology.of(model):
+        """Add the present weights of the model to the average.
+
+        Args:
+            model: The model.
+
+        Raises:
+            ValueError: If its masks may still change.
+        """
+        for topology in self._topologies(model):
             if not (topology.is_frozen or topology.superposes):
                 raise ValueError(
                     f"the vote was cast in step {topology.steps}, but the masks change until step "
@@ -42,21 +68,67 @@ class WeightVote:
         self._average.update_parameters(model)
 
     def elect(self, loader: Iterable) -> nn.Module:
-        """The average of all votes, in evaluation mode; BatchNorm is measured on `loader` ((x, y) or x)."""
+        """The average of all votes.
+
+        Args:
+            loader: Batches (x, y) or x, on which the BatchNorm statistics of the average are estimated.
+
+        Returns:
+            A new model, in evaluation mode.
+
+        Raises:
+            ValueError: If no vote was cast.
+        """
         if self._average is None:
-            raise ValueError("nobody has voted; call cast(model) at the end of at least one epoch")
+            raise ValueError("there are no votes to average; call cast(model) at the end of at least one epoch")
         elected = deepcopy(self._average.module)
-        own = {id(weight): name for name, weight in self._model.named_parameters()}
-        for topology in SparseTopology.of(self._model):
-            averaged = {name: elected.get_parameter(own[id(w)]) for name, w in topology.weights.items() if id(w) in own}
+        names = {id(weight): name for name, weight in self._model.named_parameters()}
+        for topology in self._topologies(self._model):
+            weights = topology.weights.items()
+            averaged = {name: elected.get_parameter(names[id(w)]) for name, w in weights if id(w) in names}
             self.masks |= topology.superpose(averaged)
         update_bn(loader, elected, next(elected.parameters()).device)
         return elected.eval()
 
+    def _topologies(self, model: nn.Module) -> list[Topology]:
+        return [*SparseTopology.of(model)] if self._topology is None else [self._topology]
+
     def state_dict(self) -> dict[str, Any]:
+        """The state of the average.
+
+        Returns:
+            Tensors by name; empty before the first vote.
+        """
         return {} if self._average is None else dict(self._average.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         self._average = AveragedModel(self._model) if state else None
         if self._average is not None:
             self._average.load_state_dict(state)
+
+
+def check_vote(topology: Topology, steps: int, epochs: int, vote_from: int) -> None:
+    """Check that a vote starts when the masks are frozen.
+
+    Args:
+        topology: The topology.
+        steps: The number of steps per epoch.
+        epochs: The number of epochs of the run.
+        vote_from: The first epoch, counted from 0, at whose end a vote is cast.
+
+    Raises:
+        ValueError: If the masks may change after the first vote.
+    """
+    if topology.superposes or (vote_from + 1) * steps >= topology.frozen_after:
+        return
+    votes = max(epochs + 1 - -(-topology.frozen_after // steps), 0)
+    raise ValueError(
+        f"the first vote is cast after {vote_from + 1} epochs of {steps} steps, but the masks change until step "
+        f"{topology.frozen_after}; let at most the last {votes} epochs vote, or end the DropSchedule earlier "
+        "(a smaller t_end)"
+    )

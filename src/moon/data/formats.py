@@ -1,0 +1,228 @@
+"""Readers of the files that CIFAR, MNIST and SVHN are published as."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moon.data import plain_pickle
+from moon.data.dataset import AnyPath, DataError, DataSet, as_dataset, read_bytes
+
+_MAX_BYTES = 2**30  # per unpacked file; the largest of the public sets has 154 million
+
+CIFAR_SPLITS = {
+    "train": re.compile(r"^(data_batch_\d(\.bin)?|train(\.bin)?)$"),
+    "test": re.compile(r"^(test_batch(\.bin)?|test(\.bin)?)$"),
+}
+_IDX_STEMS = {"train": "train", "test": "t10k"}
+
+
+def read_cifar(source: AnyPath, split: str) -> DataSet:
+    """Read CIFAR-10 or CIFAR-100, binary or Python version.
+
+    The Python version consists of pickles, which are read without executing anything in them.
+
+    Args:
+        source: The published .tar.gz, its folder, or one batch file.
+        split: "train" or "test".
+
+    Returns:
+        The data set; the labels of CIFAR-100 are the fine ones.
+
+    Raises:
+        DataError: The source is missing or damaged, or is not CIFAR.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from moon import read_cifar
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "test_batch.bin").write_bytes(bytes([3]) + bytes(3072))  # one image, label 3
+        ...     read_cifar(folder, "test").labels.tolist()
+        [3]
+    """
+    source = Path(source)
+    files = list(_cifar_files(source, split))
+    if not files:
+        raise DataError(f"{source}: contains no CIFAR {split} batch (data_batch_1, test_batch.bin, train, ...)")
+    parts = [
+        _cifar_binary(content, where) if where.endswith(".bin") else _cifar_pickle(content, where)
+        for where, content in files
+    ]
+    return DataSet(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
+
+
+def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (name for messages, content) of each batch file of the split."""
+    pattern = CIFAR_SPLITS.get(split)
+    if pattern is None:
+        raise DataError(f"{source}: CIFAR has the splits train and test, not '{split}'")
+    if source.is_dir():
+        for path in sorted(source.rglob("*")):
+            if path.is_file() and pattern.match(path.name):
+                yield str(path), path.read_bytes()
+    elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
+        try:
+            with tarfile.open(source) as archive:
+                members = {m.name: m for m in archive if m.isfile()}
+                for name in sorted(members):
+                    if pattern.match(PurePosixPath(name).name):
+                        content = archive.extractfile(members[name])
+                        assert content is not None
+                        if members[name].size > _MAX_BYTES:
+                            raise DataError(
+                                f"{source}:{name}: {members[name].size:,} bytes; no CIFAR batch is that large"
+                            )
+                        yield f"{source}:{name}", content.read()
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{source}: cannot be read as an archive ({str(error).splitlines()[0]})") from error
+    else:
+        yield str(source), read_bytes(source)
+
+
+def _cifar_binary(content: bytes, where: str) -> DataSet:
+    """Read records of one label byte (CIFAR-100: coarse and fine) and 3072 image bytes, channel first."""
+    for label_bytes in (1, 2):
+        if content and len(content) % (3072 + label_bytes) == 0:
+            records = np.frombuffer(content, np.uint8).reshape(-1, 3072 + label_bytes)
+            return _cifar_images(records[:, label_bytes:], records[:, label_bytes - 1], where)
+    raise DataError(f"{where}: {len(content)} bytes are not a multiple of a CIFAR record; is the file truncated?")
+
+
+def _cifar_pickle(content: bytes, where: str) -> DataSet:
+    """Read one batch of the Python version."""
+    try:
+        batch = plain_pickle.read(content)
+    except plain_pickle.PickleError as error:
+        raise DataError(f"{where}: {error}") from error
+    if not isinstance(batch, dict):
+        raise DataError(f"{where}: contains a {type(batch).__name__}, not a CIFAR batch")
+    batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    labels = batch.get("fine_labels", batch.get("labels"))
+    if "data" not in batch or labels is None:
+        raise DataError(f"{where}: has no 'data' and 'labels'; it has {sorted(map(str, batch))}")
+    return _cifar_images(np.asarray(batch["data"]), np.asarray(labels), where)
+
+
+def _cifar_images(flat: NDArray, labels: NDArray, where: str) -> DataSet:
+    """Reshape (N, 3072), channel first, to images."""
+    if flat.ndim != 2 or flat.shape[1] != 3072:
+        raise DataError(f"{where}: images of shape {flat.shape}; CIFAR has (N, 3072)")
+    return as_dataset(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels, where)
+
+
+def read_idx(source: AnyPath, split: str) -> DataSet:
+    """Read the idx files of MNIST and its relatives, compressed with gzip or not.
+
+    Args:
+        source: A folder that contains `train-images-idx3-ubyte` or `t10k-images-idx3-ubyte` and the file of labels, or
+            the file of images itself; its labels must be in the same folder.
+        split: "train" or "test".
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: A file is missing or damaged.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from moon import read_idx
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     header = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28])  # 1 image of 28x28 bytes
+        ...     _ = Path(folder, "t10k-images-idx3-ubyte").write_bytes(header + bytes(784))
+        ...     _ = Path(folder, "t10k-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
+        ...     read_idx(folder, "test").labels.tolist()
+        [7]
+    """
+    source = Path(source)
+    if source.is_dir():
+        if split not in _IDX_STEMS:
+            raise DataError(f"{source}: idx folders have the splits train and test, not '{split}'")
+        pattern = f"{_IDX_STEMS[split]}-images*"
+        found = sorted(path for path in source.glob(pattern) if path.is_file())
+        if not found:
+            raise DataError(f"{source}: contains no {pattern}")
+        source = found[0]
+    stem = source.name.replace("images", "labels").replace("idx3", "idx1")
+    candidates = [
+        source.with_name(stem),
+        source.with_name(stem + ".gz"),
+        source.with_name(stem.removesuffix(".gz")),
+    ]
+    labels = next((path for path in candidates if path.is_file() and path != source), None)
+    if labels is None:
+        raise DataError(f"{source}: its labels, {stem}, are not in the same folder")
+    return as_dataset(_idx_array(source), _idx_array(labels), source)
+
+
+def _idx_array(path: Path) -> NDArray[np.uint8]:
+    """Read one idx array of bytes."""
+    content = read_bytes(path)
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MAX_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: damaged gzip ({error})") from error
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise DataError(f"{path}: is not an idx file of bytes")
+    dimensions = content[3]
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise DataError(f"{path}: is truncated inside its header")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != prod(shape):
+        raise DataError(f"{path}: {len(content) - start} bytes of data, its header says {shape}; is it truncated?")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_svhn(source: AnyPath, split: str) -> DataSet:
+    """Read the cropped digits of SVHN, `train_32x32.mat` or `test_32x32.mat`.
+
+    Args:
+        source: The .mat file, or its folder.
+        split: "train" or "test".
+
+    Returns:
+        The data set; label 10 of the file becomes 0, the digit zero.
+
+    Raises:
+        DataError: The file is missing or damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from scipy.io import savemat
+        >>> from moon import read_svhn
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     savemat(f"{folder}/test_32x32.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[10], [4]]})
+        ...     read_svhn(folder, "test").labels.tolist()
+        [0, 4]
+    """
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    source = Path(source)
+    path = source / f"{split}_32x32.mat" if source.is_dir() else source
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        content = loadmat(path, variable_names=["X", "y"])
+        images, labels = content["X"], content["y"]
+    except (MatReadError, ValueError, KeyError, TypeError, NotImplementedError, OSError, zlib.error) as error:
+        raise DataError(f"{path}: is not an SVHN .mat file with X and y ({error})") from error
+    if images.ndim != 4:
+        raise DataError(f"{path}: X has shape {images.shape}; SVHN has (32, 32, 3, N)")
+    labels = labels.reshape(-1)
+    return as_dataset(images.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels), path)

@@ -1,0 +1,198 @@
+"""Image files: decoding one, class folders and image lists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moon.data.dataset import AnyPath, DataError, DataSet, Track, as_dataset, read_bytes
+
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+MAX_PIXELS = 2**26  # per image; no image of the public sets is larger
+
+
+def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSet:
+    """Read class folders of images, `<source>/<class>/<image>`.
+
+    Args:
+        source: The folder of class folders. Classes are numbered in alphabetical order.
+        size: Height and width of the result: the shorter side is resized, then the centre is cropped.
+        track: Wraps the list of images while they are decoded, for example in a progress bar.
+
+    Returns:
+        The data set, RGB.
+
+    Raises:
+        DataError: There are no class folders, one has no images, or an image cannot be decoded.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> from moon import read_folders
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("cat", "dog"):
+        ...         Path(folder, name).mkdir()
+        ...         Image.new("RGB", (40, 30)).save(f"{folder}/{name}/1.png")
+        ...     dataset = read_folders(folder, size=16)
+        >>> dataset.images.shape, dataset.labels.tolist()
+        ((2, 16, 16, 3), [0, 1])
+    """
+    source = Path(source)
+    if not source.is_dir():
+        raise DataError(f"{source}: no such folder")
+    classes = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
+    entries: list[tuple[Path, int, object]] = []
+    for label, folder in enumerate(classes):
+        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+        if not found:
+            raise DataError(f"{folder}: no images in this class folder")
+        entries += [(path, label, path) for path in found]
+    return _decode_all(entries, size, track, source)
+
+
+def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
+    """Read an image list: one `<path> <label>` per line, label -1 for an image of no known class.
+
+    Args:
+        source: The list, a text file.
+        root: The folder that paths are relative to; default: the folder of the list. Paths that lead out of it are
+            refused.
+        size: Height and width of the result: the shorter side is resized, then the centre is cropped.
+        track: Wraps the list of images while they are decoded, for example in a progress bar.
+
+    Returns:
+        The data set, RGB.
+
+    Raises:
+        DataError: The list is missing, empty or invalid, or an image cannot be decoded.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> from moon import read_list
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (40, 30)).save(f"{folder}/a.png")
+        ...     _ = Path(folder, "list.txt").write_text("a.png 7")
+        ...     read_list(f"{folder}/list.txt", size=16).labels.tolist()
+        [7]
+    """
+    source = Path(source)
+    root = Path(root or source.parent).resolve()
+    entries: list[tuple[Path, int, object]] = []
+    for relative, label, where in read_entries(source):
+        path = (root / relative).resolve()
+        if not path.is_relative_to(root):
+            raise DataError(f"{where}: '{relative}' is outside the root {root}")
+        entries.append((path, label, where))
+    return _decode_all(entries, size, track, source)
+
+
+def read_entries(source: Path) -> list[tuple[str, int, str]]:
+    """Parse an image list, with line ends of any kind.
+
+    Args:
+        source: The list, a text file.
+
+    Returns:
+        (path, label, "file:line" for messages) of each line.
+
+    Raises:
+        DataError: The list is missing, empty or invalid.
+    """
+    try:
+        text = read_bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source}: is not text ({error})") from error
+    entries: list[tuple[str, int, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{source}:{number}"
+        relative, _, label = line.strip().rpartition(" ")
+        if not relative or not re.fullmatch(r"-?\d+", label):
+            raise DataError(f"{where}: '{line.strip()}' is not '<path> <label>'")
+        entries.append((relative, int(label), where))
+    if not entries:
+        raise DataError(f"{source}: the list is empty")
+    return entries
+
+
+def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
+    """Read images given as (path, label).
+
+    Args:
+        images: Path and label of each image.
+        size: Height and width of the result: the shorter side is resized, then the centre is cropped.
+        track: Wraps the list of images while they are decoded, for example in a progress bar.
+        where: The source of the images, for error messages.
+
+    Returns:
+        The data set, RGB.
+
+    Raises:
+        DataError: There are no images, or one cannot be decoded.
+    """
+    if not images:
+        raise DataError(f"{where}: no images")
+    return _decode_all([(path, label, path) for path, label in images], size, track, where)
+
+
+def _decode_all(entries: list[tuple[Path, int, object]], size: int, track: Track, where: object) -> DataSet:
+    """Decode images given as (path, label, source for messages)."""
+    images = np.stack([decode_image(path, size, source) for path, _, source in track(entries)])
+    return as_dataset(images, np.array([label for _, label, _ in entries]), where)
+
+
+def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
+    """Decode an image as OpenOOD prepares its test images: shorter side to `size` (bilinear), centre crop.
+
+    Args:
+        path: The image file.
+        size: Height and width of the result.
+        where: The source of the path, for error messages.
+
+    Returns:
+        Array (size, size, 3), RGB.
+
+    Raises:
+        DataError: The image is missing, damaged or too large.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> from moon.data.image_files import decode_image
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (40, 30)).save(f"{folder}/a.png")
+        ...     decode_image(Path(folder, "a.png"), 16, "a.png").shape
+        (16, 16, 3)
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise DataError(
+                    f"{where}: {path.name} is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed"
+                )
+            scale = size / min(width, height)
+            target = max(size, round(width * scale)), max(size, round(height * scale))
+            if target[0] * target[1] > MAX_PIXELS:
+                raise DataError(f"{where}: {path.name} is {width}x{height}, too elongated to be resized to {size}")
+            image = image.convert("RGB").resize(target, Image.Resampling.BILINEAR)
+    except FileNotFoundError:
+        raise DataError(f"{where}: no such file: {path}") from None
+    except DataError:
+        raise
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{where}: {path.name} cannot be read as an image ({error})") from error
+    left, top = (target[0] - size) // 2, (target[1] - size) // 2
+    return np.asarray(image.crop((left, top, left + size, top + size)))

@@ -1,0 +1,186 @@
+"""`Evidence`: what a model outputs for a set of inputs.
+
+This module defines the convention that all others rely on: a model has K outputs, or K+1 if its classifier is an
+`OpenHead`, and then the unknown output is the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a model outputs for N inputs. All detectors score evidence.
+
+    Args:
+        logits: The outputs, of shape (N, K), or (N, K+1) from an open head. The unknown output is the last column.
+        features: The inputs of the classifier, of shape (N, D).
+        num_known: K, the number of known classes.
+        labels: The classes of the inputs, of shape (N,), if they are known.
+        head: The classifier's weight and bias, for detectors that change features or weights.
+
+    Raises:
+        ValueError: If the shapes do not fit together.
+
+    Example:
+        >>> import torch
+        >>> from moon import Evidence
+        >>> evidence = Evidence(torch.tensor([[0.6, 0.1, 0.3], [0.1, 0.2, 0.7]]).log(), torch.zeros(2, 8), num_known=2)
+        >>> evidence.is_open
+        True
+        >>> evidence.known
+        tensor([[0.6000, 0.1000],
+                [0.1000, 0.2000]])
+        >>> evidence.unknown
+        tensor([0.3000, 0.7000])
+        >>> evidence.prediction
+        tensor([0, 1])
+    """
+
+    logits: Tensor
+    features: Tensor
+    num_known: int
+    labels: Tensor | None = None
+    head: tuple[Tensor, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        outputs = self.logits.shape[-1]
+        if self.logits.ndim != 2 or outputs not in (self.num_known, self.num_known + 1):
+            raise ValueError(
+                f"logits have shape {tuple(self.logits.shape)}; with num_known={self.num_known} they must be "
+                f"(N, {self.num_known}), or (N, {self.num_known + 1}) with the unknown output last"
+            )
+        for name, tensor in (("features", self.features), ("labels", self.labels)):
+            if tensor is not None and len(tensor) != len(self.logits):
+                raise ValueError(f"{len(tensor)} {name} for {len(self.logits)} logits; give one per input")
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the model has the K+1-th (unknown) output."""
+        return self.logits.shape[1] == self.num_known + 1
+
+    @property
+    def known_logits(self) -> Tensor:
+        """The logits of the known classes, of shape (N, K)."""
+        return self.logits[:, : self.num_known]
+
+    @property
+    def known(self) -> Tensor:
+        """The probabilities p_1..p_K, of shape (N, K), of one softmax over all outputs.
+
+        With an open head, each row sums to 1 - p_{K+1}.
+        """
+        return self.logits.softmax(1)[:, : self.num_known]
+
+    @property
+    def unknown(self) -> Tensor:
+        """The probability p_{K+1}, of shape (N,), of one softmax over all outputs. Zero for a model with K outputs."""
+        if self.is_open:
+            return self.logits.softmax(1)[:, -1]
+        return self.logits.new_zeros(len(self))
+
+    @property
+    def prediction(self) -> Tensor:
+        """The most likely of the K known classes, of shape (N,)."""
+        return self.known_logits.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The probability of the prediction, max of p_1..p_K, of shape (N,)."""
+        return self.known.amax(1)
+
+    @property
+    def known_head(self) -> tuple[Tensor, Tensor]:
+        """The weight (K, D) and bias (K,) of the known classes, in the features' dtype and on their device.
+
+        `known_logits` equals `features @ weight.T + bias`. Raises `ValueError` if the evidence has no head.
+        """
+        if self.head is None:
+            raise ValueError("this evidence has no head; get it with look or read, or give head=(weight, bias)")
+        weight, bias = (part[: self.num_known].to(self.features) for part in self.head)
+        return weight, bias
+
+    def to(self, *args, **kwargs) -> Evidence:
+        """Convert logits and features with `Tensor.to`, and move the labels to the same device.
+
+        Args:
+            *args: Passed to `Tensor.to`, such as a dtype or a device.
+            **kwargs: Passed to `Tensor.to`.
+
+        Returns:
+            New evidence. The labels keep their dtype.
+
+        Example:
+            >>> import torch
+            >>> from moon import Evidence
+            >>> Evidence(torch.zeros(1, 2), torch.zeros(1, 8), num_known=2).to(torch.float64).logits.dtype
+            torch.float64
+        """
+        logits = self.logits.to(*args, **kwargs)
+        labels = None if self.labels is None else self.labels.to(logits.device)
+        return replace(self, logits=logits, features=self.features.to(*args, **kwargs), labels=labels)
+
+    @staticmethod
+    def concatenate(parts: Iterable[Evidence]) -> Evidence:
+        """Join evidence of several batches of one model.
+
+        Args:
+            parts: The evidence of each batch, at least one.
+
+        Returns:
+            The evidence of all inputs, in order. It has labels if every part has.
+
+        Raises:
+            ValueError: If there are no parts.
+
+        Example:
+            >>> import torch
+            >>> from moon import Evidence
+            >>> batch = Evidence(torch.zeros(4, 2), torch.zeros(4, 8), num_known=2)
+            >>> len(Evidence.concatenate([batch, batch]))
+            8
+        """
+        parts = list(parts)
+        if not parts:
+            raise ValueError("there is no evidence to concatenate: the loader gave no batch")
+        labels = [part.labels for part in parts if part.labels is not None]
+        return Evidence(
+            torch.cat([part.logits for part in parts]),
+            torch.cat([part.features for part in parts]),
+            parts[0].num_known,
+            torch.cat(labels) if len(labels) == len(parts) else None,
+            parts[0].head,
+        )
+
+    @staticmethod
+    def mean(views: Iterable[Evidence]) -> Evidence:
+        """Average the evidence of several views of the same inputs, such as images and their mirror images.
+
+        The classifier is linear, so the mean logits are the logits of the mean features.
+
+        Args:
+            views: Evidence of the same inputs in the same order, at least one.
+
+        Returns:
+            Evidence with the mean logits and features, and the labels and head of the first view.
+
+        Example:
+            >>> import torch
+            >>> from moon import Evidence
+            >>> views = [Evidence(torch.full((1, 2), f), torch.zeros(1, 8), num_known=2) for f in (1.0, 3.0)]
+            >>> Evidence.mean(views).logits
+            tensor([[2., 2.]])
+        """
+        views = list(views)
+        if len(views) == 1:
+            return views[0]
+        logits, features = (sum(getattr(v, part) / len(views) for v in views) for part in ("logits", "features"))
+        return replace(views[0], logits=logits, features=features)

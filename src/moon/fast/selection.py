@@ -1,0 +1,102 @@
+"""Masks of the highest scores, without sorting on a GPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+_BLOCK = 4096
+_kernels_work = True  # until one cannot be compiled on this machine
+
+
+def top_masks(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    """Mark the highest scores of each tensor. Nothing waits for the device.
+
+    On a GPU the k-th highest scores of all tensors are found together, eight bits at a time. Of scores equal to the
+    k-th highest, the first in memory are taken.
+
+    Args:
+        scores: Tensors of scores.
+        counts: How many to mark in each.
+
+    Returns:
+        A boolean mask for each tensor, with its shape.
+
+    Example:
+        >>> import torch
+        >>> from moon.fast import top_masks
+        >>> top_masks([torch.tensor([0.1, 0.9, 0.5])], [2])
+        [tensor([False,  True,  True])]
+    """
+    global _kernels_work
+    if _kernels_work and all(_has_kernels(score) for score in scores):
+        try:
+            return _by_kernels([_without_gaps(score) for score in scores], counts)
+        except Exception as error:
+            _kernels_work = False
+            warnings.warn(f"scores are sorted, which is slower: {str(error).strip().splitlines()[0]}", stacklevel=2)
+    return [_by_sorting(score, count) for score, count in zip(scores, counts, strict=True)]
+
+
+def _by_kernels(scores: list[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    if not scores:
+        return []
+    from moon.fast import kernels
+
+    device = scores[0].device
+    flat = torch.cat([score.as_strided((score.numel(),), (1,), score.storage_offset()) for score in scores])
+    masks = torch.empty(flat.shape, dtype=torch.bool, device=device)
+    sizes = [score.numel() for score in scores]
+    blocks, parts = _blocks(tuple(sizes), _BLOCK, device)
+    histograms, counters = torch.zeros(257 * len(sizes), dtype=torch.int32, device=device).tensor_split([-len(sizes)])
+    # For each list: the upper bits found so far, how many scores with these bits to take, and how many in all.
+    found = torch.tensor([[0, count, count] for count in counts]).to(device, non_blocking=True)
+    before = torch.empty(len(blocks), dtype=torch.int32, device=device)
+    grid, options = (len(blocks),), {"BLOCK": _BLOCK, "num_warps": 8}
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        for shift in (24, 16, 8, 0):
+            kernels.launch(
+                kernels.select_digit, grid, flat, blocks, histograms, found, counters, SHIFT=shift, **options
+            )
+        kernels.launch(kernels.count_ties, grid, flat, blocks, found, before, counters, PARTS=parts, **options)
+        kernels.launch(kernels.write_masks, grid, flat, blocks, found, before, masks, **options)
+    return [
+        part.as_strided(score.shape, score.stride(), part.storage_offset())
+        for part, score in zip(masks.split(sizes), scores, strict=True)
+    ]
+
+
+def _by_sorting(score: Tensor, count: int) -> Tensor:
+    mask = torch.zeros(score.numel(), dtype=torch.bool, device=score.device)
+    return mask.index_fill_(0, score.flatten().topk(count, sorted=False).indices, True).view(score.shape)
+
+
+def _without_gaps(score: Tensor) -> Tensor:
+    """The score, copied if it has gaps in memory."""
+    like = torch.empty_like(score, device="meta")  # has the strides of the score only if that has no gaps
+    return score if score.stride() == like.stride() else score.contiguous()
+
+
+@lru_cache(maxsize=64)
+def _blocks(sizes: tuple[int, ...], block: int, device: torch.device) -> tuple[Tensor, int]:
+    """The blocks of all lists, and the largest number of blocks of a list rounded up to a power of two.
+
+    A block is a row of five numbers: its start, the end of its list, the number of the list, the list's first block and
+    its number of blocks.
+    """
+    rows, start = [], 0
+    for number, size in enumerate(sizes):
+        first, count = len(rows), -(-size // block)
+        rows += [[start + block * index, start + size, number, first, count] for index in range(count)]
+        start += size
+    return torch.tensor(rows).to(device), 1 << (max(row[4] for row in rows) - 1).bit_length()
+
+
+def _has_kernels(score: Tensor) -> bool:
+    return score.is_cuda and score.dtype == torch.float32 and find_spec("triton") is not None

@@ -1,0 +1,278 @@
+"""The sections of the page: each function prepares the data that a macro of `sections.html.j2` shows.
+
+A method is a list of runs that differ only in their seed. Functions return None if a section has nothing to show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import combinations
+from math import isnan
+from statistics import mean
+from typing import Any
+
+from moon.metrics import auroc_interval
+from moon.recipe import Recipe
+from moon.recipe.labels import labels
+from moon.report.content import Cell, Picture, Table, make_table, number_cell, picture, png_uri
+from moon.results import figures
+from moon.results.collect import Run
+from moon.results.compare import NO_CLAIM, Pairs, compare, pair_by_seed
+from moon.results.format import MISSING, interval_text, signed
+from moon.results.tables import describe_images
+from moon.score.files import KNOWN, which_scored
+
+Methods = Mapping[str, Sequence[Run]]
+
+_SHOWN_FACTS = ("model_sha256", "software", "hardware", "seconds")  # of result.json
+MOST_COMPARED = 6  # with more methods, each is compared with the first only
+
+
+def _value(run: Run, *path: str) -> float | None:
+    """The number at this path of a run's summary, or None if there is none."""
+    value: Any = run.summary
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _values(runs: Iterable[Run], *path: str) -> list[float]:
+    """The number at this path of each run's summary, where there is one."""
+    return [value for run in runs if (value := _value(run, *path)) is not None]
+
+
+def _has_one_benchmark(methods: Methods) -> bool:
+    """Whether all runs have the same benchmark, so that their numbers can be ranked."""
+    return len({run.recipe.benchmark for runs in methods.values() for run in runs}) == 1
+
+
+def _detectors(methods: Methods) -> list[str]:
+    return list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run.summary["detectors"]))
+
+
+def _main_detector(methods: Methods) -> str:
+    """The detector that figures and comparisons show: MSP, as in the paper, or else the first."""
+    found = _detectors(methods)
+    return "msp" if "msp" in found else found[0]
+
+
+def lead(methods: Methods) -> dict[str, Any]:
+    """The numbers of the sentence at the top: counts, and the best combination of method and detector."""
+    runs = [run for several in methods.values() for run in several]
+    best = None
+    for group in ("far", "near"):
+        ranked = [
+            (mean(found), mean(_values(of_method, "known", "accuracy")), method, detector)
+            for method, of_method in methods.items()
+            for detector in _detectors(methods)
+            if (found := _values(of_method, "detectors", detector, group, "auroc"))
+        ]
+        if ranked:
+            auroc, accuracy, method, detector = max(ranked)
+            best = {"group": group, "auroc": auroc, "accuracy": accuracy, "method": method, "detector": detector}
+            break
+    return {
+        "runs": len(runs),
+        "methods": len(methods),
+        "benchmarks": list(dict.fromkeys(run.recipe.benchmark for run in runs)),
+        "best": best,
+        "has_single_runs": any(len(of_method) < 2 for of_method in methods.values()),
+    }
+
+
+def methods_section(methods: Methods) -> dict[str, Any]:
+    """One row per method: accuracy, calibration, AUROC of the main detector, cost."""
+    detector = _main_detector(methods)
+    rows = [
+        [
+            method,
+            Cell(str(len(runs)), len(runs)),
+            number_cell(_values(runs, "known", "accuracy")),
+            number_cell(_values(runs, "known", "ece"), 4, 1.0),
+            number_cell(_values(runs, "known_scaled", "ece"), 4, 1.0),
+            number_cell(_values(runs, "detectors", detector, "near", "auroc")),
+            number_cell(_values(runs, "detectors", detector, "far", "auroc")),
+            number_cell([flops["inference"] for run in runs if (flops := run.result.get("flops"))], 1, 1e-6),
+            number_cell([run.result["seconds"] for run in runs], 0, 1.0),
+        ]
+        for method, runs in methods.items()
+    ]
+    known = ["method", "runs", "accuracy %", "ECE", "ECE, scaled"]
+    headings = [*known, f"{detector} near %", f"{detector} far %", "MFLOP", "seconds"]
+    lower = [headings.index(name) for name in ("ECE", "ECE, scaled", "MFLOP", "seconds")]
+    mark_best = _has_one_benchmark(methods)
+    return {
+        "table": make_table(headings, rows, lower_is_better=lower, unranked=[1], mark_best=mark_best),
+        "images": describe_images(run.summary for runs in methods.values() for run in runs).splitlines(),
+    }
+
+
+def detectors_section(methods: Methods) -> dict[str, Any]:
+    """AUROC and FPR-95 of every detector and method on every unknown set."""
+    summaries = [run.summary for runs in methods.values() for run in runs]
+    scored = [of_detector for summary in summaries for of_detector in summary["detectors"].values()]
+    sets = list(dict.fromkeys(name for of_detector in scored for name in of_detector["sets"]))
+    groups = [group for group in ("near", "far") if any(group in of_detector for of_detector in scored)]
+    headings = ["detector", "method", *sets, *(f"{group} mean" for group in groups)]
+    tables = {}
+    for title, metric, lower in (("AUROC %", "auroc", ()), ("FPR-95 %", "fpr95", range(2, len(headings)))):
+        rows = []
+        for detector in _detectors(methods):
+            for method, runs in methods.items():
+                if any(detector in run.summary["detectors"] for run in runs):
+                    cells = [number_cell(_values(runs, "detectors", detector, "sets", name, metric)) for name in sets]
+                    cells += [number_cell(_values(runs, "detectors", detector, group, metric)) for group in groups]
+                    rows.append([detector, method, *cells])
+        tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=_has_one_benchmark(methods))
+    left_out = {f"{name}: {reason}" for summary in summaries for name, reason in summary["left_out"].items()}
+    return {"tables": tables, "left_out": sorted(left_out)}
+
+
+def comparisons_section(methods: Methods) -> Table | None:
+    """Paired tests of methods that share seeds: every two, or of many methods each with the first."""
+    detector = _main_detector(methods)
+    measures = {
+        "accuracy %": (("known", "accuracy"), True, 100.0),
+        "ECE": (("known", "ece"), False, 1.0),
+        f"{detector} near AUROC %": (("detectors", detector, "near", "auroc"), True, 100.0),
+        f"{detector} far AUROC %": (("detectors", detector, "far", "auroc"), True, 100.0),
+    }
+    first, *others = methods
+    pairs = combinations(methods, 2) if len(methods) <= MOST_COMPARED else [(first, other) for other in others]
+    names, family = [], []
+    for against, method in pairs:
+        comparable = _on_same_images(methods[method], methods[against])
+        for measure, (path, higher_is_better, scale) in measures.items():
+            a, b = pair_by_seed(
+                *(
+                    {run.recipe.seed: scale * value for run in runs if (value := _value(run, *path)) is not None}
+                    for runs in comparable
+                )
+            )
+            if a:
+                names.append((method, against, measure, 2 if scale == 100.0 else 4))
+                family.append(Pairs(a, b, higher_is_better))
+    rows = []
+    for (method, against, measure, digits), found in zip(names, compare(family), strict=True):
+        row = [method, against, measure, signed(found.difference, digits)]
+        if found.has_one_seed:
+            rows.append([*row, MISSING, MISSING, NO_CLAIM])
+        else:
+            between = interval_text(*found.interval, digits, sign=True)
+            rows.append([*row, between, MISSING if isnan(found.p) else f"{found.p:.3f}", found.verdict])
+    headings = ["method", "against", "measure", "difference", "95% interval", "p", "verdict"]
+    return make_table(headings, rows, 3) if rows else None
+
+
+def _on_same_images(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """The runs of two methods that share seed, benchmark and scored images."""
+
+    def images(runs: Sequence[Run]) -> dict[int, Any]:
+        return {run.recipe.seed: (run.recipe.benchmark, which_scored(run.summary)) for run in runs}
+
+    images_a, images_b = images(a), images(b)
+    shared = {seed for seed in images_a if seed in images_b and images_a[seed] == images_b[seed]}
+    kept_a, kept_b = ([run for run in runs if run.recipe.seed in shared] for runs in (a, b))
+    return kept_a, kept_b
+
+
+def scores_section(methods: Methods, omitted: int) -> dict[str, Any]:
+    """Score histograms, ROC curves and intervals of the AUROC, for the first run of each method."""
+    detector = _main_detector(methods)
+    scores = {name: s for name, runs in methods.items() if (s := runs[0].scores) is not None and detector in s}
+    shown = {"detector": detector, "methods": len(methods), "omitted": omitted}
+    if not scores:
+        return shown | {"pictures": [], "table": None}
+    histogram_caption = (
+        f"{detector} scores of the first run of each method, as percentiles among known images. When 95% of the known "
+        "images are accepted, everything left of the line is rejected."
+    )
+    roc_caption = f"ROC curves of {detector}: accepted known images over accepted unknown images."
+    pictures = [
+        picture(figures.score_histograms(scores, detector), histogram_caption),
+        picture(figures.roc_curves(scores, detector), roc_caption),
+    ]
+    rows = []
+    for method, by_detector in scores.items():
+        known = by_detector[detector][KNOWN]
+        for name, values in by_detector[detector].items():
+            if name != KNOWN:
+                low, high = auroc_interval(known, values)
+                auroc = methods[method][0].summary["detectors"][detector]["sets"][name]["auroc"]
+                rows.append([method, name, number_cell([auroc]), interval_text(100 * low, 100 * high, 1)])
+    table = make_table(["method", "unknown set", f"{detector} AUROC %", "95% interval"], rows, 2)
+    return shown | {"pictures": pictures, "table": table}
+
+
+def calibration_section(methods: Methods) -> Picture | None:
+    """Accuracy over confidence, for the first run of each method."""
+    predictions = {name: found for name, runs in methods.items() if (found := runs[0].predictions) is not None}
+    caption = (
+        "Accuracy over confidence for the first run of each method. A well-calibrated network lies on the diagonal. "
+        "Bars show the share of images."
+    )
+    return picture(figures.reliability_diagram(predictions), caption) if predictions else None
+
+
+def sparsity_section(methods: Methods) -> Picture | None:
+    """AUROC over sparsity, if the runs have several sparsities."""
+    runs = [run for several in methods.values() for run in several]
+    if len({run.recipe.sparsity for run in runs}) < 2:
+        return None
+    detector = _main_detector(methods)
+    without_sparsity = {run.recipe: replace(run.recipe, sparsity=0.0) for run in runs}
+    names = labels(without_sparsity.values())  # what else distinguishes the methods
+    points = []
+    for run in runs:
+        for group in ("near", "far"):
+            if group in (scored := run.summary["detectors"].get(detector, {})):
+                name = names[without_sparsity[run.recipe].name]
+                points.append((name, 100 * run.recipe.sparsity, group, 100 * scored[group]["auroc"]))
+    caption = f"{detector} AUROC over sparsity: one dot per run, and lines through the means."
+    return picture(figures.auroc_over_sparsity(points, detector), caption)
+
+
+def training_section(methods: Methods) -> Picture | None:
+    """What the training logs record, for the first run of each method."""
+    logs = {name: runs[0].log for name, runs in methods.items() if runs[0].log}
+    caption = (
+        "Validation accuracy, the weight w of the unknown-aware loss, and the mean probability of the unknown output "
+        "for the first run of each method."
+    )
+    return picture(figures.training_curves(logs), caption) if logs else None
+
+
+def masks_section(methods: Methods) -> Picture | None:
+    """The density of each layer, for the first run of each sparse method."""
+    densities = {name: found for name, runs in methods.items() if (found := runs[0].result.get("layer_density"))}
+    caption = "Share of non-zero weights in each layer for the first run of each sparse method."
+    return picture(figures.layer_densities(densities), caption) if densities else None
+
+
+def examples_section(methods: Methods) -> dict[str, dict[str, list[str]]] | None:
+    """Images with extreme scores, as `data:` URIs, by method and description; for the first run of each method."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for method, runs in methods.items():
+        for key, images in (runs[0].examples or {}).items():
+            side, _, name = key.partition("/")
+            if name == KNOWN:
+                what = {"right": "Known, correct, highest scores", "wrong": "Known, wrong, highest scores"}[side]
+            else:
+                what = {"right": f"{name}: lowest scores", "wrong": f"{name}: highest scores, mistaken for known"}[side]
+            found.setdefault(method, {})[what] = [png_uri(image) for image in images]
+    return found or None
+
+
+def recipes_section(runs: Sequence[Run], left_out: Sequence[str]) -> dict[str, Any]:
+    """Everything that defines each run, as JSON, and the runs that are left out."""
+    described = []
+    for run in runs:
+        facts = {f.name: getattr(run.recipe, f.name) for f in fields(Recipe)}
+        facts |= {"objective_options": dict(run.recipe.objective_options)}
+        facts |= {
+            key: run.result[key] for key in ("model_sha256", "software", "hardware", "seconds") if key in run.result
+        }
+        described.append((run.recipe.name, json.dumps(facts, indent=1)))
+    return {"runs": described, "left_out": list(left_out)}

@@ -1,0 +1,126 @@
+"""The style and the building blocks that all figures share.
+
+Figures are `matplotlib.figure.Figure` objects, made without pyplot. The style is active only while one of these
+functions runs, so the settings and the backend of the host program do not change.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The colours of Okabe and Ito, which colour-blind readers can distinguish; known inputs have the first.
+COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#56B4E9", "#F0E442")
+LINES = ("-", "--", "-.", ":")
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # keep text as text
+    "svg.hashsalt": "moon",  # make files reproducible
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def styled(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that draws: the style of our figures is active while it runs, and undone afterwards."""
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        import matplotlib
+
+        with matplotlib.rc_context(_STYLE):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+@styled
+def panels(rows: int, columns: int, width: float = 3.2, height: float = 2.8, **settings: Any) -> tuple[Figure, Any]:
+    """Create a figure with a grid of panels.
+
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+        width: Width of a panel in inches.
+        height: Height of a panel in inches.
+        **settings: Further arguments of `Figure.subplots`.
+
+    Returns:
+        The figure, and its axes as an array of shape (rows, columns).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure((width * columns + 0.4, height * rows + 0.5), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **settings)
+
+
+def method_panels(count: int, **settings: Any) -> tuple[Figure, Any]:
+    """Create a figure with `count` panels, at most three per row; surplus panels stay empty."""
+    columns = min(max(count, 1), 3)
+    rows = max(1, -(-count // columns))
+    figure, axes = panels(rows, columns, **settings)
+    for axis in axes.flat[count:]:
+        axis.set_axis_off()
+    return figure, axes
+
+
+@styled
+def save(figure: Figure, *paths: Path) -> None:
+    """Write a figure to each path, in the format of its suffix; folders are created."""
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+@styled
+def svg(figure: Figure, label: str) -> str:
+    """Return a figure as an `<svg>` element for an HTML page.
+
+    Args:
+        figure: The figure.
+        label: The text that screen readers say; it is escaped here.
+
+    Returns:
+        The element, without XML declaration and metadata.
+    """
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    element = text.getvalue()
+    element = element[element.index("<svg") :]
+    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
+    return element.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+
+
+@styled
+def legend_below(figure: Figure, axes: Any, columns: int = 4) -> None:
+    """Add one legend for all panels below them; each label appears once."""
+    entries: dict[str, Any] = {}
+    for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        columns = min(len(entries), columns)
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def dots_and_means(axis: Axes, points: Sequence[tuple[float, float]], style: str, colour: str, label: str) -> None:
+    """Draw one dot per point, and a line through the mean of the points at each x."""
+    xs = sorted({x for x, _ in points})
+    means = [np.mean([y for other, y in points if other == x]) for x in xs]
+    axis.plot([x for x, _ in points], [y for _, y in points], ".", color=colour, alpha=0.6)
+    axis.plot(xs, means, style, color=colour, label=label, lw=1.6)

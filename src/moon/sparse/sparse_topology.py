@@ -1,0 +1,327 @@
+"""The base class of sparse topologies: the masks, the invariant that they guarantee, and how they change."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moon.fast import top_masks
+from moon.seeds import derive, generator, hashed_uniform
+from moon.sparse.allocation import Allocation, Shapes, erk
+from moon.sparse.pattern import UNSTRUCTURED, Pattern
+from moon.sparse.schedule import DropSchedule
+from moon.sparse.topology import Topology
+from moon.sparse.weights import sparse_weights
+
+
+class SparseTopology(Topology):
+    """Base class of sparse topologies: each layer keeps a given number of weights, the others are zero.
+
+    A subclass must implement `grow_score`. It may also override
+
+    - `keep_score`, if the weights to drop are not those of smallest magnitude;
+    - `count`, if the number of non-zero weights of a layer changes during training;
+    - `prepare`, to set up state before the first masks are drawn; `state_dict` and `load_state_dict` to save it;
+    - `change` and `is_due`, if it does something in other steps than those of the schedule;
+
+    and set the class attributes `rewires`, `takes_pattern` and those of `Topology`. Random scores come from
+    `random_scores`, so that a resumed run grows the same weights.
+
+    Invariant: outside the masks a weight is exactly +0.0, and so is every optimizer state of its shape, whatever the
+    gradient, momentum or weight decay did in the step. So new weights start from zero, and a weight that is dropped and
+    grown in the same step keeps its value and optimizer state.
+
+    Args:
+        model: The model. Its Linear, convolution and attention weights become sparse.
+        optimizer: The optimizer of the model, already built from its parameters.
+        sparsity: The fraction of weights that are zero, in [0, 1). Weights named in `dense` do not count.
+        schedule: When to rewire; None for methods that never do.
+        allocation: How the sparsity is divided among layers: `erk`, `uniform`, or a function from shapes and sparsity
+            to densities.
+        dense: Names of weights to leave dense, besides those that the allocation makes dense.
+        seed: The seed of the first masks and of random growth.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+
+    Attributes:
+        rewires: Whether the method takes a schedule.
+        takes_pattern: Whether the method can keep an n:m pattern.
+        planned: The number of non-zero weights of each layer at the end of training, by name.
+        counts: The present number of non-zero weights of each layer, by name.
+
+    Example:
+        >>> import torch
+        >>> from moon import DropSchedule, SparseTopology
+        >>> class GrowSmallGradients(SparseTopology):
+        ...     def grow_score(self, weight, grad):
+        ...         return -grad.abs()
+        >>> model = torch.nn.Linear(20, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> topology = GrowSmallGradients(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=100))
+        >>> topology.counts
+        {'weight': 20}
+    """
+
+    rewires: ClassVar[bool] = True
+    takes_pattern: ClassVar[bool] = True
+    _alive: ClassVar[WeakValueDictionary[int, SparseTopology]] = WeakValueDictionary()  # in the order of creation
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        sparsity: float,
+        schedule: DropSchedule | None = None,
+        allocation: Allocation = erk,
+        dense: Collection[str] = (),
+        seed: int = 0,
+        pattern: Pattern = UNSTRUCTURED,
+    ) -> None:
+        if self.rewires != (schedule is not None):
+            raise ValueError(
+                f"{type(self).__name__} needs a schedule, such as schedule=DropSchedule(t_end=steps)"
+                if self.rewires
+                else f"{type(self).__name__} never rewires; leave schedule out"
+            )
+        self.check_pattern(pattern)
+        schedule = schedule or DropSchedule(t_end=0)
+        weights = sparse_weights(model)
+        if unknown := set(dense) - weights.keys():
+            raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
+        free = {name: weight for name, weight in weights.items() if name not in dense}
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if missing := [name for name, weight in free.items() if id(weight) not in updated]:
+            raise ValueError(
+                f"the optimizer does not update {missing}; build it from model.parameters() after the last change "
+                "of the model (open_head, .to()), or name frozen weights in `dense`"
+            )
+        self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
+        self.sparsity = sparsity
+        self.frozen_after = schedule.frozen_after
+        self.key = derive("grow", seed)
+        self.weights = weights
+        shapes = {name: tuple(weight.shape) for name, weight in free.items()}
+        self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))
+        self.prepare(shapes, allocation)
+        self.counts = {name: self.count(name) for name in weights}
+        self.masks = {}
+        for index, (name, weight) in enumerate(weights.items()):
+            scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
+            empty = torch.zeros(weight.shape, dtype=torch.bool)
+            (mask,) = pattern.fill([empty], [scores], [self.counts[name]])
+            # The memory layout of the mask is that of the weight.
+            self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
+        # The weights that a step sets to zero; dense layers have none.
+        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.planned[n] < mask.numel()}
+        device = next(iter(weights.values())).device
+        self._grown = torch.zeros((), dtype=torch.int64, device=device)
+        self._enforce()
+        self._governed = list(free.values())
+        self._alive[id(self)] = self
+
+    def _counts(self, densities: dict[str, float]) -> dict[str, int]:
+        """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
+        return {
+            name: min(weight.numel(), max(1, round(densities.get(name, 1.0) * weight.numel())))
+            for name, weight in self.weights.items()
+        }
+
+    def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
+        """Set up state of a subclass; called by the constructor before the first masks are drawn.
+
+        Args:
+            shapes: The shapes of the weights that are not in `dense`, by name.
+            allocation: The allocation.
+        """
+
+    @classmethod
+    def check_pattern(cls, pattern: Pattern) -> None:
+        """Check that the method can keep a pattern.
+
+        Args:
+            pattern: The pattern.
+
+        Raises:
+            ValueError: If the method changes the number of non-zero weights, which a pattern fixes.
+        """
+        if pattern is not UNSTRUCTURED and not cls.takes_pattern:
+            raise ValueError(
+                f"{cls.__name__} cannot keep a pattern: it prunes gradually, but n of m fixes the number of non-zero "
+                "weights; leave pattern out"
+            )
+
+    @classmethod
+    def of(cls, model: nn.Module) -> list[SparseTopology]:
+        """Find the topologies of a model.
+
+        A topology is found while it is referenced elsewhere. If several were created for a weight, only the newest
+        counts; those that name the weight in `dense` do not.
+
+        Args:
+            model: A model, or a module that contains it.
+
+        Returns:
+            The topologies of its weights, the oldest first.
+
+        Example:
+            >>> import torch
+            >>> from moon import SparseTopology, Static
+            >>> model = torch.nn.Linear(8, 4)
+            >>> topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.5)
+            >>> SparseTopology.of(model) == [topology]
+            True
+        """
+        topologies = list(cls._alive.values())
+        newest = {id(weight): topology for topology in topologies for weight in topology._governed}
+        found = [newest[id(weight)] for weight in model.parameters() if id(weight) in newest]
+        return [topology for topology in topologies if topology in found]
+
+    @abstractmethod
+    def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
+        """Score the weights that are zero: those with the highest scores grow. A subclass must implement this.
+
+        Args:
+            weight: The weight of a layer.
+            grad: Its gradient in this step, also where the weight is zero.
+
+        Returns:
+            The scores, a tensor of the same shape. Scores of non-zero weights are ignored.
+        """
+
+    def keep_score(self, weight: Tensor, grad: Tensor) -> Tensor:
+        """Score the non-zero weights: those with the lowest scores are dropped. By default the magnitude.
+
+        Args:
+            weight: The weight of a layer.
+            grad: Its gradient in this step.
+
+        Returns:
+            The scores, at least 0, a tensor of the same shape. Scores of weights that are zero are ignored.
+        """
+        return weight.abs()
+
+    def count(self, name: str) -> int:
+        """The number of non-zero weights of a layer from the present step on.
+
+        Args:
+            name: The name of the weight.
+
+        Returns:
+            The number; by default the planned one.
+        """
+        return self.planned[name]
+
+    @property
+    def is_due(self) -> bool:
+        overrides = type(self).change is not SparseTopology.change
+        return overrides or self.schedule.is_due(self.steps)
+
+    def change(self) -> bool:
+        """Drop and grow weights, if the schedule says so. See `Topology.change`."""
+        if not self.schedule.is_due(self.steps):
+            return False
+        self._rewire(self.schedule.share(self.steps))
+        self._enforce()
+        return True
+
+    def update(self) -> None:
+        super().update()
+        self._enforce()
+
+    def turnover(self) -> float:
+        return int(self._grown) / sum(self.counts.values())
+
+    @torch.no_grad()
+    def _rewire(self, share: float) -> None:
+        """In each sparse layer, drop the fraction `share` of lowest keep score and grow as many by grow score."""
+        names, drops, strengths, growths = [], [], [], []
+        for index, name in enumerate(self.weights):
+            count = self.count(name)
+            drop = int(share * count)
+            if name not in self._pruned or (drop == 0 and count == self.counts[name]):
+                continue
+            weight, grad = self.weights[name], self._gradient(name)
+            self.key = derive("grow", self.seed, index, self.steps)  # the same after resuming and on every rank
+            names.append(name)
+            drops.append(drop)
+            strengths.append(torch.where(self.masks[name], self.keep_score(weight, grad), -1.0))
+            growths.append(self.grow_score(weight, grad) if drop else torch.zeros_like(weight))
+        # All layers at once: few large kernels are faster on a GPU.
+        kept = top_masks(strengths, [self.count(name) - drop for name, drop in zip(names, drops, strict=True)])
+        for name, mask in zip(names, self.pattern.fill(kept, growths, drops), strict=True):
+            self._change(name, mask)
+
+    def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Masks of the highest scores over all layers together: as many as planned in total, at least one per layer.
+
+        With a pattern, each layer keeps its planned number.
+        """
+        if self.pattern is not UNSTRUCTURED:
+            empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
+            masks = self.pattern.fill(empty, list(scores.values()), [self.planned[name] for name in scores])
+            return dict(zip(scores, masks, strict=True))
+        flat = [score.flatten() for score in scores.values()]  # contiguous order, also for channels-last weights
+        for score in flat:
+            score[score.argmax()] = torch.inf
+        (best,) = top_masks([torch.cat(flat)], [sum(self.planned[name] for name in scores)])
+        parts = best.split([len(score) for score in flat])
+        return {name: part.view(scores[name].shape) for name, part in zip(scores, parts, strict=True)}
+
+    def _gradient(self, name: str) -> Tensor:
+        """The gradient of a weight, which must be there."""
+        grad = self.weights[name].grad
+        if grad is None:
+            raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
+        return grad
+
+    def _change(self, name: str, new: Tensor) -> None:
+        """Replace a mask."""
+        mask = self.masks[name]
+        self._grown += (new & ~mask).sum()
+        mask.copy_(new)
+        torch.logical_not(mask, out=self._pruned[name])
+        self.counts[name] = self.count(name)
+
+    def random_scores(self, weight: Tensor) -> Tensor:
+        """Random scores for `grow_score`, which depend on seed, layer and step only.
+
+        Args:
+            weight: The weight of a layer.
+
+        Returns:
+            Numbers uniform in [0, 1), a tensor of the same shape and device.
+        """
+        return hashed_uniform(self.key, weight.numel(), weight.device).view(weight.shape)
+
+    @torch.no_grad()
+    def _enforce(self) -> None:
+        """Restore the invariant. Filling, unlike multiplying by the mask, gives +0.0 and removes NaN."""
+        for name, pruned in self._pruned.items():
+            weight = self.weights[name]
+            weight.masked_fill_(pruned, 0.0)
+            for value in self.optimizer.state.get(weight, {}).values():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    value.masked_fill_(pruned, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"grown": self._grown, "masks": dict(self.masks)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, mask in self.masks.items():
+            if name not in state["masks"] or state["masks"][name].shape != mask.shape:
+                raise ValueError(
+                    f"the saved masks have no '{name}' of shape {tuple(mask.shape)}; "
+                    "was the state saved for another model?"
+                )
+            mask.copy_(state["masks"][name])
+            self.counts[name] = int(mask.sum())
+            if name in self._pruned:
+                self._pruned[name].copy_(~mask)
+        self._grown.copy_(state["grown"])
+        self._enforce()

@@ -1,0 +1,31 @@
+"""The check that a training run has not diverged."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Diverged(Exception):
+    """The loss or a weight became NaN or infinite."""
+
+
+def check_finite(losses: Tensor, model: nn.Module, epoch: int) -> None:
+    """Check the losses of an epoch and the weights after it.
+
+    Args:
+        losses: The loss of each step.
+        model: The model after the last step.
+        epoch: The epoch, for the message.
+
+    Raises:
+        Diverged: If one of them is not finite.
+    """
+    bad = (~losses.isfinite()).nonzero().flatten().tolist()
+    if not torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all():
+        bad.append(len(losses) - 1)  # the update of the last step
+    if bad:
+        raise Diverged(
+            f"the loss is not finite since epoch {epoch}, step {bad[0]} of {len(losses)}; "
+            "try a lower learning rate; the last checkpoint is kept"
+        )

@@ -1,0 +1,89 @@
+"""What every kind of training step needs: model, optimizer, objective, topology, precision and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moon.objectives import Objective
+from moon.objectives.base import Epoch
+from moon.sparse import Topology
+from moon.training.ranks import Ranks
+
+
+@dataclass(eq=False)
+class TrainingSetup:
+    """The objects that a training step works on.
+
+    Args:
+        model: The model.
+        optimizer: Updates the parameters of the model, and those of the objective if it has any.
+        objective: Computes the loss.
+        topology: Replaces `optimizer.step()`.
+        precision: The dtype of the forward pass; other than float32, it is autocast.
+        ranks: This process among several that train as one.
+
+    Attributes:
+        device: The device of the model.
+
+    Raises:
+        ValueError: If the optimizer does not update every parameter of the objective.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    objective: Objective
+    topology: Topology
+    precision: torch.dtype = torch.float32
+    ranks: Ranks = field(default_factory=Ranks)
+    device: torch.device = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.device = next(self.model.parameters()).device
+        updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        parameters = self.objective.named_parameters()
+        missing = [name for name, value in parameters if value.requires_grad and id(value) not in updated]
+        if missing:
+            raise ValueError(
+                f"the optimizer does not update the parameters {missing} of {type(self.objective).__name__}; build it "
+                "from both: SGD([*model.parameters(), *objective.parameters()], ...)"
+            )
+
+    def loss(self, x: Tensor, y: Tensor, epoch: Epoch) -> Tensor:
+        """The loss of a batch, a scalar; the forward pass runs in the precision of the run."""
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            return self.objective(self.model, x, y, epoch=epoch)
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of every parameter group."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+
+class Steps(Protocol):
+    """A way to take training steps: `PlainSteps` or `CapturedSteps`."""
+
+    def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
+        """Take one training step; returns the loss, which stays on the device.
+
+        Args:
+            x: The images of the batch.
+            y: Their classes.
+            epoch: The epoch, counted from 0.
+            lr: The learning rate.
+            batch_size: If several processes train as one and x is only the part of this process: the number of images
+                of all parts. None: x is the whole batch.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Prepare for the next step after other code may have changed weights, gradients or masks."""
+        ...
+
+    def release(self) -> None:
+        """Give up graphs and buffers; the weights are ordinary parameters again."""
+        ...

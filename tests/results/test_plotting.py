@@ -1,0 +1,62 @@
+"""Drawing leaves the host program's matplotlib as it was."""
+
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+
+from moon.paper.figures import draw
+from moon.paper.items import items
+from moon.paper.spec import Scale
+from moon.paper.table import PaperTable
+from moon.results.figures import layer_densities, score_histograms
+from moon.results.plotting import panels, save, styled, svg
+
+
+def settings():
+    return dict(matplotlib.rcParams.copy())
+
+
+def test_settings_are_untouched_by_drawing_and_saving(tmp_path):
+    before = settings()
+    scores = {"msp": {"known": np.arange(20.0), "letters": np.arange(10.0)}}
+    save(score_histograms({"a": scores}, "msp"), tmp_path / "a.png", tmp_path / "a.svg")
+    svg(layer_densities({"a": {"x": 0.5}}), "label")
+    table = PaperTable.read(items()["figure4"], Scale({"cifar10": "digits", "cifar100": "digits"}), tmp_path, tmp_path)
+    draw(table, tmp_path, tmp_path / "figure4")
+    assert settings() == before
+
+
+def test_settings_are_restored_after_an_error():
+    @styled
+    def fail():
+        assert matplotlib.rcParams["svg.hashsalt"] == "moon"
+        raise RuntimeError("in the middle of a drawing")
+
+    before = settings()
+    with pytest.raises(RuntimeError):
+        fail()
+    assert settings() == before
+
+
+def test_the_backend_is_untouched_and_pyplot_is_not_imported(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    before = dict.__getitem__(matplotlib.rcParams, "backend")  # without choosing one, as rcParams["backend"] would
+    figure = layer_densities({"a": {"x": 0.5}})
+    assert svg(figure, "label").startswith("<svg")
+    save(figure, tmp_path / "a.png")
+    assert dict.__getitem__(matplotlib.rcParams, "backend") is before
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_files_are_written_in_the_format_of_their_suffix(tmp_path):
+    figure, axes = panels(2, 3)
+    assert axes.shape == (2, 3)
+    save(figure, tmp_path / "new" / "a.png", tmp_path / "new" / "a.svg")
+    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "new" / "a.svg").read_text()
+
+
+def test_labels_are_escaped():
+    assert 'aria-label="&lt;a&gt; &amp; &quot;b&quot;"' in svg(panels(1, 1)[0], '<a> & "b"')
