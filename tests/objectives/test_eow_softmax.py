@@ -114,6 +114,15 @@ def test_sampling_does_not_change_the_model(small_net):
     assert model.training
 
 
+def test_the_loss_of_a_distant_sample_is_bounded_and_has_no_gradient(as_given, monkeypatch):
+    objective = EowSoftmax(epochs=1, weight=1.0, start_share=0.0, layer="1")
+    monkeypatch.setattr(objective, "sample", lambda *_: torch.tensor([[100.0, 0.0, 0.0]]))  # p_{K+1} = e^-100
+    term = objective.terms(as_given, LOGITS, torch.tensor([1]), epoch=0)["samples"]
+    assert term.item() == pytest.approx(-math.log(1e-12))
+    term.backward()
+    assert as_given[1].weight.grad.abs().max() < 1e-6
+
+
 def test_the_second_term_starts_in_its_epoch(as_given):
     objective = EowSoftmax(epochs=15, steps=1, replay=4, layer="1")
     y = torch.tensor([1])
