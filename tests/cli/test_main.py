@@ -513,7 +513,7 @@ def test_report_writes_a_page(moon, tmp_path):
     assert code == 0
     assert "run/report.html: 1 run" in out
     assert "<title>A page</title>" in (tmp_path / "run" / "report.html").read_text()
-    fails(moon("report", "nowhere"), 2, "no such folder")
+    fails(moon("report", "nowhere"), 2, "is not a folder")
     fails(moon("report", "run", "--out", "page.txt"), 2, ".html")
 
 

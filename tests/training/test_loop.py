@@ -103,15 +103,16 @@ def test_checkpoints_are_at_least_checkpoint_seconds_apart(small_net, tmp_path):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_checkpoints_are_on_disk_when_a_run_ends(small_net, tmp_path, monkeypatch, fails):
-    """Writing only starts when the run waits for it."""
+    """A checkpoint is only written while the run waits for it."""
     save, wait, may_write = Checkpoints._save, Checkpoints.wait, threading.Event()
 
-    def wait_at_last(checkpoints):
+    def write_while_waiting(checkpoints):
         may_write.set()
         wait(checkpoints)
+        may_write.clear()
 
     monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(60) and save(*arguments))
-    monkeypatch.setattr(Checkpoints, "wait", wait_at_last)
+    monkeypatch.setattr(Checkpoints, "wait", write_while_waiting)
     run = training(small_net)
     if fails:
         with pytest.raises(ZeroDivisionError):
