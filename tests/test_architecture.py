@@ -23,7 +23,7 @@ ARROWS = {
     "nets": {"evidence", "fast"},
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},
-    "training": BASE | {"objectives", "sparse", "fast"},
+    "training": BASE | {"evidence", "objectives", "sparse", "fast"},
     "recipe": BASE | METHODS,
     "run": BASE | METHODS | {"recipe"},
     "score": BASE | METHODS | {"recipe", "run"},

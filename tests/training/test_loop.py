@@ -1,9 +1,11 @@
+import math
 import threading
 
 import pytest
 import torch
+from torch import nn
 
-from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, RigL, Vos, open_head
+from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, OpenHead, RigL, Vos, open_head
 from moon.sparse import SupTickets, TicketSchedule
 from moon.training import Checkpoints, CosineRate, Diverged, Training
 
@@ -232,6 +234,28 @@ def test_bfloat16_differs_from_float32_by_rounding_only(small_net):
         losses[precision] = [record["loss"] for record in records]
     assert losses[torch.bfloat16] == pytest.approx(losses[torch.float32], rel=0.005)
     assert losses[torch.bfloat16] != losses[torch.float32]  # the forward pass is autocast
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_bfloat16_does_not_tie_classes(captured):
+    """100 and 100.1 are equal in bfloat16; MOON's arg-max must still be the second class, and its gradient too."""
+    model = nn.Sequential(nn.Flatten(), OpenHead(1, 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[100.0], [100.1], [0.0]]))
+    before = model[1].weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    run = Training(
+        model, optimizer, Moon(1.0), Dense(optimizer), lambda _: 1.0, Noise(), epochs=1, precision=torch.bfloat16,
+        captured=captured,
+    )  # fmt: skip
+    run.begin()
+    assert run.is_captured == captured
+    loss = run.step(torch.ones(4, 1), torch.ones(4, dtype=torch.int64), 0, 1.0)
+    p = 1 / (1 + math.exp(-0.1))
+    assert loss.item() == pytest.approx(-math.log(p), rel=1e-4)  # twice as large if the prediction were wrong
+    change = (model[1].weight.detach() - before).flatten()
+    torch.testing.assert_close(change, torch.tensor([p - 1, 1 - p, 0.0]), rtol=0, atol=2e-5)
+    assert "forward" not in vars(model[1])
 
 
 def test_a_dense_run_without_vote_returns_the_model(small_net):

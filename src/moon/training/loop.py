@@ -46,7 +46,7 @@ class Training:
         epochs: The number of epochs.
         vote_from: The first epoch, counted from 0, after which the weights are averaged; None for no vote.
         vote_every: The number of epochs from one vote to the next.
-        precision: torch.bfloat16 autocasts the forward pass; weights and loss stay float32.
+        precision: torch.bfloat16 autocasts the forward pass; weights, classifier and loss stay float32.
         seed: Determines the random numbers of the run.
         ranks: This process among several that train as one.
         captured: Whether to capture steps: None where possible, False never, True always or else a ValueError. On a

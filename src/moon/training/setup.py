@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from moon.evidence import float32_classifier
 from moon.objectives import Objective
 from moon.objectives.base import Epoch
 from moon.sparse import Topology
@@ -24,7 +26,7 @@ class TrainingSetup:
         optimizer: Updates the parameters of the model, and those of the objective if it has any.
         objective: Computes the loss.
         topology: Replaces `optimizer.step()`.
-        precision: The dtype of the forward pass; other than float32, it is autocast.
+        precision: The dtype of the forward pass; other than float32, all but the classifier is autocast.
         ranks: This process among several that train as one.
 
     Attributes:
@@ -54,8 +56,10 @@ class TrainingSetup:
             )
 
     def loss(self, x: Tensor, y: Tensor, epoch: Epoch) -> Tensor:
-        """The loss of a batch, a scalar; the forward pass runs in the precision of the run."""
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+        """The loss of a batch, a scalar. The forward pass has the precision of the run, the classifier float32."""
+        is_low = self.precision != torch.float32
+        classifier = float32_classifier(self.model) if is_low else nullcontext()
+        with torch.autocast(self.device.type, self.precision, enabled=is_low), classifier:
             return self.objective(self.model, x, y, epoch=epoch)
 
     def set_lr(self, lr: float) -> None:
