@@ -528,7 +528,7 @@ def test_grid_stops_with_ctrl_c_and_resumes(data_root, tmp_path):
         "--objective",
         "cross-entropy",
         "--epochs",
-        "12",
+        "40",
     ]
     command += ["--seed", "0", "1", "--detector", "msp", "--checkpoint-seconds", "0"]
     settings = {"cwd": tmp_path, "env": os.environ | {"MOON_DATA": str(data_root)}, "text": True}
@@ -543,7 +543,7 @@ def test_grid_stops_with_ctrl_c_and_resumes(data_root, tmp_path):
         time.sleep(0.05)
         assert driver.poll() is None
     driver.send_signal(signal.SIGINT)
-    _, err = driver.communicate(timeout=60)
+    _, err = driver.communicate(timeout=1200)
     assert driver.returncode == 130
     assert "the same command resumes" in err
     assert "Traceback" not in err

@@ -172,7 +172,7 @@ def test_killed_at_random_moments_every_run_is_done_once_with_the_same_metrics(d
 
     rng, out = random.Random(0), tmp_path / "killed"
     drivers, kills = [drive(out), drive(out, 1)], 0
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + 3000  # a guard against hanging
     while any(driver.poll() is None for driver in drivers) or kills < 8:
         assert time.monotonic() < deadline
         time.sleep(rng.uniform(0.3, 2.5))
@@ -193,9 +193,9 @@ def test_killed_at_random_moments_every_run_is_done_once_with_the_same_metrics(d
         elif _all_done(out):
             break
     for driver in drivers:
-        driver.wait(120)
+        driver.wait(1200)
     undisturbed = drive(tmp_path / "whole")
-    assert undisturbed.wait(300) == 0
+    assert undisturbed.wait(1800) == 0
     found, expected = metrics(out), metrics(tmp_path / "whole")
     assert len(expected) == 12
     assert found == expected

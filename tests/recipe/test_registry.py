@@ -1,5 +1,8 @@
 """Methods of scripts and of other packages."""
 
+import os
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -112,3 +115,24 @@ def test_entry_points_of_other_packages_are_found_and_broken_ones_skipped(monkey
     assert len(detectors) == 2
     assert "entry point broken = no_such_package:Broken is skipped: division by zero" in caplog.text
     assert "detector 'msp' exists already" in caplog.text
+
+
+def test_the_command_line_lists_methods_of_an_installed_package(tmp_path):
+    (tmp_path / "plugin.py").write_text(
+        "import moon\n\nclass Margin(moon.Detector):\n    '''The margin of the logits.'''\n"
+        "    def score(self, evidence):\n        return evidence.known_logits.amax(1)\n"
+    )
+    information = tmp_path / "plugin-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[moon.detectors]\nmargin = plugin:Margin\nlost = nowhere:Lost\n")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", "moon", "methods", "margin"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "The margin of the logits" in done.stdout
+    assert "entry point lost = nowhere:Lost is skipped: No module named 'nowhere'" in done.stderr

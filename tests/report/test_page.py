@@ -204,7 +204,7 @@ def browse(html, tmp_path, script, size="1200,900"):
         f"--window-size={size}", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
         f"--screenshot={tmp_path / 'page.png'}", "--dump-dom", target.as_uri(),
     ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True).stdout
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def test_json_files_do_not_contain_nan(tmp_path):
 def delay_writing(monkeypatch) -> threading.Event:
     """Checkpoints are written when this event is set."""
     may_write, save = threading.Event(), Checkpoints._save
-    monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(60) and save(*arguments))
+    monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(600) and save(*arguments))
     return may_write
 
 

@@ -113,7 +113,7 @@ def test_checkpoints_are_on_disk_when_a_run_ends(small_net, tmp_path, monkeypatc
         wait(checkpoints)
         may_write.clear()
 
-    monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(60) and save(*arguments))
+    monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(600) and save(*arguments))
     monkeypatch.setattr(Checkpoints, "wait", write_while_waiting)
     run = training(small_net)
     if fails:

@@ -77,9 +77,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Printer(logging.Handler):
-    """Prints what the library logs, above a progress bar if there is one."""
+    """Prints what the library logs, above a progress bar if there is one; warnings go to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            print(self.format(record), file=sys.stderr)
+            return
         get_console().print(self.format(record), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -92,12 +95,12 @@ def _print_logs() -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
+    _print_logs()  # building the parser may log already: it looks methods up
     arguments, unknown = parser().parse_known_args(argv)
     if unknown:
         verb = f"moon {arguments.verb}"
         print(f"{verb}: unrecognized arguments: {' '.join(unknown)} (see {verb} --help)", file=sys.stderr)
         sys.exit(2)
-    _print_logs()
     try:
         arguments.act(arguments)
     except KeyboardInterrupt:
