@@ -13,11 +13,11 @@ demo: .venv/demo
 test: .venv/dev
 	$(PYTEST)
 
-# Without the tests that are marked slow: an answer in under two minutes.
+# All tests but those marked slow: under two minutes.
 test-fast: .venv/dev
 	$(PYTEST) -m 'not slow'
 
-# Against independent implementations, whose dependencies need an environment of their own.
+# Comparisons with independent implementations, whose dependencies need a separate environment.
 test-cross-check: .venv-cross/ready
 	OMP_NUM_THREADS=1 .venv-cross/bin/python -m pytest tests/cross_check
 

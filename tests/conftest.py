@@ -1,4 +1,4 @@
-"""What tests share: small models, evidence from literals, small data sets on disk."""
+"""Fixtures: small models, random evidence, small data sets on disk, and run folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 if shutil.which("nvidia-smi") is None:
-    os.environ["TRITON_INTERPRET"] = "1"  # kernels run on a CPU, too; read when triton is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels then run on a CPU; triton reads this when it is imported
 
 import numpy as np
 import pytest
@@ -104,20 +104,20 @@ def trained_runs(_data, tmp_path_factory):
 
 
 def _fabricate(folder, recipe, *, auroc=0.9, fpr95=0.3, accuracy=0.94, ece=0.02, seconds=100.0, arrays=True, **more):
-    """A finished and scored run; `auroc` is a number for all sets, or a mapping of sets."""
+    """Write the folder of a finished and scored run; `auroc` is one number for all sets, or a dict by set."""
     folder = folder / recipe.name
     folder.mkdir(parents=True)
     near, far = more.get("near", ["notmnist"]), more.get("far", ["dtd", "tin"])
     detectors = more.get("detectors", ["msp", "odin", "ebo", "knn", "klm", "tempscale"])
 
-    def row(name):
+    def metrics(name):
         value = auroc[name] if isinstance(auroc, dict) else auroc
         return {"auroc": value, "fpr95": fpr95, "aupr_in": value, "aupr_out": value}
 
     def mean(names):
-        return {key: float(np.mean([row(name)[key] for name in names])) for key in row(names[0])}
+        return {key: float(np.mean([metrics(name)[key] for name in names])) for key in metrics(names[0])}
 
-    table = {"sets": {name: row(name) for name in near + far}, "near": mean(near), "far": mean(far)}
+    table = {"sets": {name: metrics(name) for name in near + far}, "near": mean(near), "far": mean(far)}
     known = {"accuracy": accuracy, "ece": ece, "nll": 0.2, "brier": 0.1}
     summary = {
         "benchmark": recipe.benchmark, "images": dict.fromkeys(["known", *near, *far], 50), "sha256": {}, "missing": [],
@@ -148,5 +148,5 @@ def _fabricate(folder, recipe, *, auroc=0.9, fpr95=0.3, accuracy=0.94, ece=0.02,
 
 @pytest.fixture(scope="session")
 def fabricate():
-    """A function that makes a run folder by hand."""
+    """A function that writes the folder of a run without training; see `_fabricate`."""
     return _fabricate

@@ -86,7 +86,7 @@ def test_there_is_no_import_cycle():
     list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_every_room_is_on_the_map():
+def test_every_room_is_in_the_documentation():
     rooms = {room_of(path) for path in SOURCE.rglob("*.py")}
     assert rooms == ARROWS.keys()
     architecture = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
@@ -94,7 +94,7 @@ def test_every_room_is_on_the_map():
         assert f"`{room}/`" in architecture or f"`{room}.py`" in architecture, f"docs/architecture.md lacks {room}"
 
 
-def test_no_room_holds_a_fifth_of_the_code():
+def test_no_room_contains_a_fifth_of_the_code():
     lines: dict[str, int] = {}
     for path in SOURCE.rglob("*.py"):
         lines[room_of(path)] = lines.get(room_of(path), 0) + len(path.read_text().splitlines())

@@ -1,7 +1,7 @@
 from moon import demo
 
 
-def test_the_methods_differ_in_method_alone():
+def test_the_recipes_differ_only_in_the_method():
     plain, moon = (runs[0].to_json() for runs in demo.recipes(epochs=10, seeds=1).values())
     differ = {key for key in plain if plain[key] != moon[key]}
     assert differ == {"objective", "objective_options", "lr_start", "lr_end", "lr_hold_share", "vote_share"}

@@ -20,7 +20,7 @@ def test_every_method_is_public():
     assert moon.DataSet is data.DataSet
 
 
-def test_names_are_complete_and_wrong_ones_are_refused():
+def test_all_names_exist_and_others_are_an_error():
     assert set(moon.__all__) <= set(dir(moon))
     for name in moon.__all__:
         assert getattr(moon, name) is not None

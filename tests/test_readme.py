@@ -1,4 +1,4 @@
-"""The README and the documentation: their Python runs, their commands parse, and their links lead somewhere."""
+"""The README and the documentation: their Python runs, their commands parse, and their links are valid."""
 
 import re
 import shlex
@@ -77,7 +77,7 @@ def test_links(page):
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors that GitHub makes of the headings."""
+    """The anchors that GitHub generates from the headings."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'moon' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # later accesses do not come here
+    globals()[name] = value  # later accesses bypass this function
     return value
 
 

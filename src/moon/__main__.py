@@ -1,4 +1,4 @@
-"""`python -m moon` is `moon`."""
+"""`python -m moon` runs the `moon` command."""
 
 from moon.cli import main
 

@@ -1,4 +1,4 @@
-"""The runs of `moon demo`: plain RigL and MOON with RigL, on images that come inside packages."""
+"""The runs of `moon demo`: plain RigL and MOON with RigL, on images that ship inside Python packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAPER_DETECTORS = ("msp", "odin", "ebo", "knn", "klm")
 
 
 def recipes(epochs: int, seeds: int) -> dict[str, list[Recipe]]:
-    """The runs of the two methods, paired by seed; batches are smaller than the paper's because the set is small."""
+    """Return the runs of each method, paired by seed. Batches are smaller than the paper's because the set is small."""
     common = {"sparsity": SPARSITY, "epochs": epochs, "batch_size": 64}
     quiet = max(1, epochs // 20)  # the same fraction of the run as the paper's
     return {

@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader sees the whole new file, the whole old one, or none."""
+"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Create a file or folder atomically.
 
     Args:
-        path: The final name.
-        write: Called with a temporary path beside it; writes the file, or creates the folder and its files.
+        path: The final path.
+        write: Called with a temporary path in the same folder; writes the file, or creates the folder and its files.
     """
     partial = path.with_name(f".{path.name}.part")
     if partial.is_dir():
@@ -53,7 +53,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically; NaN and infinity are refused."""
+    """Write a JSON file atomically; NaN and infinity raise a ValueError."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 

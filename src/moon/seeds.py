@@ -53,7 +53,7 @@ def generator(purpose: str, *keys: int) -> torch.Generator:
 def hashed_uniform(key: int, count: int, device: torch.device | str) -> Tensor:
     """Return `count` numbers uniform in [0, 1), computed on `device` and identical on every device.
 
-    The k-th number is splitmix64's hash (Steele et al. 2014) of key + k * odd, in integers modulo 2^64.
+    The k-th number is splitmix64's hash (Steele et al. 2014) of key + k * 0x9E3779B97F4A7C15 modulo 2^64.
 
     Args:
         key: The seed, for example from `derive`.

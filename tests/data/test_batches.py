@@ -82,7 +82,7 @@ def test_a_last_batch_of_one_is_merged_into_the_previous_one():
     assert [len(y) for _, y in batches(3, batch_size=1)] == [1, 1, 1]
 
 
-def test_invalid_settings_are_refused():
+def test_invalid_settings_are_rejected():
     with pytest.raises(ValueError, match="batch_size"):
         batches(batch_size=0)
     with pytest.raises(ValueError, match="3 channel"):

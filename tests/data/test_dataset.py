@@ -37,14 +37,14 @@ def test_grey_images_may_lack_the_channel_axis():
         (images(), np.array([0, 0, -2, 0]), "label -2 of image 2"),
     ],
 )
-def test_invalid_arrays_are_refused_naming_the_file(tmp_path, x, y, what):
+def test_invalid_arrays_are_rejected_naming_the_file(tmp_path, x, y, what):
     (tmp_path / "a").mkdir()
     np.savez(tmp_path / "a" / "train.npz", images=x, labels=y)
     with pytest.raises(DataError, match=rf"a/train\.npz: .*{what}"):
         load(tmp_path, "a", "train")
 
 
-def test_unreadable_files_are_refused_naming_the_file(tmp_path):
+def test_unreadable_files_are_rejected_naming_the_file(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match=r"train\.npz: no such file"):
         load(tmp_path, "a", "train")
@@ -106,16 +106,16 @@ def test_split_off_takes_the_first_share_of_each_class():
 
 
 @pytest.mark.parametrize("name", ["../other", "a/b", ".hidden", ""])
-def test_names_that_lead_out_of_the_root_are_refused(tmp_path, name):
-    with pytest.raises(DataError, match="cannot name a data set"):
+def test_names_that_lead_out_of_the_root_are_rejected(tmp_path, name):
+    with pytest.raises(DataError, match="is not a valid data set name"):
         path_of(tmp_path, name, "test")
-    with pytest.raises(DataError, match="cannot name a split"):
+    with pytest.raises(DataError, match="is not a valid split name"):
         path_of(tmp_path, "mine", name)
 
 
 @pytest.mark.parametrize("name", ["known", "near", "far"])
-def test_keys_of_scores_and_tables_are_refused_as_names(tmp_path, name):
-    message = rf"'{name}' cannot name a data set: 'known', 'near' and 'far' are keys .*; choose another name"
+def test_keys_of_scores_and_tables_are_rejected_as_names(tmp_path, name):
+    message = rf"'{name}' is not a valid data set name: 'known', 'near' and 'far' are keys .*; choose another name"
     with pytest.raises(DataError, match=f"^here: {message}"):
         check_name(name, "here")
     data = DataSet(images(), np.arange(4))

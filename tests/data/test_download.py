@@ -86,7 +86,7 @@ def test_an_interrupted_connection_is_resumed(server, tmp_path):
 def test_an_incomplete_download_is_kept_under_another_name_and_resumed_later(server, tmp_path):
     published = server.publish("file.bin", CONTENT)
     server.interruptions = 100
-    with pytest.raises(DataError, match=r"ended after 400,000 of 1,024,000 bytes.*download it again to resume"):
+    with pytest.raises(DataError, match=r"ended after 400,000 of 1,024,000 bytes.*download again to resume"):
         download_file(published, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["file.bin.part"]
     server.interruptions = 0
@@ -105,7 +105,7 @@ def test_a_complete_part_is_only_verified(server, tmp_path):
     assert download_file(server.publish("file.bin", CONTENT), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_file_with_a_wrong_digest_is_refused_and_deleted(server, tmp_path):
+def test_a_file_with_a_wrong_digest_is_rejected_and_deleted(server, tmp_path):
     published = server.publish("file.bin", CONTENT)
     server.files["file.bin"] = CONTENT[:-1] + b"x"
     with pytest.raises(DataError, match=r"its SHA256 is .*, but that of the published file"):
@@ -116,10 +116,10 @@ def test_a_file_with_a_wrong_digest_is_refused_and_deleted(server, tmp_path):
         download_file(published, tmp_path)
 
 
-def test_missing_files_and_unknown_sets_are_refused(server, tmp_path):
-    with pytest.raises(DataError, match="the server answers 404"):
+def test_missing_files_and_unknown_sets_are_rejected(server, tmp_path):
+    with pytest.raises(DataError, match="the server returned 404"):
         download_file(PublishedFile(server.site, "nothing", "0" * 32), tmp_path)
-    with pytest.raises(ValueError, match="no source of 'cifar' is known, did you mean 'cifar10'"):
+    with pytest.raises(ValueError, match="no download source for 'cifar', did you mean 'cifar10'"):
         download_set("cifar", tmp_path)
 
 
@@ -165,7 +165,7 @@ def test_archives_of_images_become_test_splits(server, tmp_path):
     assert load(tmp_path, "places", "test").images.shape == (1, 32, 32, 3)
 
 
-def test_archive_members_outside_the_folder_are_refused(server, tmp_path):
+def test_archive_members_outside_the_folder_are_rejected(server, tmp_path):
     sources = {"dtd": (server.publish("dtd.tar.gz", tar_of({"../../outside.png": image("red")})),)}
     with pytest.raises(DataError, match="cannot be unpacked"):
         download_set("dtd", tmp_path / "root", sources=sources)

@@ -46,20 +46,20 @@ def test_other_images_are_overwritten_only_on_request(sources, tmp_path):
     [
         ("letters", ValueError, "the name of an embedded set"),
         ("cifar10-v1.5", ValueError, "is read from OpenOOD's image lists"),
-        ("../x", DataError, "cannot name a data set"),
-        ("known", DataError, "cannot name a data set: .* keys of scores"),
-        ("near", DataError, "cannot name a data set: .* keys of scores"),
-        ("far", DataError, "cannot name a data set: .* keys of scores"),
+        ("../x", DataError, "is not a valid data set name"),
+        ("known", DataError, "is not a valid data set name: .* keys of scores"),
+        ("near", DataError, "is not a valid data set name: .* keys of scores"),
+        ("far", DataError, "is not a valid data set name: .* keys of scores"),
     ],
 )
-def test_invalid_names_are_refused_before_anything_is_read(tmp_path, name, kind, what):
+def test_invalid_names_are_rejected_before_anything_is_read(tmp_path, name, kind, what):
     with pytest.raises(kind, match=what):
         import_set(tmp_path, tmp_path / "missing", name)
     with pytest.raises(kind, match=what):
         hold_out(tmp_path, "missing", name)
 
 
-def test_invalid_splits_are_refused(sources, tmp_path):
+def test_invalid_splits_are_rejected(sources, tmp_path):
     with pytest.raises(ValueError, match="split must be train, val or test, not 'tets', did you mean 'test'"):
         import_set(tmp_path, sources[0], "mine", "tets")
 
@@ -85,6 +85,6 @@ def test_held_out_images_are_removed_from_the_training_images(data_root):
         ("mnist", 0.1, "'mnist' is the set that images are held out of"),
     ],
 )
-def test_invalid_requests_to_hold_out_are_refused(data_root, name, share, what):
+def test_invalid_requests_to_hold_out_are_rejected(data_root, name, share, what):
     with pytest.raises(ValueError, match=what):
         hold_out(data_root, "mnist", name, share)

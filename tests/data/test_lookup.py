@@ -26,28 +26,28 @@ def test_an_unknown_name_suggests_the_nearest(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["known", "near", "far"])
-def test_keys_of_scores_are_refused_as_sets(data_root, name):
+def test_keys_of_scores_are_rejected_as_sets(data_root, name):
     for settings in ({"near": (name,)}, {"far": ("dtd", name)}):
-        with pytest.raises(DataError, match=f"'{name}' cannot name a data set: .* keys of scores"):
+        with pytest.raises(DataError, match=f"'{name}' is not a valid data set name: .* keys of scores"):
             find_benchmark(data_root, "mnist", **settings)
     shutil.copytree(data_root / "mnist", data_root / name)
-    with pytest.raises(DataError, match=f"'{name}' cannot name a data set"):
+    with pytest.raises(DataError, match=f"'{name}' is not a valid data set name"):
         find_benchmark(data_root, name)
     for table in (f"[a]\nknown = '{name}'", f"[a]\nknown = 'mnist'\nnear = ['{name}']",
                   f"[a]\nknown = 'mnist'\nfar = ['dtd', '{name}']"):  # fmt: skip
         (data_root / "benchmarks.toml").write_text(table)
-        with pytest.raises(DataError, match=rf"benchmarks.toml: \[a\]: '{name}' cannot name a data set"):
+        with pytest.raises(DataError, match=rf"benchmarks.toml: \[a\]: '{name}' is not a valid data set name"):
             find_benchmark(data_root, "a")
     (data_root / "benchmarks.toml").write_text(f"[{name}]\nknown = 'mnist'")
-    with pytest.raises(DataError, match=f"'{name}' cannot name a data set"):
+    with pytest.raises(DataError, match=f"'{name}' is not a valid data set name"):
         find_benchmark(data_root, name)
 
 
 def test_classes_must_be_numbered_from_zero_without_a_gap(tmp_path):
     (tmp_path / "mine").mkdir()
     for labels, what in (
-        ([0, 5], "no image of class 1, but of class 5"),
-        ([10**9, 0], "no image of class 1, but of class 1000000000"),
+        ([0, 5], "no image of class 1, but some of class 5"),
+        ([10**9, 0], "no image of class 1, but some of class 1000000000"),
     ):
         np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array(labels))
         with pytest.raises(DataError, match=what):
@@ -102,7 +102,7 @@ def test_an_invalid_declaration_does_not_affect_the_others(data_root):
     assert find_benchmark(data_root, "mnist-part") == part
     with pytest.raises(DataError, match=r"\[mnist\] is the name of a built-in benchmark"):
         find_benchmark(data_root, "mnist")
-    with pytest.raises(DataError, match="cannot name a data set"):
+    with pytest.raises(DataError, match="is not a valid data set name"):
         find_benchmark(data_root, "../x")
     benchmarks, errors = all_benchmarks(data_root)
     assert [b.name for b in benchmarks] == [*BENCHMARKS, "mnist-part", "ours-against-noise"]
@@ -117,7 +117,7 @@ def test_an_invalid_declaration_does_not_affect_the_others(data_root):
         ("a = 3", r"\[a\] must be a table"),
         ("[a]\nknown = 'mnst'", r"toml: \[a\] known = 'mnst' is neither .*, did you mean 'mnist'"),
         ("[b]\nknown = 'mnist'\n[a]\nknown = 'b'", r"\[a\] known = 'b' is neither a benchmark nor a set"),
-        ("[a]\nknown = 'mnist'\nnaer = ['dtd']", "has no 'naer', did you mean 'near'"),
+        ("[a]\nknown = 'mnist'\nnaer = ['dtd']", "has an unknown field 'naer', did you mean 'near'"),
         ("[a]\nknown = 'mnist'\nfar = 'dtd'", "'far' must be a list of sets, not 'dtd'"),
         ("[a]\nknown = 'mnist'\nfar = [1]", "'far' must be a list of sets"),
         ("[a]\nknown = 'mnist'\ncrop = true", "'crop' must be an integer, not True"),
@@ -125,7 +125,7 @@ def test_an_invalid_declaration_does_not_affect_the_others(data_root):
         ("[a]\nknown = 'mnist'\nmean = [0.1, 0.2]", "'mean' must have 1 value"),
         ("[a]\nknown = 'mnist'\nfar = ['dtdd']", r"\[a\] names 'dtdd', which is not under"),
         ("[a]\nknown = 'mnist'\nfar = ['notmnst']", "'notmnst', which is not under .*, did you mean 'notmnist'"),
-        ("[a]\nknown = 'mnist'\nnear = ['dtd']\nfar = ['dtd']", "'dtd' is named twice"),
+        ("[a]\nknown = 'mnist'\nnear = ['dtd']\nfar = ['dtd']", "'dtd' is listed twice"),
         ("[a]\nknown = 'mnist'\nfar = ['mnist']", "'mnist' is the known set"),
         ("[a]\nknown = 'mnist'\ncrop = -4", r"'crop' must be in 0\.\.27"),
         ("[a]\nknown = 'mnist'\nstd = [0]", r"'std' must be above 0 and at most 1 .*, not \[0.0\]"),
@@ -133,7 +133,7 @@ def test_an_invalid_declaration_does_not_affect_the_others(data_root):
         ("[a\nknown", "benchmarks.toml: is not valid TOML"),
     ],
 )
-def test_invalid_declarations_are_refused(data_root, text, what):
+def test_invalid_declarations_are_rejected(data_root, text, what):
     (data_root / "benchmarks.toml").write_text(text)
     with pytest.raises(ValueError, match=what):
         find_benchmark(data_root, "a")

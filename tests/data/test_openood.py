@@ -85,9 +85,9 @@ def test_images_are_decoded_once(root, monkeypatch):
         open_set(root, "tin", "test", benchmark)
 
 
-def test_mixed_versions_are_refused(root):
+def test_mixed_versions_are_rejected(root):
     with pytest.raises(
-        DataError, match=r"3 images, which is the list of v1.5; this benchmark is v1 \(4\). Use cifar10-v1.5"
+        DataError, match=r"3 images, as in the list of v1.5; this benchmark is v1 \(4\). Use cifar10-v1.5"
     ):
         BenchmarkImages.open(root, "cifar10-v1")
     path = root / "benchmark_imglist" / "cifar10" / "test_cifar10.txt"

@@ -65,13 +65,13 @@ def test_a_small_pickle_with_exponentially_many_references_is_read_quickly():
     assert len(read(pickle.dumps(value, 2))) == 2
 
 
-def test_object_arrays_are_refused():
+def test_object_arrays_are_rejected():
     with pytest.raises(PickleError):
         read(pickle.dumps(np.array([{}, []], dtype=object), 2))
 
 
 @pytest.mark.parametrize("length", [0, 1, 10, 50, -1])
-def test_damaged_streams_are_refused(length):
+def test_damaged_streams_are_rejected(length):
     with pytest.raises(PickleError, match="damaged"):
         read(pickle.dumps(BATCH, 2)[:length])
     with pytest.raises(PickleError):

@@ -73,7 +73,7 @@ def test_cifar100_has_fine_labels(tmp_path):
     assert_same(read_cifar(tmp_path, "test"))
 
 
-def test_invalid_cifar_is_refused_naming_the_file(cifar10, tmp_path):
+def test_invalid_cifar_is_rejected_naming_the_file(cifar10, tmp_path):
     (cifar10 / "test_batch").write_bytes(pickle.dumps({"data": FLAT[:2], "labels": [0]}, 2))
     with pytest.raises(DataError, match=r"test_batch: 2 images but 1 labels"):
         read_cifar(cifar10, "test")
@@ -105,7 +105,7 @@ def test_mnist_idx(tmp_path, zipped):
         read_idx(tmp_path, "train")
 
 
-def test_invalid_idx_is_refused_naming_the_file(tmp_path):
+def test_invalid_idx_is_rejected_naming_the_file(tmp_path):
     images, labels = tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte"
     images.write_bytes(idx(PIXELS[..., 0]))
     with pytest.raises(DataError, match="its labels, train-labels-idx1-ubyte, are not in the same folder"):
@@ -166,7 +166,7 @@ def test_images_of_other_shapes_are_resized_and_cropped(tree):
     assert (read_folders(tree, 10).images[3] == 255).all()
 
 
-def test_unreadable_images_are_refused_naming_the_file(tree, monkeypatch):
+def test_unreadable_images_are_rejected_naming_the_file(tree, monkeypatch):
     (tree / "dog" / "broken.jpg").write_bytes(b"not an image")
     with pytest.raises(DataError, match=r"dog/broken\.jpg: .*cannot be read as an image"):
         read_folders(tree, 32)
@@ -181,7 +181,7 @@ def test_unreadable_images_are_refused_naming_the_file(tree, monkeypatch):
         read_folders(tree / "cat", 32)
 
 
-def test_truncated_images_are_refused(tree):
+def test_truncated_images_are_rejected(tree):
     path = tree / "cat" / "a.png"
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(DataError, match=r"a\.png cannot be read"):
@@ -210,20 +210,20 @@ def test_image_lists(tree, tmp_path):
         ("\n", "list is empty"),
     ],
 )
-def test_invalid_lists_are_refused_naming_the_line(tree, tmp_path, lines, what):
+def test_invalid_lists_are_rejected_naming_the_line(tree, tmp_path, lines, what):
     (tree / "link").symlink_to(tmp_path)
     (tree / "list.txt").write_text(lines)
     with pytest.raises(DataError, match=what):
         read_list(tree / "list.txt", None, 32)
 
 
-def test_an_elongated_image_is_refused_before_it_is_resized(tree):
+def test_an_elongated_image_is_rejected_before_it_is_resized(tree):
     Image.new("1", (200_000, 1)).save(tree / "dog" / "long.png")
     with pytest.raises(DataError, match="200000x1, too elongated"):
         read_folders(tree, 256)
 
 
-def test_unrecognised_sources_are_refused(tmp_path):
+def test_unrecognised_sources_are_rejected(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
         read_any(tmp_path / "none", "test")
     (tmp_path / "x.doc").write_text("x")

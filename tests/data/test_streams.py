@@ -98,7 +98,7 @@ def test_half_of_the_images_are_flipped(tmp_path):
     assert 70 < sum(flipped) < 130
 
 
-def test_missing_and_damaged_images_are_refused_naming_the_file(images, tmp_path):
+def test_missing_and_damaged_images_are_rejected_naming_the_file(images, tmp_path):
     (tmp_path / "3.png").write_bytes(b"not an image")
     with pytest.raises(DataError, match=r"3\.png"):
         list(streamed(images).epoch(0))

@@ -16,7 +16,7 @@ def test_comparison_with_the_published_set(published):
     part = published.take(np.array([0]))
     assert "1 images, the published set has 2" in compare_with_published(part, "mine", "test")
     assert "no published digest" in compare_with_published(published, "other", "test")
-    with pytest.raises(DataError, match="other pixels, labels or order"):
+    with pytest.raises(DataError, match="different pixels, labels or order"):
         compare_with_published(published.take(np.array([1, 0])), "mine", "test")
 
 

@@ -32,7 +32,7 @@ def test_parameters_gradients_and_momentum_buffers_are_views():
         assert parameter.untyped_storage().nbytes() == 4 * parameter.numel()
 
 
-def test_an_optimizer_that_is_not_supported_is_refused():
+def test_an_optimizer_that_is_not_supported_is_rejected():
     layer = nn.Linear(3, 2)
     with pytest.raises(ValueError, match="cannot use flat buffers: only SGD"):
         FlatBuffers(torch.optim.AdamW(layer.parameters()), {}, None)
@@ -40,18 +40,18 @@ def test_an_optimizer_that_is_not_supported_is_refused():
 
 def test_buffers_are_active_inside_their_step_only():
     buffers = FlatBuffers(sgd(nn.Linear(3, 2)), {}, None)
-    seen = []
+    in_thread = []
     assert active_buffers() is None
     with buffers.step():
         assert active_buffers() is buffers
         with without_buffers():
             assert active_buffers() is None
         assert active_buffers() is buffers
-        thread = Thread(target=lambda: seen.append(active_buffers()))
+        thread = Thread(target=lambda: in_thread.append(active_buffers()))
         thread.start()
         thread.join()
     assert active_buffers() is None
-    assert seen == [None]  # other threads are not in the step
+    assert in_thread == [None]  # other threads are not affected
 
 
 def test_low_precision_weights_follow_every_update():

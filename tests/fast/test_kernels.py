@@ -34,6 +34,7 @@ def images(*shape, shift=0.0):
 LARGE = pytest.param((33, 64, 8, 8), marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(6, 64, 4, 4), (5, 128, 7, 3), LARGE])
 @pytest.mark.parametrize("kind", ["relu", "plain", "residual"])
 def test_batch_norm_computes_the_same_as_torch(shape, kind):

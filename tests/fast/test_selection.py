@@ -46,7 +46,7 @@ def test_the_highest_are_those_that_sorting_finds(kind, count):
 
 
 @pytest.mark.parametrize("count", [0, 1500])
-def test_none_or_all_can_be_marked(count):
+def test_none_or_all_can_be_selected(count):
     assert int(top_masks([scores("any")], [count])[0].sum()) == count
 
 
@@ -79,7 +79,7 @@ def test_scores_are_sorted_if_a_kernel_cannot_be_compiled(monkeypatch):
     monkeypatch.setattr(selection, "_kernels_work", True)
     monkeypatch.setattr(selection, "_by_kernels", lambda *_: 1 / 0)
     score = scores("any")
-    with pytest.warns(UserWarning, match="scores are sorted, which is slower: division by zero"):
+    with pytest.warns(UserWarning, match="masks are computed by sorting, which is slower: division by zero"):
         (mask,) = top_masks([score], [700])
     assert torch.equal(mask, expected(score, 700))
     assert torch.equal(top_masks([score], [700])[0], mask)  # warns only once

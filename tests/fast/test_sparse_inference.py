@@ -86,7 +86,7 @@ def has_half():
     return not isinstance(c_library.load_library(True), str)
 
 
-needs_half = pytest.mark.skipif(not has_half(), reason="this CPU does not compute in float16")
+needs_half = pytest.mark.skipif(not has_half(), reason="this CPU does not support float16 arithmetic")
 
 
 SHAPES = [
@@ -126,6 +126,7 @@ def test_many_channels_are_computed_in_parts():
         assert next(iter(active_kernel().weights.values())).parts > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 8, 17])
 def test_a_residual_network_has_the_same_outputs(count):
     x = torch.randn(17, 3, 32, 32)
@@ -144,7 +145,7 @@ def test_a_network_with_unsupported_layers_has_the_same_outputs():
 
 
 @needs_half
-def test_half_is_less_exact():
+def test_float16_is_less_exact():
     x = torch.randn(9, 3, 32, 32)
     expected, found = both(sparse(resnet18(10), 0.1, images=x), x, half=True)
     assert torch.allclose(found, expected, atol=0.05 * expected.std())

@@ -1,4 +1,4 @@
-"""Grids: every run is done exactly once, whatever is killed."""
+"""Grids: every run is done exactly once, even if workers and drivers are killed."""
 
 import json
 import os
@@ -40,15 +40,15 @@ def metrics(folder: Path) -> dict:
 
 def test_the_state_of_a_run_is_read_from_its_folder(data_root, tmp_path):
     (recipe,) = small(data_root)
-    made = Grid.plan(tmp_path, [recipe], ["msp"])
-    (job,) = made.jobs
+    planned = Grid.plan(tmp_path, [recipe], ["msp"])
+    (job,) = planned.jobs
     assert job.state() is State.WAITING
     with locked(job.folder):
         assert job.state() is State.RUNNING
     assert job.state() is State.WAITING
     job.failure.write_text('{"message": "no"}')
     assert (job.state(), job.reason()) == (State.FAILED, "no")
-    made.forget_failures()
+    planned.forget_failures()
     (job.folder / "result.json").write_text("{}")
     assert job.state() is State.WAITING  # not scored yet
     (job.folder / "todo.json").unlink()
@@ -56,22 +56,23 @@ def test_the_state_of_a_run_is_read_from_its_folder(data_root, tmp_path):
     assert (job.folder / "recipe.json").exists()
 
 
+@pytest.mark.slow
 def test_runs_are_done_and_scored_once(data_root, tmp_path):
     planned = Grid.plan(tmp_path, small(data_root, seed=[0, 1]), ["msp", "unknown"])
     planned.run(processes(data_root))
     assert set(planned.states().values()) == {State.DONE}
     assert planned.seconds_left(2) == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    again = Grid.plan(tmp_path, small(data_root, seed=[0, 1]), ["msp", "unknown"])
-    again.run(processes(data_root))
+    second = Grid.plan(tmp_path, small(data_root, seed=[0, 1]), ["msp", "unknown"])
+    second.run(processes(data_root))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == before
-    # What is asked for while a run is still to be scored is added to it.
+    # Detectors that are requested before a run is scored are added to those it waits for.
     for names in (["msp", "ebo"], ["msp", "knn"]):
         (job,) = Grid.plan(tmp_path, small(data_root, seed=[1]), names).jobs
     assert todo_of(job.folder) == ["msp", "unknown", "ebo", "knn"]
     worker.work(job.folder, data_root)
     assert set(scored_with(job.folder)[0]) == {"msp", "unknown", "ebo", "knn"}
-    # A detector more is scored without training again; one that does not fit the model was left out.
+    # An additional detector is scored without training again; one that does not fit the model is left out.
     more = Grid.plan(tmp_path, small(data_root, seed=[0]), ["msp", "ebo", "unknown"])
     assert set(more.states().values()) == {State.WAITING}
     more.run(processes(data_root))
@@ -81,6 +82,7 @@ def test_runs_are_done_and_scored_once(data_root, tmp_path):
     assert (more.jobs[0].folder / "result.json").stat().st_mtime_ns == before[more.jobs[0].folder / "result.json"]
 
 
+@pytest.mark.slow
 def test_failures_due_to_the_recipe_are_reported_and_not_retried(data_root, tmp_path):
     good, bad = *small(data_root), *small(data_root, lr=1e20)
     planned = Grid.plan(tmp_path, [good, bad], [])
@@ -101,7 +103,7 @@ def test_failures_due_to_the_recipe_are_reported_and_not_retried(data_root, tmp_
     assert started == []
 
 
-def test_failures_of_the_machine_are_retried_a_few_times(data_root, tmp_path):
+def test_failures_due_to_the_machine_are_retried_a_few_times(data_root, tmp_path):
     class Broken:
         places = 1
         started = 0
@@ -124,7 +126,8 @@ def test_failures_of_the_machine_are_retried_a_few_times(data_root, tmp_path):
     assert planned.jobs[0].state() is State.WAITING  # the next driver tries again
 
 
-def test_a_driver_that_is_stopped_stops_its_workers(data_root, tmp_path):
+@pytest.mark.slow
+def test_stopping_a_driver_stops_its_workers(data_root, tmp_path):
     planned = Grid.plan(tmp_path, small(data_root, seed=[0, 1], epochs=500), [])
 
     def interrupt(grid):
@@ -133,7 +136,7 @@ def test_a_driver_that_is_stopped_stops_its_workers(data_root, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         planned.run(processes(data_root), interrupt)
-    assert set(planned.states().values()) == {State.WAITING}  # nobody holds a lock any more
+    assert set(planned.states().values()) == {State.WAITING}  # no process holds a lock
     assert all((job.folder / "checkpoints").exists() for job in planned.jobs)
 
 
@@ -157,8 +160,8 @@ def workers_of(out: Path) -> list[int]:
     return found
 
 
-def test_killed_at_random_moments_every_run_is_done_once_with_the_same_metrics(data_root, tmp_path):
-    # 12 runs; workers and drivers are killed while two drivers, which are independent, work on one grid.
+def test_every_run_is_done_once_with_the_same_metrics_if_processes_are_killed_at_random(data_root, tmp_path):
+    # 12 runs; workers and drivers are killed while two independent drivers work on one grid.
     file = tmp_path / "compare.toml"
     file.write_text(
         'benchmark = "mnist"\nnet = "lenet-norm"\nepochs = 3\nbatch_size = 64\ndelta_t = 2\n'
@@ -194,9 +197,8 @@ def test_killed_at_random_moments_every_run_is_done_once_with_the_same_metrics(d
             break
     for driver in drivers:
         driver.wait(1200)
-    undisturbed = drive(tmp_path / "whole")
-    assert undisturbed.wait(1800) == 0
-    found, expected = metrics(out), metrics(tmp_path / "whole")
+    assert drive(tmp_path / "uninterrupted").wait(1800) == 0
+    found, expected = metrics(out), metrics(tmp_path / "uninterrupted")
     assert len(expected) == 12
     assert found == expected
     for folder in out.iterdir():

@@ -1,4 +1,4 @@
-"""A grid on a local Ray cluster; a worker that is killed goes on from its checkpoint in another."""
+"""A grid on a local Ray cluster; the run of a killed worker resumes from its checkpoint in another worker."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ print([str(state) for state in planned.states().values()], [job.tries for job in
 """
 
 
-def test_a_killed_worker_goes_on_elsewhere(data_root, tmp_path):
+def test_the_run_of_a_killed_worker_resumes_in_another(data_root, tmp_path):
     pytest.importorskip("ray")
     out = tmp_path / "runs"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp/ray-moon-test"}
@@ -46,17 +46,17 @@ def test_a_killed_worker_goes_on_elsewhere(data_root, tmp_path):
     printed, _ = driver.communicate(timeout=1200)
     assert driver.returncode == 0
     assert "['done', 'done']" in printed
-    assert printed.strip().endswith(("[1, 0]", "[0, 1]")), printed  # one was tried again
+    assert printed.strip().endswith(("[1, 0]", "[0, 1]")), printed  # one run was retried
     for log in out.glob("*/log.jsonl"):
         assert len(log.read_text().splitlines()) == 60
 
 
-def test_without_ray_the_message_says_which_extra(monkeypatch):
+def test_without_ray_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install 'moon-sparse\[ray\]'"):
         RayWorkers("local", Path())
 
 
-def test_ray_is_imported_only_when_asked_for():
+def test_ray_is_imported_only_when_it_is_used():
     code = "import sys, moon.cli, moon.grid.grid; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

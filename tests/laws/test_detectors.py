@@ -1,4 +1,4 @@
-"""Laws that every registered detector must obey, those of other packages included."""
+"""Properties that every registered detector must have, including those of other packages."""
 
 import copy
 import inspect
@@ -16,7 +16,7 @@ DETECTORS = table("detector")
 EVERY = pytest.mark.parametrize("name", DETECTORS)
 
 
-def made(name, fit_on=None, **options):
+def make_detector(name, fit_on=None, **options):
     kind = DETECTORS[name]
     if "k" in inspect.signature(kind).parameters:
         options["k"] = 5
@@ -26,7 +26,7 @@ def made(name, fit_on=None, **options):
 
 @EVERY
 def test_there_is_one_finite_score_per_input(name, evidence):
-    scores = made(name, evidence(60)).score(evidence(25, seed=1))
+    scores = make_detector(name, evidence(60)).score(evidence(25, seed=1))
     assert scores.shape == (25,)
     assert scores.isfinite().all()
     assert scores.dtype == torch.float32
@@ -34,7 +34,7 @@ def test_there_is_one_finite_score_per_input(name, evidence):
 
 @EVERY
 def test_scores_do_not_depend_on_batching(name, evidence):
-    detector, full = made(name, evidence(60)), evidence(25, seed=1)
+    detector, full = make_detector(name, evidence(60)), evidence(25, seed=1)
     scores = detector.score(full)
     for size in (1, 7, 25):
         parts = [
@@ -46,7 +46,7 @@ def test_scores_do_not_depend_on_batching(name, evidence):
 
 @EVERY
 def test_the_unknown_output_never_raises_the_score(name, evidence):
-    detector, e = made(name, evidence(60)), evidence(25, seed=1)
+    detector, e = make_detector(name, evidence(60)), evidence(25, seed=1)
     raised = e.logits.clone()
     raised[:, -1] += 3
     assert (detector.score(replace(e, logits=raised)) <= detector.score(e) + 1e-6).all()
@@ -57,9 +57,9 @@ def test_the_unknown_output_is_optional(name, evidence):
     closed = evidence(60, is_open=False)
     if name == "unknown":
         with pytest.raises(ValueError, match="open head"):
-            made(name).score(closed)
+            make_detector(name).score(closed)
     else:
-        assert made(name, closed).score(closed).shape == (60,)
+        assert make_detector(name, closed).score(closed).shape == (60,)
 
 
 @EVERY
@@ -71,7 +71,7 @@ def test_the_model_is_not_changed(name, small_net):
     known = replace(known, labels=known.prediction)
     if len(known.prediction.unique()) < 4:
         known = replace(known, logits=torch.eye(5)[torch.arange(40) % 4] * 5, labels=torch.arange(40) % 4)
-    detector = made(name, known)
+    detector = make_detector(name, known)
     detector.score(read(model, [x], detector.perturb))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -81,7 +81,7 @@ def test_the_model_is_not_changed(name, small_net):
 
 @EVERY
 def test_the_fitted_state_can_be_saved_and_loaded(name, evidence):
-    fitted = made(name, evidence(60))
+    fitted = make_detector(name, evidence(60))
     state, options = fitted.state_dict(), json.loads(json.dumps(fitted.options()))
     assert all(isinstance(value, torch.Tensor) for value in state.values())
     other = DETECTORS[name](**options)
@@ -93,21 +93,23 @@ def test_the_fitted_state_can_be_saved_and_loaded(name, evidence):
 @EVERY
 def test_float64_evidence_gives_float64_scores(name, evidence):
     e = evidence(60).to(torch.float64)
-    detector = made(name, e)
+    detector = make_detector(name, e)
     scores = detector.score(e)
     assert scores.dtype == torch.float64
-    torch.testing.assert_close(scores.float(), made(name, evidence(60)).score(evidence(60)), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        scores.float(), make_detector(name, evidence(60)).score(evidence(60)), rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in DETECTORS if DETECTORS.is_builtin(name)])
-def test_it_states_its_rule_and_has_a_card(name):
+def test_the_docstring_states_the_k_plus_1_rule_and_there_is_a_card(name):
     kind = DETECTORS[name]
     assert "K+1 rule" in kind.__doc__
     assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md").is_file()
 
 
 @EVERY
-def test_what_can_be_tuned_is_an_option(name):
+def test_tunable_parameters_are_options(name):
     kind = DETECTORS[name]
     defaults = {key: p.default for key, p in inspect.signature(kind).parameters.items()}
     for key, values in kind.grid.items():

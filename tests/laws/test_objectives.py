@@ -1,6 +1,6 @@
-"""Laws that every registered objective must obey, those of other packages included.
+"""Properties that every registered objective must have, including those of other packages.
 
-An objective is built from the facts and small options below; it may ask for any of them by name.
+An objective is built from the facts and small options below, which are passed by parameter name.
 """
 
 import copy
@@ -27,7 +27,7 @@ def outliers(count):
 
 
 @pytest.fixture
-def made(small_net):
+def make_objective(small_net):
     def make(name):
         torch.manual_seed(0)
         kind = OBJECTIVES[name]
@@ -40,14 +40,14 @@ def made(small_net):
 
 
 def batch(seed=0):
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(16, 1, 8, 8, generator=random), torch.randint(4, (16,), generator=random)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(16, 1, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
 
 
 @EVERY
 @pytest.mark.parametrize("epoch", [0, EPOCHS - 1])
-def test_the_loss_is_a_finite_scalar_with_a_gradient_in_every_weight(name, epoch, made):
-    objective, model = made(name)
+def test_the_loss_is_a_finite_scalar_with_a_gradient_in_every_weight(name, epoch, make_objective):
+    objective, model = make_objective(name)
     loss = objective(model, *batch(), epoch=epoch)
     assert loss.shape == ()
     assert loss.isfinite()
@@ -58,7 +58,7 @@ def test_the_loss_is_a_finite_scalar_with_a_gradient_in_every_weight(name, epoch
 
 
 def check_every_term_has_a_gradient(objective, model):
-    """In the last epoch, where every term is on, each has a gradient with respect to the model's weights."""
+    """In the last epoch, where every term is active, each has a gradient with respect to the model's weights."""
     terms = objective.terms(model, *batch(), epoch=EPOCHS - 1)
     for key, term in terms.items():
         gradients = torch.autograd.grad(term, list(model.parameters()), retain_graph=True, allow_unused=True)
@@ -67,8 +67,8 @@ def check_every_term_has_a_gradient(objective, model):
 
 
 @EVERY
-def test_every_term_has_a_gradient_in_the_model(name, made):
-    objective, model = made(name)
+def test_every_term_has_a_gradient_in_the_model(name, make_objective):
+    objective, model = make_objective(name)
     terms = check_every_term_has_a_gradient(objective, model)
     torch.manual_seed(1)
     a = copy.deepcopy(objective)(model, *batch(), epoch=EPOCHS - 1)
@@ -78,7 +78,7 @@ def test_every_term_has_a_gradient_in_the_model(name, made):
     assert b.keys() == terms.keys()
 
 
-def test_a_vos_whose_second_term_is_detached_breaks_the_law(small_net):
+def test_a_detached_second_term_of_vos_is_detected(small_net):
     class Detached(Vos):
         """As in public code: only the logistic regression learns from the virtual outliers."""
 
@@ -95,9 +95,9 @@ def test_a_vos_whose_second_term_is_detached_breaks_the_law(small_net):
 
 
 @EVERY
-def test_the_gradient_is_that_of_the_loss(name, made):
-    # Against finite differences in float64, in the last epoch, where every term is on.
-    objective, model = made(name)
+def test_the_gradient_is_that_of_the_loss(name, make_objective):
+    # Against finite differences in float64, in the last epoch, where every term is active.
+    objective, model = make_objective(name)
     objective, model = objective.double(), model.double().eval()
     if hasattr(objective, "outliers"):
         objective.outliers = lambda count: (outliers(count)[0].double(), outliers(count)[1])
@@ -125,8 +125,8 @@ def test_the_gradient_is_that_of_the_loss(name, made):
 @EVERY
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("votes", [False, True])
-def test_it_works_with_every_topology_with_and_without_a_vote(name, topology, votes, made):
-    objective, model = made(name)
+def test_it_works_with_every_topology_with_and_without_a_vote(name, topology, votes, make_objective):
+    objective, model = make_objective(name)
     parameters = [*model.parameters(), *objective.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
     kind = TOPOLOGIES[topology]
@@ -153,8 +153,8 @@ def test_it_works_with_every_topology_with_and_without_a_vote(name, topology, vo
 
 
 @EVERY
-def test_the_network_stays_sparse(name, made):
-    objective, model = made(name)
+def test_the_network_stays_sparse(name, make_objective):
+    objective, model = make_objective(name)
     parameters = [*model.parameters(), *objective.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
     topology = RigL(model, optimizer, 0.9, DropSchedule(8, 2))
@@ -170,10 +170,10 @@ def test_the_network_stays_sparse(name, made):
 
 @EVERY
 @pytest.mark.parametrize("at", [0, EPOCHS - 2])
-def test_the_state_can_be_saved_and_loaded(name, at, made):
-    # Including queues and replay buffers: both continue in the same way from a state in which all terms are on.
-    objective, model = made(name)
-    other, other_model = made(name)
+def test_the_state_can_be_saved_and_loaded(name, at, make_objective):
+    # Including queues and replay buffers: both continue in the same way from a state in which all terms are active.
+    objective, model = make_objective(name)
+    other, other_model = make_objective(name)
     for epoch in (0, at):
         objective(model, *batch(20 + epoch), epoch=epoch)
     other.load_state_dict(copy.deepcopy(objective.state_dict()))
@@ -188,8 +188,8 @@ def test_the_state_can_be_saved_and_loaded(name, at, made):
 
 
 @EVERY
-def test_the_model_is_not_changed(name, made):
-    objective, model = made(name)
+def test_the_model_is_not_changed(name, make_objective):
+    objective, model = make_objective(name)
     before = {key: value.clone() for key, value in model.named_parameters()}
     objective(model, *batch(), epoch=EPOCHS - 1)
     assert all(torch.equal(value, before[key]) for key, value in model.named_parameters())
@@ -199,9 +199,9 @@ def test_the_model_is_not_changed(name, made):
 
 @EVERY
 @pytest.mark.parametrize("on_device", [torch.tensor, lambda epoch: DeviceEpoch(torch.tensor(epoch), host=epoch)])
-def test_the_epoch_may_be_on_the_device(name, on_device, made):
-    objective, model = made(name)
-    model.eval()  # the same result twice
+def test_the_epoch_may_be_on_the_device(name, on_device, make_objective):
+    objective, model = make_objective(name)
+    model.eval()  # so that two calls give the same result
     for epoch in (0, 5, EPOCHS - 1):
         torch.manual_seed(epoch)
         other = copy.deepcopy(objective)
@@ -212,16 +212,16 @@ def test_the_epoch_may_be_on_the_device(name, on_device, made):
 
 @EVERY
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 warns once
-def test_the_loss_is_float32_under_autocast(name, made):
-    objective, model = made(name)
+def test_the_loss_is_float32_under_autocast(name, make_objective):
+    objective, model = make_objective(name)
     with torch.autocast("cpu", torch.bfloat16):
         terms = objective.terms(model, *batch(), epoch=EPOCHS - 1)
     assert all(term.dtype == torch.float32 and term.isfinite() for term in terms.values())
 
 
 @EVERY
-def test_a_model_without_the_unknown_output_is_refused(name, made, small_net):
-    objective, _ = made(name)
+def test_a_model_without_the_unknown_output_is_rejected(name, make_objective, small_net):
+    objective, _ = make_objective(name)
     if objective.extra_logits:
         with pytest.raises(ValueError, match=r"open_head\(model\)"):
             objective(small_net(), *batch(), epoch=0)
@@ -235,7 +235,7 @@ def test_every_parameter_is_a_scalar_option_or_a_fact_of_the_run(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if OBJECTIVES.is_builtin(name)])
-def test_it_has_a_card(name):
+def test_there_is_a_card(name):
     assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name.replace('-', '_')}.md").is_file()
 
 

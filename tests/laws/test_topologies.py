@@ -1,4 +1,4 @@
-"""Laws that every registered topology must obey, those of other packages included."""
+"""Properties that every registered topology must have, including those of other packages."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -13,7 +13,7 @@ from moon.recipe.registry import table
 TOPOLOGIES = table("topology")
 EVERY = pytest.mark.parametrize("name", TOPOLOGIES)
 T_END = 9
-NEVER_MOVE, NEVER_GROW = ("dense", "static"), ("dense", "static", "snip", "gmp")
+NEVER_CHANGE, NEVER_GROW = ("dense", "static"), ("dense", "static", "snip", "gmp")
 STEPS = 22  # every topology is frozen by then
 
 
@@ -34,9 +34,9 @@ def build(name, small_net, seed=0):
 
 
 def step(model, optimizer, topology, number):
-    random = torch.Generator().manual_seed(number)
+    generator = torch.Generator().manual_seed(number)
     optimizer.zero_grad()
-    x, y = torch.randn(16, 1, 8, 8, generator=random), torch.randint(4, (16,), generator=random)
+    x, y = torch.randn(16, 1, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
     nn.functional.cross_entropy(model(x), y).backward()
     topology.step()
 
@@ -76,7 +76,7 @@ def test_turnover_counts_grown_weights(name, small_net):
     changed = any(not torch.equal(mask, before[key]) for key, mask in topology.masks.items())
     assert topology.turnover() > 0 or not grown
     if TOPOLOGIES.is_builtin(name):
-        assert changed == (name not in NEVER_MOVE)
+        assert changed == (name not in NEVER_CHANGE)
         assert (topology.turnover() > 0) == (name not in NEVER_GROW)
 
 
@@ -126,5 +126,5 @@ def test_the_elected_model_is_as_sparse_as_the_voters(name, small_net):
 
 
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if TOPOLOGIES.is_builtin(name)])
-def test_it_has_a_card(name):
+def test_there_is_a_card(name):
     assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name.replace('-', '_')}.md").is_file()

@@ -77,6 +77,6 @@ def test_the_state_can_be_saved():
         {"epochs": 10, "smoothing": 0.0},
     ],
 )
-def test_invalid_arguments_are_refused(wrong):
+def test_invalid_arguments_are_rejected(wrong):
     with pytest.raises(ValueError, match=r"quiet_epochs|must be"):
         AutoWeight(**wrong)

@@ -21,7 +21,7 @@ def hod():
 
 
 @pytest.mark.parametrize("make", [vos, hod])
-def test_an_optimizer_without_the_objective_s_parameters_is_refused_in_the_second_step(make):
+def test_an_optimizer_without_the_objective_s_parameters_is_rejected_in_the_second_step(make):
     model, objective = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.zero_grad()
@@ -73,7 +73,7 @@ def test_a_frozen_model_and_evaluation_without_gradients_are_accepted():
         objective(model, *batch(), epoch=0)
 
 
-def test_a_model_whose_open_head_is_replaced_is_refused(small_net):
+def test_a_model_whose_open_head_is_replaced_is_rejected(small_net):
     model, x, y = open_head(small_net()), torch.randn(4, 1, 8, 8), torch.arange(4)
     Moon(1.0)(model, x, y, epoch=0)
     model[6] = nn.Linear(16, 5)

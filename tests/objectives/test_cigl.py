@@ -110,6 +110,6 @@ def test_other_inner_objectives(small_net):
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
-def test_an_invalid_rate_is_refused(rate):
+def test_an_invalid_rate_is_rejected(rate):
     with pytest.raises(ValueError, match=r"rate must be in \[0, 1\)"):
         CigL(rate)

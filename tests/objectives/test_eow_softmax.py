@@ -16,7 +16,7 @@ LOGITS = torch.tensor([[1.0, 4.0, 3.0]]).log()  # p = 1/8, 1/2 | 3/8
 
 
 @pytest.fixture
-def as_given():
+def identity_model():
     """A model whose logits are its input, K = 2; that input is also what is sampled with layer="1"."""
     head = OpenHead(3, 2)
     with torch.no_grad():
@@ -32,10 +32,10 @@ def at_rest(chains, **options):
     return objective
 
 
-def test_formula_by_hand(as_given, monkeypatch):
+def test_formula_by_hand(identity_model, monkeypatch):
     objective = EowSoftmax(epochs=15, layer="1")
     monkeypatch.setattr(objective, "sample", lambda *_: LOGITS)
-    terms = objective.terms(as_given, LOGITS, torch.tensor([1]), epoch=14)
+    terms = objective.terms(identity_model, LOGITS, torch.tensor([1]), epoch=14)
     assert terms["cross_entropy"].item() == pytest.approx(math.log(2))
     assert terms["samples"].item() == pytest.approx(0.1 * math.log(8 / 3))
 
@@ -114,21 +114,21 @@ def test_sampling_does_not_change_the_model(small_net):
     assert model.training
 
 
-def test_the_loss_of_a_distant_sample_is_bounded_and_has_no_gradient(as_given, monkeypatch):
+def test_the_loss_of_a_distant_sample_is_bounded_and_has_no_gradient(identity_model, monkeypatch):
     objective = EowSoftmax(epochs=1, weight=1.0, start_share=0.0, layer="1")
     monkeypatch.setattr(objective, "sample", lambda *_: torch.tensor([[100.0, 0.0, 0.0]]))  # p_{K+1} = e^-100
-    term = objective.terms(as_given, LOGITS, torch.tensor([1]), epoch=0)["samples"]
+    term = objective.terms(identity_model, LOGITS, torch.tensor([1]), epoch=0)["samples"]
     assert term.item() == pytest.approx(-math.log(1e-12))
     term.backward()
-    assert as_given[1].weight.grad.abs().max() < 1e-6
+    assert identity_model[1].weight.grad.abs().max() < 1e-6
 
 
-def test_the_second_term_starts_in_its_epoch(as_given):
+def test_the_second_term_starts_in_its_epoch(identity_model):
     objective = EowSoftmax(epochs=15, steps=1, replay=4, layer="1")
     y = torch.tensor([1])
-    assert set(objective.terms(as_given, LOGITS, y, epoch=7)) == {"cross_entropy"}
+    assert set(objective.terms(identity_model, LOGITS, y, epoch=7)) == {"cross_entropy"}
     assert objective.replay.numel() == 0
-    assert set(objective.terms(as_given, LOGITS, y, epoch=8)) == {"cross_entropy", "samples"}
+    assert set(objective.terms(identity_model, LOGITS, y, epoch=8)) == {"cross_entropy", "samples"}
 
 
 def test_the_default_layer_is_the_last_stage():
@@ -142,7 +142,7 @@ def test_the_default_layer_is_the_last_stage():
         assert _last_stage(net) is third
 
 
-def test_an_invalid_layer_is_refused(small_net):
+def test_an_invalid_layer_is_rejected(small_net):
     model = open_head(small_net())
     model.unused = nn.Linear(2, 2)
     model.forward = model[:7].forward
@@ -173,6 +173,6 @@ def test_an_invalid_layer_is_refused(small_net):
         {"restart": -0.1},
     ],
 )
-def test_invalid_arguments_are_refused(wrong):
+def test_invalid_arguments_are_rejected(wrong):
     with pytest.raises(ValueError, match=r"must be (at least 0 and finite, steps=.* at least 1|in \[0, 1\])"):
         EowSoftmax(10, **wrong)

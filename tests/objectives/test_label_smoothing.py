@@ -37,6 +37,6 @@ def test_no_smoothing_is_cross_entropy_and_full_smoothing_ignores_the_label():
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.1, math.nan])
-def test_an_invalid_smoothing_is_refused(smoothing):
+def test_an_invalid_smoothing_is_rejected(smoothing):
     with pytest.raises(ValueError, match=r"smoothing must be in \[0, 1\]"):
         LabelSmoothing(smoothing)

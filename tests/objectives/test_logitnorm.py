@@ -69,6 +69,6 @@ def test_the_model_itself_is_not_normalised(small_net):
 
 
 @pytest.mark.parametrize("temperature", [0.0, -0.04, math.nan])
-def test_an_invalid_temperature_is_refused(temperature):
+def test_an_invalid_temperature_is_rejected(temperature):
     with pytest.raises(ValueError, match="temperature must be above 0"):
         LogitNorm(temperature)

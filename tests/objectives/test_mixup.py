@@ -71,6 +71,6 @@ def test_a_model_with_the_unknown_output(monkeypatch):
 
 
 @pytest.mark.parametrize("concentration", [0.0, -1.0, math.inf, math.nan])
-def test_an_invalid_concentration_is_refused(concentration):
+def test_an_invalid_concentration_is_rejected(concentration):
     with pytest.raises(ValueError, match="concentration must be above 0 and finite"):
         Mixup(concentration)

@@ -59,7 +59,7 @@ def test_half_precision_logits_give_a_float32_loss():
     assert moon_loss(logits, torch.zeros(8).long(), 1.0).dtype == torch.float32
 
 
-def test_a_model_without_the_unknown_output_is_refused():
+def test_a_model_without_the_unknown_output_is_rejected():
     x, y = torch.randn(2, 1, 28, 28), torch.tensor([0, 9])
     with pytest.raises(ValueError, match=r"open_head\(model\)"):
         Moon(1.0)(lenet(10), x, y, epoch=0)

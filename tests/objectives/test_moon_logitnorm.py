@@ -53,7 +53,7 @@ def test_options_of_a_run_reach_both_parts():
     assert objective.log(19) == {"w": 2.0}
 
 
-def test_invalid_arguments_are_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="temperature must be above 0"):
         MoonLogitNorm(1.0, temperature=0.0)
     with pytest.raises(ValueError, match="w must be at least 0"):

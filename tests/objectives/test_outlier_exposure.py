@@ -32,21 +32,21 @@ def test_a_uniform_prediction_has_no_gradient():
 
 @pytest.mark.parametrize(("per_image", "drawn"), [(2.0, 12), (0.4, 2), (0.01, 1)])
 def test_images_and_outliers_share_one_forward_pass(per_image, drawn, small_net):
-    model, batches, asked = small_net(), [], []
+    model, batches, counts = small_net(), [], []
     model.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0]))
 
     def draw(count):
-        asked.append(count)
+        counts.append(count)
         return same(torch.ones(1, 1, 8, 8))(count)
 
     x = torch.randn(6, 1, 8, 8)
     OutlierExposure(draw, per_image=per_image)(model, x, torch.arange(6) % 4, epoch=0)
-    assert asked == [drawn]
+    assert counts == [drawn]
     assert [len(batch) for batch in batches] == [6 + drawn]
     assert torch.equal(batches[0][:6], x)
 
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"weight": math.nan}, {"per_image": 0.0}])
-def test_invalid_arguments_are_refused(wrong):
+def test_invalid_arguments_are_rejected(wrong):
     with pytest.raises(ValueError, match=r"must be at least 0, per_image=.* above 0, both finite"):
         OutlierExposure(same(torch.zeros(1, 3)), **wrong)

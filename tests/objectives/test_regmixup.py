@@ -42,7 +42,7 @@ def test_the_default_shares_are_near_one_half():
     assert torch.stack(shares).std().item() == pytest.approx(0.5 / math.sqrt(41), rel=0.15)
 
 
-def test_invalid_arguments_are_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="concentration must be above 0 and finite"):
         RegMixup(concentration=0.0)
     for weight in (-1.0, math.nan):

@@ -135,7 +135,7 @@ def test_the_energy_ignores_the_unknown_output(small_net):
     assert torch.equal(term(), before)
 
 
-def test_a_batch_longer_than_the_queues_is_refused():
+def test_a_batch_longer_than_the_queues_is_rejected():
     objective = Vos(2, 1, epochs=10, queue=3)
     with pytest.raises(ValueError, match="a batch of 4 does not fit in queues of 3; set queue=4 or more"):
         objective.enqueue(column(1, 2, 3, 4), torch.zeros(4).long())
@@ -161,7 +161,7 @@ def test_the_queues_are_saved():
         {"draws": 5, "select": 6},
     ],
 )
-def test_invalid_arguments_are_refused(wrong):
+def test_invalid_arguments_are_rejected(wrong):
     with pytest.raises(ValueError, match="must be at least 0, start_share="):
         Vos(4, 16, 10, **wrong)
 

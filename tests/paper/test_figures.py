@@ -34,6 +34,7 @@ def drawn(item, tmp_path):
     return svg, int((pixels == tuple(bytes.fromhex(PLAIN[1:]))).all(2).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ONE_OF_EACH)
 def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
     item = items()[key]

@@ -66,6 +66,6 @@ def test_the_paper_s_loss_does_not_follow_from_its_iterations():
 
 
 @pytest.mark.parametrize("wrong", [{"quiet_epochs": 5}, {"quiet_epochs": -1}, {"voters": 0}, {"norm_passes": -1}])
-def test_invalid_runs_are_refused(wrong):
+def test_invalid_runs_are_rejected(wrong):
     with pytest.raises(ValueError, match="must be"):
         moon_extra(1, 4, 1, 1, 1, **({"quiet_epochs": 1} | wrong))

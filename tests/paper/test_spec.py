@@ -28,7 +28,7 @@ def test_numbers_of_the_paper():
     assert numbers[Measurement("cifar10", "rigl", 0.8, "moon", "", "time_ratio"), ""] == (1.045, None)
     assert numbers[Measurement("cifar100", "rigl", 0.99, "moon", "", "time_ratio"), ""] == (1.043, None)
     assert numbers[Measurement("mnist", "dense", 0.0, "plain", "msp", "auroc"), "near"] == (91.45, None)
-    # The paper's "without AT" has two possible readings; its number is shown for both.
+    # The paper's "without AT" has two possible interpretations; its number is shown for both.
     both = [
         numbers[Measurement("cifar10", "rigl", 0.99, f"without-at-{word}", "", "ece"), ""]
         for word in ("final", "initial")
@@ -42,7 +42,7 @@ def test_numbers_of_the_paper():
     assert sum(len(published(f"table{i}")) for i in range(1, 18)) == 816 + 8  # "without AT" counts twice
 
 
-def test_every_table_and_figure_is_there():
+def test_every_table_and_figure_is_defined():
     keys = [f"table{i}" for i in range(1, 18)] + [f"figure{i}" for i in range(1, 13)] + list(OURS)
     assert list(items()) == keys
     assert all(item.measurements for item in items().values())
@@ -85,7 +85,7 @@ def test_other_networks_can_have_fewer_seeds():
 
 
 @pytest.mark.parametrize(
-    ("training", "facts"),
+    ("training", "expected"),
     [
         ("plain", ("cross-entropy", {}, 0.1, 0.0)),
         ("control", ("cross-entropy", {}, 0.12, 0.2)),
@@ -102,9 +102,9 @@ def test_other_networks_can_have_fewer_seeds():
         ("vos+vote", ("vos", {}, 0.12, 0.2)),
     ],
 )
-def test_trainings(training, facts):
-    made = recipe_of(measure(training))
-    assert (made.objective, dict(made.objective_options), made.lr_start, made.vote_share) == facts
+def test_recipes_of_trainings(training, expected):
+    recipe = recipe_of(measure(training))
+    assert (recipe.objective, dict(recipe.objective_options), recipe.lr_start, recipe.vote_share) == expected
 
 
 def test_settings_that_depend_on_the_data():
@@ -116,7 +116,7 @@ def test_settings_that_depend_on_the_data():
     assert recipe_of(measure("plain", "dense", 0.0)).topology == "dense"
 
 
-def test_shorter_runs_shorten_what_is_counted_in_epochs():
+def test_settings_in_epochs_are_scaled_with_the_length_of_a_run():
     short = Scale(FULL.benchmarks, epochs=40)
     assert dict(recipe_of(measure("moon"), short).objective_options) == {"quiet_epochs": 2}
     assert dict(recipe_of(measure("T_e=1"), short).objective_options) == {"quiet_epochs": 1}
@@ -132,7 +132,7 @@ def test_the_reduced_scale_has_few_runs_of_embedded_images():
     assert len(found) < 60
 
 
-def test_seeds_differ_in_nothing_else():
+def test_runs_of_two_seeds_differ_only_in_the_seed():
     first, second = (recipe_of(measure("moon"), seed=seed) for seed in (0, 1))
     assert (first.seed, second.seed) == (0, 1)
     assert first.to_json() | {"seed": 1} == second.to_json()
@@ -154,6 +154,6 @@ def test_choosing_items():
         choose(["tabel1"])
 
 
-def test_names_for_readers():
+def test_display_names():
     assert display_name("without-at-final") == "MOON w/o AT (w_f throughout)"
     assert describe(measure("plain", "dense", 0.0), ["topology", "sparsity", "detector"]) == ["dense"]

@@ -69,7 +69,7 @@ def test_our_numbers_and_the_paper_s_with_the_difference(filled):
     assert "cifar10: known 50, cifar100 50" in text(table)
 
 
-def test_a_terminal_breaks_no_words(filled):
+def test_words_are_not_broken_in_a_terminal(filled):
     table = filled("summary")
     columns, rows = table.grid()
     words = {word for column in columns for word in column.split()}
@@ -254,7 +254,7 @@ def test_means_need_all_sets_and_the_same_sets_as_the_paper(filled, tmp_path):
     assert numbers["dtd"].paper == (89.35, 0.3)
 
 
-def test_other_lengths_than_the_paper_s_are_stated(filled):
+def test_a_different_number_of_epochs_is_stated(filled):
     shown = text(filled("table14", scale=Scale(FULL.benchmarks, epochs=20)))
     assert "20 epochs instead of 100" in shown
     assert "MOON and T_e=1 and T_e=2 and T_e=3 are the same runs at this length" in shown

@@ -119,6 +119,7 @@ def test_the_numbers_are_json_and_reproducible(result):
     assert all(len(values) == 2 for run in result["trained"] for values in run["gap"].values())
 
 
+@pytest.mark.slow
 def test_the_figure(result, tmp_path):
     theory_figure.draw(json.loads(json.dumps(result, sort_keys=True)), tmp_path / "theory.png")
     with Image.open(tmp_path / "theory.png") as image:

@@ -33,35 +33,35 @@ DIGITS = BENCHMARKS["digits"]
         ({"objective": "moon", "outliers": "photos"}, "takes no outliers"),
         ({"objective": "vos", "options": {"queue": "1"}}, "queue=1 at least 2"),
         ({"pattern": "2-4"}, "a pattern is n:m, such as 2:4, not '2-4'"),
-        ({"pattern": "4:4"}, "n of m with 1 <= n < m"),
+        ({"pattern": "4:4"}, "n of m weights with 1 <= n < m"),
         ({"pattern": "2:4", "sparsity": 0.9}, "sparsity 0.9 is not possible with 2 of 4"),
         ({"pattern": "2:4", "topology": "dense"}, "a dense network has no pattern"),
         ({"topology": "sup-tickets", "rates": "plain"}, "needs learning rates with cycles"),
         ({"sparsity": 1.0}, "sparsity must be in"),
         ({"topology": "dense", "sparsity": 0.9}, "a dense network has no sparsity"),
         ({"objective": "hod", "outliers": "digits"}, "'digits' is the known set"),
-        ({"pattern": "2:4", "topology": "granet"}, "GraNet cannot keep a pattern"),
+        ({"pattern": "2:4", "topology": "granet"}, "GraNet does not support a pattern"),
         ({"sparsty": 0.9}, "a recipe has no setting 'sparsty', did you mean 'sparsity'"),
         ({"preset": "control", "objective": "moon"}, "give a preset or an objective"),
         (
             {"topology": "sup-tickets", "epochs": 3, "objective": "mixup"},
-            "epochs=3 leave none before the last 3 cycles",
+            "epochs=3 leaves no epoch before the last 3 cycles",
         ),
     ],
 )
-def test_invalid_settings_are_refused_with_a_suggestion(arguments, what):
+def test_invalid_settings_are_rejected_with_a_suggestion(arguments, what):
     with pytest.raises(ValueError, match=what):
         make_recipe(DIGITS, **arguments)
 
 
-def test_the_net_is_open_where_the_objective_needs_it():
+def test_the_net_has_the_unknown_output_if_the_objective_needs_it():
     for objective, outputs in (("moon", 11), ("cross-entropy", 10)):
         model = build.network(make_recipe(DIGITS, objective), DIGITS, "cpu")
         assert model.fc.out_features == outputs
         assert isinstance(model.fc, OpenHead) == (outputs == 11)
 
 
-def test_weights_come_from_the_seed_alone():
+def test_weights_depend_on_the_seed_only():
     def weight(seed):
         torch.rand(3)
         return build.network(make_recipe(DIGITS, seed=seed), DIGITS, "cpu").fc.weight
@@ -72,10 +72,10 @@ def test_weights_come_from_the_seed_alone():
     torch.set_rng_state(state)
 
 
-def test_a_net_that_cannot_take_the_images_is_refused(data_root):
+def test_a_net_that_cannot_take_the_images_is_rejected(data_root):
     small = replace(DIGITS, size=13)
     images = DataSet(np.zeros((20, 13, 13, 1), np.uint8), np.arange(20) % 10)
-    with pytest.raises(ValueError, match=r"net 'lenet-norm' cannot take images of 13x13"):
+    with pytest.raises(ValueError, match=r"net 'lenet-norm' does not accept images of 13x13"):
         build.training(make_recipe(small), small, images, "cpu")
 
 
@@ -133,8 +133,8 @@ def test_every_objective_is_built_from_a_recipe(name):
     images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
     training = build.training(recipe, DIGITS, images, "cpu", images if needs else None)
     assert isinstance(training.objective, OBJECTIVES[name])
-    owned = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
-    assert all(id(p) in owned for p in training.objective.parameters())  # VOS's and HOD's own parameters are trained
+    updated = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
+    assert all(id(p) in updated for p in training.objective.parameters())  # VOS and HOD have parameters
 
 
 def test_parameters_of_an_objective_depend_on_the_seed():
@@ -146,7 +146,7 @@ def test_parameters_of_an_objective_depend_on_the_seed():
     assert not torch.equal(weight(1), weight(2))
 
 
-def test_methods_bring_their_rates_and_votes():
+def test_rates_and_votes_come_from_the_method():
     def chosen(**arguments):
         recipe = make_recipe(DIGITS, **arguments)
         return recipe.lr_start, recipe.lr_hold_share, recipe.vote_share
@@ -158,7 +158,7 @@ def test_methods_bring_their_rates_and_votes():
     assert make_recipe(BENCHMARKS["cifar100"], "moon-logitnorm").objective_options == (("final", 2.0),)
 
 
-def test_tickets_begin_after_the_cosine_and_vote_at_the_ends_of_their_cycles():
+def test_tickets_start_after_the_cosine_and_vote_at_the_ends_of_their_cycles():
     recipe = make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=20)
     assert (recipe.lr_cycles, recipe.vote_every, recipe.vote_from) == (3, 1, 17)
     recipe = make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=40, vote_share=0.3)
@@ -170,18 +170,18 @@ def test_tickets_begin_after_the_cosine_and_vote_at_the_ends_of_their_cycles():
     assert rate(300 / 400) == pytest.approx(0.005)
 
 
-def test_cycles_have_whole_epochs_and_zero_votes_means_none():
+def test_cycles_are_whole_epochs_and_a_vote_share_of_0_disables_the_vote():
     def chosen(**arguments):
         recipe = make_recipe(DIGITS, "moon", rates="tickets", **arguments)
         return recipe.lr_hold_share, recipe.vote_share, recipe.vote_from, recipe.vote_every
 
-    assert chosen() == (0.09, 0.09, 93, 3)  # not MOON's own fifth
+    assert chosen() == (0.09, 0.09, 93, 3)  # not 0.2, the share of MOON
     assert chosen(vote_share=0.0) == (0.09, 0.0, None, 3)
-    for epochs in range(6, 30):  # tickets never begin while the masks still change
+    for epochs in range(6, 30):  # tickets never start while the masks still change
         make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=epochs)
 
 
-def test_a_pattern_brings_its_sparsity():
+def test_the_sparsity_follows_from_the_pattern():
     recipe = make_recipe(DIGITS, pattern="2:4")
     assert recipe.sparsity == 0.5
     model = build.network(recipe, DIGITS, "cpu")
@@ -190,7 +190,7 @@ def test_a_pattern_brings_its_sparsity():
     assert topology.counts["body.0.weight"] == model.body[0].weight.numel()  # one input channel
 
 
-def test_impossible_batches_and_layers_are_refused_and_a_trial_step_leaves_no_trace():
+def test_impossible_batches_and_layers_are_rejected_by_a_trial_step_that_changes_nothing():
     images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
     for objective, options, what in (
         ("vos", {"queue": 3}, "a batch of 128 does not fit in queues of 3"),
@@ -213,7 +213,7 @@ def test_settings_override_the_preset():
     assert dict(ablated.objective_options) == {"schedule": "final", "final": 0.5}
 
 
-def test_votes_while_masks_change_are_refused_without_data():
+def test_votes_while_masks_change_are_rejected_before_data_are_read():
     with pytest.raises(
         ValueError, match=r"after 61 of 100 epochs.*masks change during the first 70; let at most the last 31"
     ):
@@ -221,16 +221,16 @@ def test_votes_while_masks_change_are_refused_without_data():
     assert make_recipe(DIGITS, "moon", vote_share=0.3).vote_from == 70
     assert make_recipe(DIGITS, "moon", vote_share=0.31).vote_from == 69  # cast at the end of the epoch
     assert make_recipe(DIGITS, "moon", vote_share=0.4, t_end_share=0.6).vote_from == 60
-    for topology in ("static", "snip", "dense"):  # whose masks do not change
+    for topology in ("static", "snip", "dense"):  # their masks do not change
         assert make_recipe(DIGITS, "moon", vote_share=0.9, topology=topology).vote_from == 10
 
 
 def test_the_best_preset_is_the_recipe_of_the_kept_runs():
     kept = Path(__file__).parents[2] / "results" / "cifar10-best"
-    row = replace(BENCHMARKS["cifar10"], name="cifar10-part")
+    benchmark = replace(BENCHMARKS["cifar10"], name="cifar10-part")
     for seed in (0, 1, 2):
-        asked = make_recipe(row, preset="best", seed=seed, precision="bfloat16")
-        assert Recipe.load(kept / asked.name / "recipe.json") == asked
+        recipe = make_recipe(benchmark, preset="best", seed=seed, precision="bfloat16")
+        assert Recipe.load(kept / recipe.name / "recipe.json") == recipe
 
 
 @pytest.mark.parametrize("name", table("preset"))

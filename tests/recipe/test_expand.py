@@ -8,7 +8,7 @@ from moon.recipe.labels import labels
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
 
 
-def test_a_grid_is_every_combination_once(data_root):
+def test_a_grid_contains_every_combination_once(data_root):
     found = expand(
         data_root, SMALL | {"objective": "mixup", "topology": ["dense", "rigl"], "sparsity": [0.8, 0.9], "seed": [0, 1]}
     )
@@ -18,7 +18,7 @@ def test_a_grid_is_every_combination_once(data_root):
     }  # fmt: skip
 
 
-def test_options_go_to_the_objectives_that_have_them(data_root):
+def test_options_apply_to_the_objectives_that_have_them(data_root):
     found = expand(
         data_root, SMALL | {"objective": ["cross-entropy", "moon"], "set": {"final": [1, 2], "quiet_epochs": 1}}
     )
@@ -96,7 +96,7 @@ def test_a_block_may_have_an_objective_in_place_of_a_preset(data_root, tmp_path)
         ("benchmark = 'mnist'\npreset = ['plain', 3]", "'preset' must be a string, not 3"),
     ],
 )
-def test_a_mistake_in_a_file_is_named(data_root, tmp_path, text, what):
+def test_messages_about_a_file_name_the_mistake(data_root, tmp_path, text, what):
     path = tmp_path / "compare.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=what):

@@ -1,4 +1,4 @@
-"""Labels tell methods apart."""
+"""Labels distinguish the methods of a comparison."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from moon.recipe.labels import labels
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
 
 
-def test_named_trainings_are_labelled_by_their_names(data_root):
+def test_presets_are_labelled_by_their_names(data_root):
     def labelled(*grids):
         found = [recipe for axes in grids for recipe in expand(data_root, SMALL | {"seed": [0, 1]} | axes)]
         return list(dict.fromkeys(labels(found).values()))
@@ -52,14 +52,14 @@ def test_named_trainings_are_labelled_by_their_names(data_root):
     ]
 
 
-def test_labels_are_of_one_method_each(data_root):
+def test_each_label_belongs_to_one_method(data_root):
     (recipe,) = expand(data_root, SMALL | {"epochs": 9})
     near = [replace(recipe, lr_start=0.1234567 + i * 1e-7) for i in range(2)]
     near += [replace(recipe, delta_t_steps=1_000_000 + i) for i in range(2)] + [replace(recipe, objective="mine")]
     assert len(set(labels(near).values())) == 5
 
 
-def test_labels_are_as_short_as_tells_methods_apart(data_root):
+def test_labels_contain_only_what_differs(data_root):
     one = expand(data_root, SMALL | {"objective": "mixup", "seed": [0, 1]})
     assert set(labels(one).values()) == {"mixup"}
     several = expand(data_root, SMALL | {"objective": "mixup", "topology": ["rigl", "set"], "sparsity": [0.5, 0.9]})

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pytest
 from moon.data import BENCHMARKS
 from moon.files import write_json
 from moon.recipe import PARAMETERS, Recipe, build, make_recipe
+from moon.run.folder import find_run
 from moon.training import DamagedCheckpoint
 
 DIGITS = BENCHMARKS["digits"]
 
 
-def test_a_recipe_is_re_created_from_its_file(tmp_path):
+def test_a_recipe_can_be_loaded_from_its_file(tmp_path):
     recipe = make_recipe(DIGITS, "moon", options={"final": "2", "quiet_epochs": "3"}, seed=4)
     write_json(tmp_path / "recipe.json", recipe.to_json())
     assert Recipe.load(tmp_path / "recipe.json") == recipe
@@ -22,7 +24,7 @@ def test_a_recipe_is_re_created_from_its_file(tmp_path):
     assert len({recipe, replace(recipe)}) == 1
 
 
-def test_every_recipe_has_its_own_name():
+def test_different_recipes_have_different_names():
     base = make_recipe(DIGITS)
     others = [replace(base, seed=1), replace(base, epochs=3), replace(base, objective_options={"final": 2.0})]
     assert len({base.name, *(other.name for other in others)}) == 4
@@ -30,17 +32,17 @@ def test_every_recipe_has_its_own_name():
     assert make_recipe(DIGITS).name == base.name
 
 
-def test_the_vote_is_the_last_fifth():
+def test_the_last_fifth_of_the_epochs_votes():
     assert make_recipe(DIGITS, epochs=100).vote_from == 80
     assert make_recipe(DIGITS, epochs=100, vote_share=0.0).vote_from is None
-    assert make_recipe(DIGITS, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # one votes at least
+    assert make_recipe(DIGITS, epochs=2, options={"quiet_epochs": 1}).vote_from == 1  # at least one epoch votes
 
 
 def voting(recipe: Recipe) -> list[int]:
     return list(range(recipe.vote_from, recipe.epochs, recipe.vote_every))
 
 
-def test_without_cycles_every_one_of_the_last_epochs_votes():
+def test_without_cycles_each_of_the_last_epochs_votes():
     recipe = make_recipe(DIGITS, epochs=10)
     assert (recipe.lr_cycles, recipe.vote_every, voting(recipe)) == (0, 1, [8, 9])
 
@@ -55,32 +57,32 @@ def test_without_cycles_every_one_of_the_last_epochs_votes():
         ({"epochs": 100, "vote_share": 0.2}, [85, 92, 99]),
     ],
 )
-def test_with_cycles_the_last_epoch_of_each_votes(given, epochs):
+def test_with_cycles_the_last_epoch_of_each_cycle_votes(given, epochs):
     recipe = make_recipe(DIGITS, topology="sup-tickets", **given)
     assert voting(recipe) == epochs
     assert recipe.vote_share == recipe.lr_hold_share == pytest.approx(3 * recipe.vote_every / recipe.epochs)
 
 
-def test_a_ticket_begins_and_ends_at_the_lowest_rate():
+def test_a_ticket_starts_and_ends_at_the_lowest_rate():
     recipe = make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=100)
     assert (recipe.lr_start, recipe.lr_end, recipe.lr_cycles, recipe.lr_peak) == (0.1, 0.001, 3, 0.005)
     schedule, rate = build.schedule(recipe, 1100), build.rate(recipe)
-    begins = [step for step in range(1100) if schedule.begins_ticket(step)]
-    assert begins == [1001, 1034, 1067]  # epochs 91, 94 and 97 of 11 steps
+    starts = [step for step in range(1100) if schedule.begins_ticket(step)]
+    assert starts == [1001, 1034, 1067]  # epochs 91, 94 and 97 of 11 steps
     assert schedule.end == 1100
-    assert [rate(step / 1100) for step in (*begins, 1100)] == pytest.approx(4 * [0.001])
-    assert [rate((step + 16.5) / 1100) for step in begins] == pytest.approx(3 * [0.005])
+    assert [rate(step / 1100) for step in (*starts, 1100)] == pytest.approx(4 * [0.001])
+    assert [rate((step + 16.5) / 1100) for step in starts] == pytest.approx(3 * [0.005])
 
 
-def test_tickets_need_cycles_and_epochs_enough():
+def test_tickets_need_cycles_and_enough_epochs():
     with pytest.raises(ValueError, match="needs learning rates with cycles"):
         make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", rates="plain")
     for epochs in (2, 3):  # three cycles of one epoch
-        with pytest.raises(ValueError, match=f"epochs={epochs} leave none before the last 3 cycles"):
+        with pytest.raises(ValueError, match=f"epochs={epochs} leaves no epoch before the last 3 cycles"):
             make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=epochs)
 
 
-def test_a_pattern_brings_its_sparsity():
+def test_the_sparsity_follows_from_the_pattern():
     assert make_recipe(DIGITS, pattern="2:4").sparsity == 0.5
     assert make_recipe(DIGITS, pattern="1:4").sparsity == 0.75
     for wrong, what in (({"pattern": "2of4"}, "n:m"), ({"pattern": "2:4", "sparsity": 0.95}, "is not possible")):
@@ -88,7 +90,7 @@ def test_a_pattern_brings_its_sparsity():
             make_recipe(DIGITS, **wrong)
 
 
-def test_methods_bring_their_learning_rates_and_votes():
+def test_learning_rates_and_votes_come_from_the_method():
     plain, moon = make_recipe(DIGITS, "cross-entropy"), make_recipe(DIGITS, "moon")
     assert (plain.lr_start, plain.lr_end, plain.lr_hold_share, plain.vote_share) == (0.1, 1e-6, 0.0, 0.0)
     assert (moon.lr_start, moon.lr_end, moon.lr_hold_share, moon.vote_share) == (0.12, 0.008, 0.2, 0.2)
@@ -97,7 +99,7 @@ def test_methods_bring_their_learning_rates_and_votes():
 
 
 def test_the_paper_s_final_weights():
-    final = {name: dict(make_recipe(row).objective_options).get("final", 1.0) for name, row in BENCHMARKS.items()}
+    final = {name: dict(make_recipe(b).objective_options).get("final", 1.0) for name, b in BENCHMARKS.items()}
     assert {name: final[name] for name in ("digits", "mnist", "cifar10", "cifar100")} == {
         "digits": 1.0, "mnist": 0.01, "cifar10": 1.0, "cifar100": 2.0,
     }  # fmt: skip
@@ -121,12 +123,12 @@ def test_the_paper_s_final_weights():
         {"delta_t_steps": 0},
     ],
 )
-def test_wrong_values_are_refused(wrong):
+def test_invalid_values_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("drop_").removesuffix("_steps")):
         make_recipe(DIGITS, **wrong)
 
 
-def test_files_that_are_not_recipes_are_refused(tmp_path):
+def test_files_that_are_not_recipes_are_rejected(tmp_path):
     path = tmp_path / "recipe.json"
     with pytest.raises(ValueError, match="is this a run folder"):
         Recipe.load(path)
@@ -139,13 +141,15 @@ def test_files_that_are_not_recipes_are_refused(tmp_path):
 
 
 def test_run_names_are_stable():
-    """Names of version 0.2: kept runs are found under them."""
     assert make_recipe(DIGITS).name == "digits-rigl95-moon-s0-c7b7e516"
-    kept = sorted(Path(__file__).parents[2].glob("results/*/*/recipe.json"))
-    assert len(kept) > 100
-    for path in kept:
-        if "-rigl" in path.parent.name:  # otherwise it was named by hand
-            assert Recipe.load(path).name == path.parent.name
+
+
+def test_runs_that_earlier_versions_named_are_found():
+    kept = [path.parent for path in sorted(Path(__file__).parents[2].glob("results/*/*/recipe.json"))]
+    named = [folder for folder in kept if re.search(r"-s\d+-\w{8}$", folder.name)]  # the others were named by hand
+    assert len(named) > 100
+    for folder in named:
+        assert find_run(folder.parent, Recipe.load(folder / "recipe.json")) == folder
 
 
 def test_adding_a_field_renames_no_run():

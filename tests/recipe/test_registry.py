@@ -1,4 +1,4 @@
-"""Methods of scripts and of other packages."""
+"""Methods that scripts register and that other packages provide."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ class Halved(moon.CrossEntropy):
         return {name: term / 2 for name, term in super().terms(model, x, y, epoch=epoch).items()}
 
 
-class OldestFirst(moon.RigL):
+class Renamed(moon.RigL):
     """RigL under another name."""
 
 
@@ -62,16 +62,16 @@ def test_registered_methods_are_used_like_built_in_ones(registered):
     for kind, name, entry in (
         ("detector", "margin", Margin),
         ("objective", "halved", Halved),
-        ("topology", "oldest-first", OldestFirst),
+        ("topology", "renamed", Renamed),
         ("net", "tiny", tiny),
     ):
         registered(kind, name, entry)
         assert pick(kind, name) is entry
         assert name in list(table(kind))
-    recipe = make_recipe(DIGITS, "halved", topology="oldest-first", net="tiny", sparsity=0.5)
+    recipe = make_recipe(DIGITS, "halved", topology="renamed", net="tiny", sparsity=0.5)
     model = build.network(recipe, DIGITS, "cpu")
     assert isinstance(build.objective(recipe, model), Halved)
-    assert isinstance(build.topology(recipe, model, torch.optim.SGD(model.parameters()), 100), OldestFirst)
+    assert isinstance(build.topology(recipe, model, torch.optim.SGD(model.parameters()), 100), Renamed)
     assert build.detector("margin", DIGITS, power=2.0).power == 2.0
     (method,) = find("margin")
     assert method.summary == "The margin between the two largest logits"
@@ -92,7 +92,7 @@ def test_registered_methods_are_used_like_built_in_ones(registered):
         ("detectr", "mine", Margin, "unknown kind 'detectr', did you mean 'detector'"),
     ],
 )
-def test_what_cannot_be_registered_is_refused(kind, name, entry, what):
+def test_invalid_registrations_are_rejected(kind, name, entry, what):
     with pytest.raises(ValueError, match=what):
         moon.register(kind, name, entry)
 

@@ -120,18 +120,20 @@ def test_no_run_is_counted_twice(several):
     assert left_out == [f"{some}: already included"]
 
 
+@pytest.mark.slow
 def test_benchmarks_are_not_compared(several, tmp_path, fabricate):
     for seed in range(3):
         other = make_recipe(BENCHMARKS["digits"], "moon", seed=seed, sparsity=0.9, epochs=10)
         fabricate(tmp_path, other, auroc=0.5, accuracy=0.5, near=["letters"], far=["photos"])
     text = page(*collect([tmp_path, several]))
     assert "9 runs of 3 methods on digits and mnist" in text
-    assert '<button type="button">letters</button>' in text  # the sets of all benchmarks
+    assert '<button type="button">letters</button>' in text  # columns for the sets of all benchmarks
     table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
     assert "digits" not in table
     assert 'class="best"' not in text[: text.index("<h2>Comparisons")]
 
 
+@pytest.mark.slow
 def test_several_sparsities_make_a_figure(tmp_path, fabricate):
     for sparsity in (0.8, 0.9):
         fabricate(tmp_path, make("moon", sparsity=sparsity))
@@ -145,7 +147,7 @@ def test_runs_without_arrays_are_reported(tmp_path, fabricate):
     assert "<h2>Examples" not in text
 
 
-def test_names_cannot_break_the_page(tmp_path, fabricate):
+def test_names_are_escaped(tmp_path, fabricate):
     fabricate(tmp_path, make("moon"), near=["<script>alert(1)</script>"])
     text = page(*collect([tmp_path]), "a < b & c")
     assert "<script>alert" not in text
@@ -153,7 +155,7 @@ def test_names_cannot_break_the_page(tmp_path, fabricate):
     assert "<title>a &lt; b &amp; c</title>" in text
 
 
-def test_collect_names_what_it_leaves_out(tmp_path, fabricate):
+def test_collect_reports_what_it_leaves_out(tmp_path, fabricate):
     with pytest.raises(ValueError, match="is not a folder"):
         collect([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
@@ -231,7 +233,7 @@ def test_tables_sort_in_a_browser_and_nothing_is_loaded(html, tmp_path):
         assert seen["sort"] == "ascending"
         assert seen["loaded"] == []
         assert seen["images"]
-        assert not seen["wide"]  # wide tables scroll on their own
+        assert not seen["wide"]  # the page is not wider than the window
 
 
 @pytest.mark.slow

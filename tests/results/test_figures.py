@@ -1,4 +1,4 @@
-"""Figures of runs: each is drawn, in the format asked for, with the right numbers and words."""
+"""Figures of runs: each is drawn in the requested format, with the right numbers and labels."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -59,7 +59,7 @@ def test_reliability_in_literals():
 
 
 @pytest.mark.parametrize(
-    ("figure", "words"),
+    ("figure", "labels"),
     [
         (lambda: figures.roc_curves({f"m{i}": SCORES for i in range(5)}, "msp"), ["m4", "letters", "unknown accepted"]),
         (lambda: figures.reliability_diagram({"plain": KNOWN}), ["plain", "ECE", "confidence"]),
@@ -71,17 +71,17 @@ def test_reliability_in_literals():
         (lambda: figures.layer_densities({"a": {"x.weight": 0.5, "y.weight": 0.1}}), ["non-zero weights", ">x<"]),
     ],
 )
-def test_inline_figures_are_reproducible_svg_with_text(figure, words):
+def test_inline_figures_are_reproducible_svg_with_text(figure, labels):
     text = svg(figure(), "what it & shows")
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
     assert root.get("aria-label") == "what it & shows"
-    for word in words:
-        assert word in text.replace("<!-- ", ">"), word
+    for label in labels:
+        assert label in text.replace("<!-- ", ">"), label
     assert text == svg(figure(), "what it & shows")
 
 
-def test_what_a_log_does_not_record_is_not_drawn():
+def test_values_that_are_not_in_the_log_are_not_drawn():
     assert "p(unknown)" not in svg(figures.training_curves({"a": LOG}), "")
     nothing = [{"epoch": 0, "loss": 1.0}]
     assert "epoch" not in svg(figures.training_curves({"a": nothing}), "")

@@ -1,4 +1,4 @@
-"""Drawing leaves the host program's matplotlib as it was."""
+"""Drawing does not change the matplotlib settings of the host program."""
 
 import sys
 
@@ -18,7 +18,7 @@ def settings():
     return dict(matplotlib.rcParams.copy())
 
 
-def test_settings_are_untouched_by_drawing_and_saving(tmp_path):
+def test_drawing_and_saving_do_not_change_settings(tmp_path):
     before = settings()
     scores = {"msp": {"known": np.arange(20.0), "letters": np.arange(10.0)}}
     save(score_histograms({"a": scores}, "msp"), tmp_path / "a.png", tmp_path / "a.svg")
@@ -40,7 +40,7 @@ def test_settings_are_restored_after_an_error():
     assert settings() == before
 
 
-def test_the_backend_is_untouched_and_pyplot_is_not_imported(monkeypatch, tmp_path):
+def test_the_backend_does_not_change_and_pyplot_is_not_imported(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     before = dict.__getitem__(matplotlib.rcParams, "backend")  # without choosing one, as rcParams["backend"] would
     figure = layer_densities({"a": {"x": 0.5}})

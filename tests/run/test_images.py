@@ -8,33 +8,33 @@ from moon import lenet
 from moon.run.images import BenchmarkImages
 
 
-def test_everything_is_fitted_to_the_benchmark(data_root):
+def test_images_are_converted_to_the_size_of_the_benchmark(data_root):
     images = BenchmarkImages.open(data_root, "mnist")
     assert images.missing == ("cifar10", "tin", "places")
     assert list(images.unknown) == ["notmnist", "fashionmnist", "dtd"]
     assert images.unknown["dtd"].images.shape == (30, 28, 28, 1)
 
 
-def test_sets_that_are_asked_for_must_be_there(data_root):
+def test_requested_sets_must_exist(data_root):
     with pytest.raises(ValueError, match=r"tin/test\.npz: no such file"):
         BenchmarkImages.open(data_root, "mnist", near=("tin",))
 
 
-def test_logits_are_widened_so_that_confidences_do_not_tie(data_root):
+def test_logits_are_float64_so_that_confidences_do_not_tie(data_root):
     images = BenchmarkImages.open(data_root, "mnist")
     evidence = images.evidence(lenet(), images.splits["val"])
     assert evidence.logits.dtype == torch.float64
     assert len(evidence) == 10
 
 
-def test_what_is_not_trained_with_mirrored_images_is_not_read_so(data_root):
+def test_mirrored_evaluation_needs_training_with_mirrored_images(data_root):
     images = BenchmarkImages.open(data_root, "mnist")
     images = replace(images, benchmark=replace(images.benchmark, flip=False))
     with pytest.raises(ValueError, match="mnist are not trained with mirrored images"):
         images.evidence(lenet(), images.splits["val"], mirrored=True)
 
 
-def test_the_fingerprint_is_of_images_and_labels(data_root):
+def test_the_fingerprint_depends_on_images_and_labels(data_root):
     first = BenchmarkImages.open(data_root, "mnist").fingerprint()
     assert first == BenchmarkImages.open(data_root, "mnist").fingerprint()
     path = data_root / "mnist" / "test.npz"
@@ -45,6 +45,7 @@ def test_the_fingerprint_is_of_images_and_labels(data_root):
     assert second["test"]["labels_sha256"] != first["test"]["labels_sha256"]
 
 
+@pytest.mark.slow
 def test_outliers_are_numbered_from_zero_and_not_scored(data_root):
     images = BenchmarkImages.open(data_root, "mnist", outliers="notmnist")
     assert "notmnist" not in images.unknown
@@ -53,11 +54,11 @@ def test_outliers_are_numbered_from_zero_and_not_scored(data_root):
     assert "outliers" not in BenchmarkImages.open(data_root, "mnist").fingerprint()
     without_labels = BenchmarkImages.open(data_root, "digits", outliers="photos")
     assert set(without_labels.outliers.labels) == {0}
-    with pytest.raises(ValueError, match="'dtd' is trained or tuned with"):
+    with pytest.raises(ValueError, match="'dtd' is used for training or tuning"):
         BenchmarkImages.open(data_root, "mnist", far=("dtd",), outliers="dtd")
 
 
-def test_a_train_split_of_outliers_is_preferred(data_root):
+def test_the_train_split_of_outliers_is_preferred(data_root):
     np.savez(data_root / "notmnist" / "train.npz", images=np.zeros((5, 28, 28, 1), np.uint8), labels=np.arange(5))
     assert len(BenchmarkImages.open(data_root, "mnist", outliers="notmnist").outliers.labels) == 5
 
@@ -68,10 +69,10 @@ def test_a_train_split_of_outliers_is_preferred(data_root):
         ({"near": ("mnist",)}, "'mnist' is the known set"),
         ({"tune_on": ("mnist",)}, "'mnist' is the known set"),
         ({"outliers": "mnist"}, "'mnist' is the known set"),
-        ({"outliers": "notmnist", "tune_on": ("notmnist",)}, "'notmnist' is trained or tuned with"),
-        ({"near": ("notmnist",), "far": ("notmnist",)}, "named as near and as far"),
+        ({"outliers": "notmnist", "tune_on": ("notmnist",)}, "'notmnist' is used for training or tuning"),
+        ({"near": ("notmnist",), "far": ("notmnist",)}, "named as both near and far"),
     ],
 )
-def test_a_set_has_one_part_to_play(data_root, arguments, what):
+def test_a_set_can_have_only_one_role(data_root, arguments, what):
     with pytest.raises(ValueError, match=what):
         BenchmarkImages.open(data_root, "mnist", **arguments)

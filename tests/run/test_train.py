@@ -1,4 +1,4 @@
-"""Runs in their folders; the heart is that a run killed at any moment ends as if it had not been."""
+"""Runs in their folders. The most important property: a killed and resumed run ends like an uninterrupted one."""
 
 import json
 import os
@@ -39,12 +39,12 @@ def recipe(images, objective="moon", **settings):
     return make_recipe(images.benchmark, objective, options=options, **settings)
 
 
-def test_a_run_leaves_what_re_creates_it(images, tmp_path):
+def test_the_folder_has_all_files_of_a_run(images, tmp_path):
     result = train_run(recipe(images), tmp_path, images)
     assert {path.name for path in tmp_path.iterdir()} >= {
         "recipe.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json",
     }  # fmt: skip
-    assert len({path.stat().st_mode for path in tmp_path.iterdir() if path.is_file()}) == 1  # who reads one reads all
+    assert len({path.stat().st_mode for path in tmp_path.iterdir() if path.is_file()}) == 1  # the same permissions
     assert result == load_result(tmp_path)
     assert result["density"] == pytest.approx(0.05, abs=0.001)
     assert result["voters"] == 1
@@ -56,11 +56,11 @@ def test_a_run_leaves_what_re_creates_it(images, tmp_path):
     assert zeros / sum(w.numel() for w in sparse_weights(model).values()) >= 0.949
     log = read_log(tmp_path)
     assert [line["epoch"] for line in log] == [0, 1, 2, 3]
-    wanted = {"loss", "lr", "density", "turnover", "w", "val_accuracy", "p_unknown_correct", "p_unknown_wrong"}
-    assert wanted | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
+    expected = {"loss", "lr", "density", "turnover", "w", "val_accuracy", "p_unknown_correct", "p_unknown_wrong"}
+    assert expected | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
 
 
-def test_unknown_images_are_watched_together(images):
+def test_unknown_images_are_monitored_together(images):
     model = build.network(recipe(images), images.benchmark, "cpu")
     found = watcher(images, torch.device("cpu"), torch.float32)(model)
     each = []
@@ -77,20 +77,20 @@ def test_a_plain_run_has_no_unknown_output(images, tmp_path):
     assert not any(key.startswith(("p_unknown", "w")) for key in read_log(tmp_path)[0])
 
 
-def test_a_finished_run_is_only_read(images, tmp_path):
+def test_a_finished_run_is_not_trained_again(images, tmp_path):
     first = train_run(recipe(images), tmp_path, images)
     stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
     assert train_run(recipe(images), tmp_path, images) == first
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
 
 
-def test_another_recipe_is_refused(images, tmp_path):
+def test_another_recipe_is_rejected(images, tmp_path):
     train_run(recipe(images), tmp_path, images)
     with pytest.raises(ValueError, match="another recipe"):
         train_run(recipe(images, seed=1), tmp_path, images)
 
 
-def test_other_data_are_refused(images, data_root, tmp_path):
+def test_other_data_are_rejected(images, data_root, tmp_path):
     train_run(recipe(images), tmp_path, images)
     (tmp_path / "result.json").unlink()
     path = data_root / "mnist" / "train.npz"
@@ -101,19 +101,19 @@ def test_other_data_are_refused(images, data_root, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["result.json", "data.json", "recipe.json"])
-def test_damaged_files_of_a_run_are_named(images, tmp_path, name):
+def test_the_error_names_the_damaged_file(images, tmp_path, name):
     train_run(recipe(images), tmp_path, images)
     (tmp_path / name).write_text("{}")
     with pytest.raises(DamagedCheckpoint, match=name):
         train_run(recipe(images), tmp_path, images)
 
 
-def test_a_locked_folder_is_refused(images, tmp_path):
+def test_a_locked_folder_is_rejected(images, tmp_path):
     with locked(tmp_path), pytest.raises(RunLocked):
         train_run(recipe(images), tmp_path, images)
 
 
-def test_a_changed_model_is_refused(images, tmp_path):
+def test_a_changed_model_is_rejected(images, tmp_path):
     train_run(recipe(images), tmp_path, images)
     content = bytearray((tmp_path / "model.safetensors").read_bytes())
     content[-1] ^= 1
@@ -122,9 +122,9 @@ def test_a_changed_model_is_refused(images, tmp_path):
         load_model(tmp_path, images.benchmark)
 
 
-def test_the_log_is_cut_back_to_the_checkpoint(images, tmp_path, caplog):
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    train_run(recipe(images), whole, images, checkpoint_seconds=0)
+def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
+    train_run(recipe(images), uninterrupted, images, checkpoint_seconds=0)
 
     class Stop(Exception):
         pass
@@ -136,11 +136,11 @@ def test_the_log_is_cut_back_to_the_checkpoint(images, tmp_path, caplog):
     with pytest.raises(Stop):
         train_run(recipe(images), resumed, images, checkpoint_seconds=0, on_epoch=stop)
     with (resumed / "log.jsonl").open("a") as file:
-        file.write('{"epoch": 3, "lo')  # cut off by a kill
+        file.write('{"epoch": 3, "lo')  # truncated by a kill
     with caplog.at_level("INFO", "moon.run"):
         train_run(recipe(images), resumed, images)
     assert caplog.messages == ["resuming from epoch 2 of 4"]
-    assert same_log(whole, resumed)
+    assert same_log(uninterrupted, resumed)
 
 
 def same_log(a, b):
@@ -168,7 +168,7 @@ main(sys.argv[2:])
 
 
 def start(out, data_root, last_epoch=None):
-    """The command in its own process, with output in `<out>.txt`; after `last_epoch` it sleeps until it is killed."""
+    """Start the command in a process, with output in `<out>.txt`; after `last_epoch` it sleeps until it is killed."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
     program = ["-m", "moon"] if last_epoch is None else ["-c", LIMITED, str(last_epoch)]
     command = [sys.executable, *program, *TRAIN, "--out", str(out), "--data", str(data_root)]
@@ -182,9 +182,9 @@ def log_stamp(folder):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(data_root, tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(whole, data_root).wait(timeout=1800) == 0, whole.with_suffix(".txt").read_text()
+def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(data_root, tmp_path):
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    assert start(uninterrupted, data_root).wait(timeout=1800) == 0, uninterrupted.with_suffix(".txt").read_text()
 
     # Quiet epochs are 0..7, masks change until epoch 21, votes are cast from epoch 24 on.
     rng = random.Random(0)
@@ -221,23 +221,23 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(data_root, tm
     assert sum(epoch >= 23 for epoch in epochs_of_kills) == 6
 
     assert start(killed, data_root).wait(timeout=1800) == 0, killed.with_suffix(".txt").read_text()
-    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+    assert (uninterrupted / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
     for name in ("tree.json", "tensors.safetensors"):  # weights, masks, optimizer, beta, votes
-        paths = [folder / "checkpoints" / f"{EPOCHS:06d}" / name for folder in (whole, killed)]
+        paths = [folder / "checkpoints" / f"{EPOCHS:06d}" / name for folder in (uninterrupted, killed)]
         assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert same_log(whole, killed)
-    results = [load_result(folder) for folder in (whole, killed)]
+    assert same_log(uninterrupted, killed)
+    results = [load_result(folder) for folder in (uninterrupted, killed)]
     assert results[0]["known"] == results[1]["known"]
-    assert json.loads((whole / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
+    assert json.loads((uninterrupted / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
 
 
-def test_tensorboard_is_written_where_installed(images, tmp_path):
+def test_tensorboard_files_are_written_if_it_is_installed(images, tmp_path):
     pytest.importorskip("tensorboard")
     train_run(recipe(images), tmp_path, images)
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_results_do_not_depend_on_what_was_drawn_before(images, tmp_path):
+def test_results_do_not_depend_on_the_random_state_before_the_run(images, tmp_path):
     torch.manual_seed(1)
     train_run(recipe(images), tmp_path / "a", images)
     torch.manual_seed(2)
@@ -276,13 +276,13 @@ def test_objectives_and_topologies_resume_bit_for_bit(data_root, tmp_path, objec
     with pytest.raises(Stop):
         train_run(recipe, tmp_path / "stopped", images, checkpoint_seconds=0, on_epoch=stop)
     resumed = train_run(recipe, tmp_path / "stopped", images, checkpoint_seconds=0)
-    whole = train_run(recipe, tmp_path / "whole", images)
-    assert resumed["model_sha256"] == whole["model_sha256"]
-    assert resumed["known"] == whole["known"]
-    assert whole["density"] == pytest.approx(0.2, abs=0.01)
+    uninterrupted = train_run(recipe, tmp_path / "uninterrupted", images)
+    assert resumed["model_sha256"] == uninterrupted["model_sha256"]
+    assert resumed["known"] == uninterrupted["known"]
+    assert uninterrupted["density"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(images, tmp_path):
+def test_a_finished_run_without_its_model_is_an_error(images, tmp_path):
     recipe = make_recipe(images.benchmark, "cross-entropy", epochs=1, net="lenet-norm")
     train_run(recipe, tmp_path, images)
     (tmp_path / "model.safetensors").unlink()
@@ -290,7 +290,7 @@ def test_a_finished_run_that_lost_its_model_is_not_told_as_finished(images, tmp_
         train_run(recipe, tmp_path, images)
 
 
-def test_a_result_has_its_flops(data_root, tmp_path):
+def test_the_result_contains_flops(data_root, tmp_path):
     images = BenchmarkImages.open(data_root, "mnist")
     found = {}
     for topology, sparsity in (("dense", None), ("set", 0.9), ("rigl", 0.9), ("gmp", 0.9)):
@@ -317,7 +317,7 @@ def test_a_result_has_its_flops(data_root, tmp_path):
     assert found["gmp"]["training"] is None  # its density changes
 
 
-def test_a_run_records_whether_it_is_exact_and_leaves_cudnn_as_it_was(images, tmp_path, monkeypatch):
+def test_a_run_records_whether_it_is_exact_and_restores_the_settings_of_cudnn(images, tmp_path, monkeypatch):
     recipe = make_recipe(images.benchmark, "cross-entropy", epochs=1, net="lenet-norm")
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
@@ -333,6 +333,6 @@ def test_a_run_records_whether_it_is_exact_and_leaves_cudnn_as_it_was(images, tm
         assert result["exact"] is exact
         assert during == [(exact, not exact)]
         assert (cudnn.deterministic, cudnn.benchmark) == before
-    # A run of which one part was inexact is not exact.
+    # A run is not exact if any part of it was inexact.
     (tmp_path / "False" / "result.json").unlink()
     assert train_run(recipe, tmp_path / "False", images)["exact"] is False

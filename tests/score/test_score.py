@@ -35,7 +35,7 @@ def plain_folder(trained_runs, tmp_path):
 def test_every_detector_on_every_set(images, folder):
     result, scores = score_run(folder, images)
     assert list(result["detectors"]) == [name for name in DETECTORS if name not in result["left_out"]]
-    assert set(result["left_out"]) <= {"openmax"}  # a small run may predict too few inputs of a class rightly
+    assert set(result["left_out"]) <= {"openmax"}  # a small run may predict too few inputs of a class correctly
     assert result["images"] == {"known": 90, "notmnist": 30, "fashionmnist": 30, "dtd": 30}
     assert result["missing"] == ["cifar10", "tin", "places"]
     for name, found in result["detectors"].items():
@@ -50,45 +50,45 @@ def test_every_detector_on_every_set(images, folder):
         assert np.array_equal(saved["ebo/dtd"], scores["ebo"]["dtd"])
 
 
-def test_a_combination_takes_the_scores_of_its_parts(images, folder, monkeypatch):
-    whole = score_run(folder, images, ["fisher"])[1]["fisher"]
-    asked = []
+def test_a_combination_reuses_the_scores_of_its_parts(images, folder, monkeypatch):
+    alone = score_run(folder, images, ["fisher"])[1]["fisher"]
+    lengths = []
     original = DETECTORS["knn"].score
-    monkeypatch.setattr(DETECTORS["knn"], "score", lambda *a: asked.append(len(a[1])) or original(*a))
+    monkeypatch.setattr(DETECTORS["knn"], "score", lambda *a: lengths.append(len(a[1])) or original(*a))
     shared = score_run(folder, images, ["msp", "knn", "fisher"])[1]["fisher"]
-    assert sorted(asked) == [10, 30, 30, 30, 90]  # each set once, and the validation images of Fisher's fit
-    assert all(np.array_equal(shared[name], whole[name]) for name in whole)
+    assert sorted(lengths) == [10, 30, 30, 30, 90]  # each set once, and the validation images of Fisher's fit
+    assert all(np.array_equal(shared[name], alone[name]) for name in alone)
 
 
 def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypatch):
     import moon.run.images as module
 
-    readings = []
+    calls = []
     original = module.read
-    monkeypatch.setattr(module, "read", lambda *a: readings.append(a[2]) or original(*a))
+    monkeypatch.setattr(module, "read", lambda *a: calls.append(a[2]) or original(*a))
     score_run(folder, images)
-    shared = [perturb for perturb in readings if perturb is None]
+    shared = [perturb for perturb in calls if perturb is None]
     assert len(shared) == 4 + 2  # known and three unknown sets; train and val for those that fit
-    assert len(readings) - len(shared) == 4  # ODIN's own
+    assert len(calls) - len(shared) == 4  # ODIN's own
 
 
-def test_a_plain_model_is_not_asked_for_its_unknown_output(images, plain_folder):
+def test_the_unknown_detector_is_left_out_for_a_plain_model(images, plain_folder):
     result, _ = score_run(plain_folder, images)
     assert "unknown" not in result["detectors"]
     assert "open head" in result["left_out"]["unknown"]
     assert result["p_unknown"] == {}
-    with pytest.raises(ValueError, match="open head"):  # unless it is asked by name
+    with pytest.raises(ValueError, match="open head"):  # an error if it is requested by name
         score_run(plain_folder, images, ["unknown"])
 
 
-def test_released_variants_are_scored_beside_ours(images, folder):
+def test_released_variants_are_separate_detectors(images, folder):
     result, _ = score_run(folder, images, ["ebo", "ebo:released"])
     assert list(result["detectors"]) == ["ebo", "ebo:released"]
 
 
 def test_scaled_detectors_use_logits_divided_by_the_temperature_of_the_run(images, folder):
     scalable = [name for name, kind in table("detector").items() if kind.depends_on_scale]
-    names = ["ebo", *(f"{name}:scaled" for name in scalable)]  # which fit on nothing, train or validation
+    names = ["ebo", *(f"{name}:scaled" for name in scalable)]  # some are fitted on train or validation inputs
     result, scores = score_run(folder, images, names, keep_evidence=True)
     assert list(result["detectors"]) == names
     scaling = TemperatureScaling(result["known_scaled"]["temperature"])
@@ -118,10 +118,10 @@ def test_missing_unknown_sets_are_an_error(images, folder, data_root):
 
 
 def test_metrics_in_literals():
-    row = unknown_metrics(np.array([3.0, 4.0]), np.array([1.0, 3.5]))
-    assert row["auroc"] == 0.75
-    assert row["fpr95"] == 0.5
-    assert row["fpr95_unknown_positive"] == 0.5
+    metrics = unknown_metrics(np.array([3.0, 4.0]), np.array([1.0, 3.5]))
+    assert metrics["auroc"] == 0.75
+    assert metrics["fpr95"] == 0.5
+    assert metrics["fpr95_unknown_positive"] == 0.5
     assert mean_metrics([{"a": 1.0}, {"a": 2.0}]) == {"a": 1.5}
 
 
@@ -133,7 +133,7 @@ def test_scores_of_other_detectors_on_the_same_images_are_kept(images, folder, d
     assert np.array_equal(scores["knn"]["dtd"], first_scores["knn"]["dtd"])
     assert read_scores(folder)[0] == second
     other, _ = score_run(folder, BenchmarkImages.open(data_root, "mnist", far=("fashionmnist",)), ["mls"])
-    assert list(other["detectors"]) == ["mls"]  # other images
+    assert list(other["detectors"]) == ["mls"]  # the old scores are of other images
     (folder / "scores.json").write_text("{")
     assert read_scores(folder) is None
     assert list(score_run(folder, images, ["ebo"])[0]["detectors"]) == ["ebo"]
@@ -141,11 +141,11 @@ def test_scores_of_other_detectors_on_the_same_images_are_kept(images, folder, d
 
 def test_tuning_on_every_set_is_an_error(data_root, folder):
     sets = ("notmnist", "fashionmnist", "dtd")
-    with pytest.raises(ValueError, match="no unknown set is left to score: all were trained or tuned with"):
+    with pytest.raises(ValueError, match="no unknown set is left to score: all were used for training or tuning"):
         score_run(folder, BenchmarkImages.open(data_root, "mnist", tune_on=sets))
 
 
-def test_where_no_detector_fits_nothing_breaks(images, plain_folder):
+def test_scoring_succeeds_if_no_detector_fits(images, plain_folder):
     result, scores = score_run(plain_folder, images, ["unknown"], skip_unfit=True)
     assert scores == {}
     assert list(result["left_out"]) == ["unknown"]
@@ -167,14 +167,14 @@ def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(images, fold
     files = sorted(path.name for path in (folder / "evidence").iterdir())
     sets = ["dtd", "fashionmnist", "fit-train", "fit-val", "known", "notmnist"]
     assert files == [f"{name}.safetensors" for name in sets]
-    readings = []
+    calls = []
     original = module.read
-    monkeypatch.setattr(module, "read", lambda *a: readings.append(a) or original(*a))
+    monkeypatch.setattr(module, "read", lambda *a: calls.append(a) or original(*a))
     assert score_run(folder, images, shared)[0] == expected
-    assert not readings
-    (folder / "evidence" / "dtd.safetensors").write_bytes(b"cut")  # computed again
+    assert not calls
+    (folder / "evidence" / "dtd.safetensors").write_bytes(b"cut")  # damaged, so it is computed again
     assert score_run(folder, images, shared)[0] == expected
-    assert len(readings) == 1
+    assert len(calls) == 1
 
 
 def test_evidence_of_another_model_or_other_images_is_not_used(images, folder):
@@ -185,19 +185,19 @@ def test_evidence_of_another_model_or_other_images_is_not_used(images, folder):
     path = folder / "evidence" / "dtd.safetensors"
     part = load_file(path)
     with safe_open(path, "np") as file:
-        right = file.metadata()
-    for about in ({"model": "another"}, {"images": "others"}, {"format": "0"}):
-        save_file(part | {"logits": 0 * part["logits"]}, path, right | about)
+        metadata = file.metadata()
+    for change in ({"model": "another"}, {"images": "others"}, {"format": "0"}):
+        save_file(part | {"logits": 0 * part["logits"]}, path, metadata | change)
         assert score_run(folder, images, ["msp"])[0] == expected
-    save_file(part | {"logits": 0 * part["logits"]}, path, right)
-    assert score_run(folder, images, ["msp"])[0] != expected  # of this model and these images it is
+    save_file(part | {"logits": 0 * part["logits"]}, path, metadata)
+    assert score_run(folder, images, ["msp"])[0] != expected  # with the right metadata it is used
 
 
 def test_float16_scores_do_not_replace_float32_ones(images, folder):
-    with pytest.raises(ValueError, match="float16: it is not one of our residual networks"):
+    with pytest.raises(ValueError, match="float16: it is not one of moon's residual networks"):
         score_run(folder, images, ["msp"], precision="float16")
     result, _ = score_run(folder, images, ["msp", "ebo"])
-    with pytest.raises(ValueError, match=r"has float32 scores already.*score a copy"):
+    with pytest.raises(ValueError, match=r"already has float32 scores.*score a copy"):
         score_run(folder, images, ["msp"], precision="float16")
     assert read_summary(folder)["detectors"] == result["detectors"]
     assert which_scored(result) == which_scored(read_summary(folder))
@@ -205,11 +205,11 @@ def test_float16_scores_do_not_replace_float32_ones(images, folder):
 
 
 def test_mirrored_evidence_is_the_same_for_an_image_and_its_mirror_image(images, folder, tmp_path):
-    turned = {name: data._replace(images=data.images[:, :, ::-1].copy()) for name, data in images.unknown.items()}
+    flipped = {name: data._replace(images=data.images[:, :, ::-1].copy()) for name, data in images.unknown.items()}
     other = shutil.copytree(folder, tmp_path / "other")
     names = ["msp", "odin", "knn"]
     result, scores = score_run(folder, images, names, mirrored=True)
-    _, found = score_run(other, replace(images, unknown=turned), names, mirrored=True)
+    _, found = score_run(other, replace(images, unknown=flipped), names, mirrored=True)
     for name in names:
         for key, expected in scores[name].items():
             assert np.allclose(found[name][key], expected, rtol=1e-4, atol=1e-5), (name, key)
@@ -219,10 +219,10 @@ def test_mirrored_evidence_is_the_same_for_an_image_and_its_mirror_image(images,
     assert which_scored(result) != which_scored(plain)
 
 
-def test_mirrored_scores_are_kept_beside_the_others(images, folder):
+def test_mirrored_scores_are_kept_separately(images, folder):
     once, _ = score_run(folder, images, ["msp"], keep_evidence=True)
     both, _ = score_run(folder, images, ["msp", "ebo"], keep_evidence=True, mirrored=True)
-    assert both["known"] != once["known"]  # from evidence of its own
+    assert both["known"] != once["known"]  # from other evidence
     assert read_summary(folder) == once
     assert read_summary(folder / "mirrored") == both
     assert score_run(folder, images, ["msp"])[0] == once

@@ -38,20 +38,20 @@ def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(
     assert record["chosen"] == {"power": 3.0 if means[2] > means[0] else 1.0}
     sign = 1 if record["chosen"]["power"] == 3 else -1
     assert np.array_equal(scores["sharpness"]["dtd"], sign * scores["msp"]["dtd"])
-    assert "msp" not in result["search"]  # nothing to choose
+    assert "msp" not in result["search"]  # it has no options
     assert json.loads((folder / "scores.json").read_text())["search"] == result["search"]
 
 
-def test_what_was_tuned_on_is_not_scored(data_root, folder):
+def test_sets_that_were_tuned_on_are_not_scored(data_root, folder):
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
     result, scores = score_run(folder, images, ["ebo"])
     assert set(scores["ebo"]) == {"known", "fashionmnist", "dtd"}
     assert "near" in result["detectors"]["ebo"]
-    with pytest.raises(ValueError, match="'notmnist' is trained or tuned with"):
+    with pytest.raises(ValueError, match="'notmnist' is used for training or tuning"):
         BenchmarkImages.open(data_root, "mnist", near=("notmnist",), tune_on=("notmnist",))
 
 
-def test_a_validation_split_of_its_own_leaves_the_set_scored_unless_images_are_shared(data_root):
+def test_a_set_with_a_separate_validation_split_is_still_scored_unless_images_are_shared(data_root):
     with np.load(data_root / "dtd" / "test.npz") as file:
         pixels, labels = file["images"], file["labels"]
     np.savez(data_root / "dtd" / "val.npz", images=255 - pixels, labels=labels)
@@ -64,7 +64,7 @@ def test_a_validation_split_of_its_own_leaves_the_set_scored_unless_images_are_s
         BenchmarkImages.open(data_root, "mnist", tune_on=("dtd",))
 
 
-def test_a_candidate_that_the_data_cannot_serve_is_recorded(data_root, folder):
+def test_a_candidate_that_does_not_fit_the_data_is_recorded(data_root, folder):
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
     result, _ = score_run(folder, images, ["knn"])
     tried = {entry["options"]["k"]: entry for entry in result["search"]["knn"]["tried"]}
@@ -73,7 +73,7 @@ def test_a_candidate_that_the_data_cannot_serve_is_recorded(data_root, folder):
     assert result["search"]["knn"]["chosen"]["k"] <= 256
 
 
-def test_odin_is_searched_with_its_own_passes(data_root, folder):
+def test_odin_is_tuned_with_its_own_forward_passes(data_root, folder):
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
     result, scores = score_run(folder, images, ["odin"])
     assert len(result["search"]["odin"]["tried"]) == 8

@@ -71,7 +71,7 @@ def test_uniform_is_uniform():
 
 
 @pytest.mark.parametrize("allocation", [erk, uniform])
-def test_an_invalid_sparsity_is_refused(allocation):
+def test_an_invalid_sparsity_is_rejected(allocation):
     for sparsity in (-0.1, 1.0, 95):
         with pytest.raises(ValueError, match="sparsity must be in"):
             allocation({"a": (2, 2)}, sparsity)

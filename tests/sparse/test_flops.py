@@ -183,7 +183,7 @@ def test_rewiring_less_often_is_cheaper_and_never_cheaper_than_static():
     assert dense.rigl_training(7) == dense.snfs_training() == dense.static_training() == dense.dense_training()
 
 
-def test_what_cannot_be_counted_is_refused():
+def test_invalid_densities_inputs_and_models_are_rejected():
     layer = nn.Linear(3, 2)
     with pytest.raises(ValueError, match=r"no weight is called \['weihgt'\]; the weights are \['weight'\]"):
         layer_costs(layer, (3,), {"weihgt": 0.5})
@@ -198,7 +198,7 @@ def test_what_cannot_be_counted_is_refused():
         layer_costs(nn.ReLU(), (3,), {})
 
 
-def test_invalid_arguments_of_training_costs_are_refused():
+def test_invalid_arguments_of_training_costs_are_rejected():
     cost = NetCost(2, 1)
     with pytest.raises(ValueError, match="delta_t must be at least 1 step, not 0"):
         cost.rigl_training(0)

@@ -50,13 +50,13 @@ def test_all_layers_start_dense(small_net):
     assert not topology.is_frozen
 
 
-def test_a_run_too_short_to_prune_is_refused():
+def test_a_run_too_short_to_prune_is_rejected():
     pruning(DropSchedule(3, 2))
     with pytest.raises(ValueError, match="would never prune: with delta_t=2 and t_end=2"):
         pruning(DropSchedule(2, 2))
 
 
-def test_a_pattern_is_refused():
+def test_a_pattern_is_rejected():
     layer = nn.Linear(8, 2)
-    with pytest.raises(ValueError, match="Gmp cannot keep a pattern"):
+    with pytest.raises(ValueError, match="Gmp does not support a pattern"):
         Gmp(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 2), pattern=NOfM(2, 4))

@@ -50,9 +50,9 @@ def test_it_prunes_first_and_then_regrows_by_gradient():
     assert topology.turnover() == 0.5
 
 
-def test_a_schedule_without_changes_and_a_pattern_are_refused():
+def test_a_schedule_without_changes_and_a_pattern_are_rejected():
     with pytest.raises(ValueError, match="no change is due; use a smaller delta_t"):
         layer_of(8, 2, 0.8, DropSchedule(100, 100))
     layer = nn.Linear(8, 2)
-    with pytest.raises(ValueError, match="GraNet cannot keep a pattern"):
+    with pytest.raises(ValueError, match="GraNet does not support a pattern"):
         GraNet(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 2), pattern=NOfM(2, 4))

@@ -92,12 +92,12 @@ def test_only_groups_that_lost_a_weight_grow_one():
 
 
 @pytest.mark.parametrize(("n", "m"), [(0, 4), (4, 4), (5, 4), (-1, 2)])
-def test_patterns_that_keep_no_or_all_weights_are_refused(n, m):
+def test_patterns_that_keep_no_or_all_weights_are_rejected(n, m):
     with pytest.raises(ValueError, match=f"1 <= n < m, not {n} of {m}"):
         NOfM(n, m)
 
 
-def test_a_sparsity_or_model_that_does_not_fit_is_refused():
+def test_a_sparsity_or_model_that_does_not_fit_is_rejected():
     model = net()
     with pytest.raises(ValueError, match=r"sparsity 0.95 is not possible with 2 of 4; set sparsity=0.5"):
         Static(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.95, pattern=NOfM(2, 4))

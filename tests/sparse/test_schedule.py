@@ -26,6 +26,6 @@ def test_the_turnover_of_the_paper_s_run():
 @pytest.mark.parametrize(
     "wrong", [{"t_end": -1}, {"t_end": 10.5}, {"t_end": 10, "delta_t": 0}, {"t_end": 10, "fraction": 1.5}]
 )
-def test_invalid_schedules_are_refused(wrong):
+def test_invalid_schedules_are_rejected(wrong):
     with pytest.raises(ValueError, match="must be"):
         DropSchedule(**wrong)

@@ -93,7 +93,7 @@ def test_channels_last_gives_the_same_masks():
         assert torch.equal(chosen(layout), expected)
 
 
-def test_a_first_step_without_a_gradient_is_refused():
+def test_a_first_step_without_a_gradient_is_rejected():
     model, topology = two_layers()
     model.b.weight.grad = None
     with pytest.raises(ValueError, match=r"'b.weight' has no gradient"):

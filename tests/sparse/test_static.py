@@ -16,7 +16,7 @@ def test_it_never_changes_and_is_frozen_from_the_start():
     assert torch.equal(mask, topology.masks["weight"])
 
 
-def test_a_schedule_is_refused():
+def test_a_schedule_is_rejected():
     layer = nn.Linear(2, 2)
     with pytest.raises(ValueError, match="never rewires; leave schedule out"):
         Static(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10))

@@ -29,7 +29,7 @@ def test_the_start_of_a_ticket_replaces_a_larger_share():
 @pytest.mark.parametrize(
     "wrong", [{"first": 9}, {"cycle": 1}, {"tickets": 0}, {"explore": 1.5}, {"explore": -0.1}, {"delta_t": 0}]
 )
-def test_invalid_schedules_are_refused(wrong):
+def test_invalid_schedules_are_rejected(wrong):
     right = {"t_end": 10, "first": 10, "cycle": 2, "tickets": 1, "explore": 0.5}
     TicketSchedule(**right)
     key, value = next(iter(wrong.items()))
@@ -64,7 +64,7 @@ def test_the_masks_are_frozen_once_the_last_ticket_has_started():
     assert topology.frozen_after == 7  # tickets start in steps 2, 4 and 6
 
 
-def test_a_plain_schedule_is_refused():
+def test_a_plain_schedule_is_rejected():
     layer = nn.Linear(4, 4)
     with pytest.raises(ValueError, match="SupTickets needs schedule=TicketSchedule"):
         SupTickets(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10))

@@ -190,7 +190,7 @@ def test_two_topologies_may_share_a_model(small_net):
     assert SparseTopology.of(model) == [body, head]
 
 
-def test_a_saved_state_of_another_model_is_refused(small_net):
+def test_a_saved_state_of_another_model_is_rejected(small_net):
     model, layer = small_net(), nn.Linear(4, 4)
     topology = Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.5)
     other = Static(layer, OPTIMIZERS["sgd"](layer.parameters()), 0.5)
@@ -209,7 +209,7 @@ def test_masks_are_independent_of_the_initial_weights(small_net):
             assert torch.corrcoef(pair)[0, 1].abs() < 4 / weight.numel() ** 0.5
 
 
-def test_invalid_arguments_are_refused(small_net):
+def test_invalid_arguments_are_rejected(small_net):
     model = small_net()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     with pytest.raises(ValueError, match="sparsity must be in"):

@@ -36,7 +36,7 @@ def test_a_ratio_is_the_median_over_rounds_of_times_in_the_same_round(monkeypatc
     assert order == ["CrossEntropy", "Moon"] * 3
     assert plain["plain"]["milliseconds"] == 1000
     assert moon["plain"]["milliseconds"] == 3000
-    assert moon["plain"]["ratio"] == moon["plain"]["by_base"] == 2  # of 2, 3 and 1.5
+    assert moon["plain"]["ratio"] == moon["plain"]["by_base"] == 2  # the median of 2, 3 and 1.5
     assert (moon["plain"]["ratio_low"], moon["plain"]["ratio_high"]) == (1.75, 2.5)
 
 

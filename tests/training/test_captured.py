@@ -33,27 +33,27 @@ def training(objective="moon", topology="rigl", captured=None, net="lenet-norm",
     )  # fmt: skip
     torch.set_default_dtype(dtype)
     try:
-        made = build.training(recipe, BENCHMARK, noise(BENCHMARK, 56), "cpu", outliers)
+        run = build.training(recipe, BENCHMARK, noise(BENCHMARK, 56), "cpu", outliers)
     finally:
         torch.set_default_dtype(torch.float32)
-    made.captured = captured
-    original = made.batches.epoch
-    made.batches.epoch = lambda epoch: ((x.to(dtype), y) for x, y in original(epoch))
-    return made
+    run.captured = captured
+    original = run.batches.epoch
+    run.batches.epoch = lambda epoch: ((x.to(dtype), y) for x, y in original(epoch))
+    return run
 
 
-def losses(made, steps=None):
-    """The loss of each step of a run, which must be captured if that was asked for."""
+def losses(run, steps=None):
+    """The loss of each step of a run; checks that steps are captured if `captured` is True."""
     found = []
-    made.run(on_step=lambda epoch, step, loss: found.append(loss()))
-    assert made.capture_obstacle is None
-    assert made.is_captured is bool(made.captured)
+    run.run(on_step=lambda epoch, step, loss: found.append(loss()))
+    assert run.capture_obstacle is None
+    assert run.is_captured is bool(run.captured)
     assert steps is None or len(found) == steps
     return found
 
 
 def check_same(plain, fast, tolerance):
-    """Both runs have the same losses, weights, momentum buffers and masks."""
+    """Check that both runs have the same losses, weights, momentum buffers and masks."""
     expected, found = losses(plain), losses(fast)
     assert len(expected) == len(found) == 4 * plain.epochs
     assert len(set(expected)) == len(expected)
@@ -82,7 +82,7 @@ def test_every_topology_has_the_same_steps(name):
 @pytest.mark.skipif(torch.cuda.is_available() or find_spec("triton") is None, reason="needs interpreted kernels")
 @pytest.mark.parametrize("name", ["dense", "rigl", "snip", "snfs"])
 def test_topologies_have_the_same_steps_with_the_update_kernel(name, monkeypatch):
-    """The kernel of the GPU, interpreted. It does not write to masked weights."""
+    """The GPU kernel, interpreted. It does not write to masked weights."""
 
     def update(buffers, gradients):
         write_addresses(buffers, gradients)
@@ -97,8 +97,8 @@ def test_topologies_have_the_same_steps_with_the_update_kernel(name, monkeypatch
 
 def test_the_update_uses_gradients_that_a_topology_changed():
     plain, fast = (training(captured=captured) for captured in (False, True))
-    for made in (plain, fast):
-        made.topology.__class__ = CustomChange
+    for run in (plain, fast):
+        run.topology.__class__ = CustomChange
     check_same(plain, fast, 1e-9)
 
 
@@ -132,7 +132,7 @@ def test_plain_steps_resume_from_captured_ones_and_vice_versa():
 
 
 class Custom(CrossEntropy):
-    """An objective from outside of the package."""
+    """An objective of another package."""
 
 
 class CustomDeclared(CrossEntropy):
@@ -217,9 +217,9 @@ class Late(CrossEntropy):
 def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.SGD):
     model = model or nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     optimizer = optimizer(model.parameters(), lr=0.1)
-    made = training()
+    run = training()
     topology = Dense(optimizer) if topology is None else topology(model, optimizer, 0.5, DropSchedule(9))
-    return Training(model, optimizer, objective or CrossEntropy(), topology, lambda _: 0.1, made.batches, epochs=2)
+    return Training(model, optimizer, objective or CrossEntropy(), topology, lambda _: 0.1, run.batches, epochs=2)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.
         ({"optimizer": torch.optim.AdamW}, "only SGD"),
     ],
 )
-def test_code_from_outside_is_captured_only_if_it_declares_so(parts, obstacle):
+def test_code_of_other_packages_is_captured_only_if_it_declares_so(parts, obstacle):
     found = capture_obstacle(with_parts(**parts).setup)
     assert (found is None) if obstacle is None else (obstacle in found)
 
@@ -254,7 +254,7 @@ def test_a_custom_objective_that_declares_so_has_the_same_steps(kind):
 
 def test_the_objective_sees_the_epoch_on_the_device_and_its_phase_on_the_host():
     """A branch that `phase` separates is decided in Python, any other is a tensor."""
-    seen = []
+    decisions = []
 
     class Phased(Late):
         capturable = True
@@ -263,15 +263,15 @@ def test_the_objective_sees_the_epoch_on_the_device_and_its_phase_on_the_host():
             return epoch >= 2
 
         def terms(self, model, x, y, *, epoch):
-            seen.append((self.has_started(epoch, 2), CrossEntropy().has_started(epoch, 2)))
+            decisions.append((self.has_started(epoch, 2), CrossEntropy().has_started(epoch, 2)))
             return super().terms(model, x, y, epoch=epoch)
 
-    made = training("cross-entropy", captured=True)
-    made.setup.objective = Phased()
-    losses(made, 16)
-    assert [decided for decided, _ in seen] == [False] * 8 + [True] * 8
-    assert all(isinstance(computed, torch.Tensor) for _, computed in seen)
-    assert [bool(computed) for _, computed in seen] == [False] * 8 + [True] * 8
+    run = training("cross-entropy", captured=True)
+    run.setup.objective = Phased()
+    losses(run, 16)
+    assert [decided for decided, _ in decisions] == [False] * 8 + [True] * 8
+    assert all(isinstance(computed, torch.Tensor) for _, computed in decisions)
+    assert [bool(computed) for _, computed in decisions] == [False] * 8 + [True] * 8
 
 
 def test_a_state_can_be_loaded_between_steps():
@@ -279,14 +279,14 @@ def test_a_state_can_be_loaded_between_steps():
     batches = [(batch[0], batch[1], 3, 0.05)] * 3
     found = []
     for captured in (False, True):
-        made = training(captured=captured)
-        made.model.train()
-        made.begin()
-        kept = copy.deepcopy(made.state_dict())
+        run = training(captured=captured)
+        run.model.train()
+        run.begin()
+        kept = copy.deepcopy(run.state_dict())
         for step in batches:
-            made.step(*step)
-        made.load_state_dict(kept)
-        found.append([made.step(*step).item() for step in batches])
+            run.step(*step)
+        run.load_state_dict(kept)
+        found.append([run.step(*step).item() for step in batches])
     assert found[1] == pytest.approx(found[0], rel=1e-9)
 
 
@@ -308,8 +308,8 @@ def test_the_open_head_uses_the_buffers_and_a_layer_that_overrides_forward_does_
 
 def test_other_code_may_change_gradients_between_epochs():
     plain, fast = (training(captured=captured) for captured in (False, True))
-    for made in (plain, fast):
-        made.run(on_epoch=lambda _, made=made: made.model.zero_grad())
+    for run in (plain, fast):
+        run.run(on_epoch=lambda _, run=run: run.model.zero_grad())
     for a, b in zip(plain.model.parameters(), fast.model.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-7)
 
@@ -321,8 +321,8 @@ def test_frozen_weights_do_not_change():
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
     topology = RigL(model, optimizer, 0.5, DropSchedule(9, 2), dense=("1.weight",))
     batches = training("cross-entropy").batches
-    made = Training(model, optimizer, CrossEntropy(), topology, lambda _: 0.1, batches, epochs=3, captured=True)
-    made.run()
+    run = Training(model, optimizer, CrossEntropy(), topology, lambda _: 0.1, batches, epochs=3, captured=True)
+    run.run()
     assert torch.equal(model[1].weight, frozen)
     assert (model[3].weight == 0).double().mean() == 0.5
 
@@ -347,9 +347,9 @@ def small_run(name, device, captured, monkeypatch, epochs=3):
         vote_share=0,
         lr_start=0.001,
     )
-    made = build.training(recipe, BENCHMARK, noise(BENCHMARK, 56), device)
-    made.captured = captured
-    return made
+    run = build.training(recipe, BENCHMARK, noise(BENCHMARK, 56), device)
+    run.captured = captured
+    return run
 
 
 @on_a_gpu
@@ -409,10 +409,10 @@ def step_by_step(plain, fast):
     Yields the kinds of the step and, by parameter name and quantity, the old weight, the plain result and the captured
     one. Masks may differ in a few weights with nearly equal scores; these are left out of the results.
     """
-    for made in (plain, fast):
-        made.model.train()
-        made.begin()
-        assert made.is_captured is made.captured
+    for run in (plain, fast):
+        run.model.train()
+        run.begin()
+        assert run.is_captured is run.captured
     rewired = 0
     for epoch in range(plain.epochs):
         for x, y in plain.batches.epoch(epoch):
@@ -422,9 +422,9 @@ def step_by_step(plain, fast):
             seed, losses = plain.topology.steps, []
             usual = [("phase", plain.objective.phase(epoch)), ("batch", len(x))]
             kinds = [("due", True)] if plain.topology.is_due else usual  # due: perhaps only masks change
-            for made in (plain, fast):
+            for run in (plain, fast):
                 torch.manual_seed(seed)
-                losses.append(made.step(x, y, epoch, 0.05).item())
+                losses.append(run.step(x, y, epoch, 0.05).item())
             assert losses[1] == pytest.approx(losses[0], rel=1e-4)
             rewired += any(not torch.equal(mask, plain.topology.masks[name]) for name, mask in masks.items())
             yield kinds, changes_of(plain, fast, before)
@@ -432,7 +432,7 @@ def step_by_step(plain, fast):
 
 
 def copy_state(plain, fast):
-    """Copy the state of plain steps to captured ones in place, so that nothing is captured again."""
+    """Copy the state of plain steps to captured ones in place, so that no step has to be captured again."""
     with torch.no_grad():
         for (_, a), (_, b) in zip(parameters(plain), parameters(fast), strict=True):
             b.copy_(a)
@@ -445,12 +445,12 @@ def copy_state(plain, fast):
     fast._steps.refresh()
 
 
-def parameters(made):
-    return [*made.model.named_parameters(), *made.objective.named_parameters()]
+def parameters(run):
+    return [*run.model.named_parameters(), *run.objective.named_parameters()]
 
 
-def momentum(made, parameter):
-    return made.optimizer.state[parameter].get("momentum_buffer", torch.zeros_like(parameter))
+def momentum(run, parameter):
+    return run.optimizer.state[parameter].get("momentum_buffer", torch.zeros_like(parameter))
 
 
 def buffers(plain, fast):
@@ -477,23 +477,23 @@ def changes_of(plain, fast, before):
 
 def test_the_reason_for_plain_steps_is_logged(caplog):
     caplog.set_level("INFO", logger="moon")
-    made = training("cross-entropy")
-    made.setup.objective = Custom()
-    made.begin()
+    run = training("cross-entropy")
+    run.setup.objective = Custom()
+    run.begin()
     assert not caplog.messages  # on a CPU nothing is captured by default
-    made.captured = True
+    run.captured = True
     with pytest.raises(ValueError, match=r"cannot be captured: .*Custom does not declare"):
-        made.run()
-    made.captured, made.setup.device = None, torch.device("cuda")
-    made.begin()
+        run.run()
+    run.captured, run.setup.device = None, torch.device("cuda")
+    run.begin()
     assert len(caplog.messages) == 1
     assert "Custom does not declare" in caplog.messages[0]
-    assert "Custom does not declare" in made.capture_obstacle
-    assert isinstance(made._steps, PlainSteps)
+    assert "Custom does not declare" in run.capture_obstacle
+    assert isinstance(run._steps, PlainSteps)
 
 
 def test_plain_steps_replace_captured_ones_if_capturing_fails(monkeypatch, caplog):
-    """The failed step is taken again, so that nothing is lost."""
+    """The failed step is repeated, so that no step is lost."""
     caplog.set_level("INFO", logger="moon")
     expected = losses(training(captured=False))
     step, calls = CapturedSteps.step, []
@@ -505,20 +505,20 @@ def test_plain_steps_replace_captured_ones_if_capturing_fails(monkeypatch, caplo
         return step(self, *batch)
 
     monkeypatch.setattr(CapturedSteps, "step", fail_once)
-    made, found = training(captured=True), []
-    made.begin()
-    made.captured = None  # as on a GPU: capturing is wanted, but not required
-    monkeypatch.setattr(made, "begin", lambda: None)
-    made.run(on_step=lambda epoch, step, loss: found.append(loss()))
+    run, found = training(captured=True), []
+    run.begin()
+    run.captured = None  # as on a GPU: steps are captured where possible
+    monkeypatch.setattr(run, "begin", lambda: None)
+    run.run(on_step=lambda epoch, step, loss: found.append(loss()))
     assert found == pytest.approx(expected, rel=1e-9)
     assert len(calls) == 3
-    assert made.capture_obstacle == "out of memory"
-    assert not made.is_captured
+    assert run.capture_obstacle == "out of memory"
+    assert not run.is_captured
     assert "steps are not captured, which is slower: out of memory" in caplog.messages
 
 
 def test_weights_have_their_own_memory_after_the_run():
-    made = training(captured=True)
-    losses(made)
-    sizes = {parameter.untyped_storage().nbytes() for parameter in made.model.parameters()}
-    assert max(sizes) == max(p.numel() * p.element_size() for p in made.model.parameters())
+    run = training(captured=True)
+    losses(run)
+    sizes = {parameter.untyped_storage().nbytes() for parameter in run.model.parameters()}
+    assert max(sizes) == max(p.numel() * p.element_size() for p in run.model.parameters())

@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, file, damage, 
     assert len(caplog.messages) == 1
 
 
-def test_a_damaged_checkpoint_does_not_displace_a_good_one(tmp_path):
+def test_a_damaged_checkpoint_does_not_replace_an_intact_one(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(8, STATE)
     checkpoints.save(20, STATE)
@@ -118,7 +118,7 @@ def test_an_incomplete_checkpoint_is_ignored(tmp_path):
     assert checkpoints.latest()[0] == 2
 
 
-def test_a_state_that_cannot_be_saved_is_refused(tmp_path):
+def test_a_state_that_cannot_be_saved_is_rejected(tmp_path):
     with pytest.raises(TypeError, match=r"/x: a set cannot be saved"):
         Checkpoints(tmp_path).save(1, {"x": {1, 2}})
 
@@ -131,7 +131,7 @@ def test_json_files_do_not_contain_nan(tmp_path):
 
 
 def delay_writing(monkeypatch) -> threading.Event:
-    """Checkpoints are written when this event is set."""
+    """Delay the writing of checkpoints until the returned event is set."""
     may_write, save = threading.Event(), Checkpoints._save
     monkeypatch.setattr(Checkpoints, "_save", lambda *arguments: may_write.wait(600) and save(*arguments))
     return may_write
@@ -147,7 +147,7 @@ def test_saving_copies_the_state_and_does_not_wait_for_the_disk(tmp_path, monkey
     assert torch.equal(checkpoints.latest()[1]["weight"], torch.ones(3))
 
 
-def test_an_error_of_the_disk_is_raised_by_the_next_call(tmp_path):
+def test_an_error_while_writing_is_raised_by_the_next_call(tmp_path):
     (tmp_path / "c").write_text("not a folder")
     checkpoints = Checkpoints(tmp_path / "c")
     checkpoints.save(1, STATE)

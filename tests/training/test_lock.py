@@ -6,14 +6,14 @@ import pytest
 from moon.training import RunLocked, is_locked, locked
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_a_second_process_is_rejected(tmp_path):
     code = "import sys, pathlib; from moon.training import locked\nwith locked(pathlib.Path(sys.argv[1])): input()"
     arguments = [sys.executable, "-c", code + "\n", str(tmp_path)]
     with locked(tmp_path), subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as other:
         assert b"RunLocked" in other.communicate(timeout=600)[1]
 
 
-def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
+def test_a_path_that_is_not_a_folder_is_rejected(tmp_path):
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ValueError, match="is a file or inside one"), locked(path):

@@ -47,7 +47,7 @@ def training(small_net, epochs=5, vote_from=4, t_end=14, precision=torch.float32
     )
 
 
-def test_a_run_learns_votes_and_records(small_net):
+def test_a_run_learns_votes_and_reports_records(small_net):
     records = []
     elected = training(small_net, epochs=6, vote_from=4).run(
         watch=lambda model: {"val_accuracy": 1.0}, on_epoch=records.append
@@ -124,7 +124,7 @@ def test_checkpoints_are_on_disk_when_a_run_ends(small_net, tmp_path, monkeypatc
     assert max(path.name for path in tmp_path.iterdir()) == ("000002" if fails else "000005")
 
 
-def test_an_error_of_the_disk_does_not_hide_what_ended_the_run(small_net, tmp_path, monkeypatch, caplog):
+def test_an_error_while_writing_does_not_hide_the_error_that_ended_the_run(small_net, tmp_path, monkeypatch, caplog):
     def fail(*arguments):
         raise OSError("no space left")
 
@@ -153,7 +153,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(small_net, tmp_path):
     run.objective.forward = nan_in_epoch_2
     with pytest.raises(Diverged, match="epoch 2, step 2 of 4"):
         run.run(checkpoints=checkpoints)
-    assert checkpoints.latest()[0] == 2  # the last good one
+    assert checkpoints.latest()[0] == 2  # the last one before the NaN
 
 
 def test_weights_that_are_not_finite_after_the_last_step_stop_the_run(small_net, tmp_path):
@@ -186,7 +186,7 @@ def test_a_loaded_momentum_buffer_has_the_strides_of_its_weight(small_net, tmp_p
     assert momentum.stride() == weight.stride()
 
 
-def test_a_vote_before_the_masks_are_frozen_is_refused_at_once(small_net):
+def test_a_vote_before_the_masks_are_frozen_is_rejected_before_training(small_net):
     training(small_net, vote_from=3, t_end=16)  # the vote is cast at the end of the epoch
     with pytest.raises(
         ValueError, match=r"masks change until step 17; let at most the last 1 epochs vote, .*smaller t_end"
@@ -223,7 +223,7 @@ def test_the_learning_rate_follows_the_schedule(small_net):
     assert records[-1]["lr"] == pytest.approx(CosineRate(0.2, 0.01)(19 / 20))
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a warning of torch on CPUs without bfloat16
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # torch warns on CPUs without bfloat16
 def test_bfloat16_differs_from_float32_by_rounding_only(small_net):
     losses = {}
     for precision in (torch.float32, torch.bfloat16):

@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 
 class Noise:
-    """Batches of 16, 16 and 9 that depend on the epoch alone."""
+    """Batches of 16, 16 and 9 that depend on the epoch only."""
     def __len__(self):
         return 3
     def epoch(self, epoch):
@@ -38,7 +38,7 @@ class Noise:
             x[torch.arange(size), 0, 2 * y] += 3
             yield x, y
 
-class Wide(StreamedBatches):
+class Grey(StreamedBatches):
     """The images of a folder, in float64 and grey."""
     def epoch(self, epoch):
         for x, y in super().epoch(epoch):
@@ -48,7 +48,7 @@ ranks = Ranks.join(torch.device("cpu"))
 if len(sys.argv) > 3:
     paths = sorted(path.name for path in Path(sys.argv[3]).iterdir())
     listed = ImageList(Path(sys.argv[3]), tuple(paths), torch.arange(len(paths)).remainder(4).numpy())
-    batches = Wide(listed, (0.5,) * 3, (0.2,) * 3, size=8, resize=8, batch_size=16, part=(ranks.rank, ranks.count))
+    batches = Grey(listed, (0.5,) * 3, (0.2,) * 3, size=8, resize=8, batch_size=16, part=(ranks.rank, ranks.count))
 else:
     batches = Noise()
 torch.manual_seed(0)
@@ -71,7 +71,7 @@ torch.save(state | masks | values, f"{sys.argv[1]}-{ranks.rank}.pt")
 
 
 def is_free(port):
-    """Whether no process listens there; the system does not assign ports below 32768 by itself meanwhile."""
+    """Whether no process listens on the port. The system itself assigns only ports above 32768."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
@@ -99,12 +99,12 @@ def train(where, processes, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["rigl", "set"])
-def test_two_processes_have_the_result_of_one(tmp_path, topology):
+def test_two_processes_give_the_same_result_as_one(tmp_path, topology):
     compare(tmp_path, topology)
 
 
 @pytest.mark.slow
-def test_two_processes_that_load_their_own_images_have_the_result_of_one(tmp_path):
+def test_two_processes_that_load_their_own_images_give_the_same_result_as_one(tmp_path):
     generator, images = np.random.default_rng(0), tmp_path / "images"
     images.mkdir()
     for index in range(41):  # the last batch has nine images: five and four
@@ -141,7 +141,7 @@ def test_a_single_process_gets_the_whole_batch():
     assert type(model) is nn.BatchNorm2d
 
 
-def test_parts_make_up_the_batch_and_shares_add_up_to_one():
+def test_the_parts_add_up_to_the_batch_and_the_shares_to_one():
     x, y = torch.arange(9), torch.arange(9) * 2
     parts = [Ranks(rank, 2).part(x, y) for rank in range(2)]
     assert sum(share for share, _ in parts) == 1

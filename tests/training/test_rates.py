@@ -3,7 +3,7 @@ import pytest
 from moon.training import CosineRate
 
 
-def test_half_a_cosine():
+def test_the_rate_follows_half_a_cosine():
     rate = CosineRate(0.1, 1e-6)
     assert rate(0.0) == pytest.approx(0.1)
     assert rate(0.5) == pytest.approx((0.1 + 1e-6) / 2)
@@ -26,7 +26,7 @@ def test_cycles_are_triangles_from_end_to_peak_and_back():
         assert found == pytest.approx([0.001, 0.003, 0.005, 0.003, 0.001])
 
 
-def test_a_single_cycle_takes_the_whole_last_part():
+def test_a_single_cycle_fills_the_last_part():
     rate = CosineRate(0.1, 0.0, hold=0.5, cycles=1, peak=0.2)
     assert [rate(progress) for progress in (0.5, 0.625, 0.75, 1.0)] == pytest.approx([0.0, 0.1, 0.2, 0.0])
 
@@ -42,6 +42,6 @@ def test_a_single_cycle_takes_the_whole_last_part():
         ({"cycles": 3, "hold": 0.1, "peak": 0.0009}, "a peak of at least end"),
     ],
 )
-def test_invalid_rates_are_refused(wrong, message):
+def test_invalid_rates_are_rejected(wrong, message):
     with pytest.raises(ValueError, match=message):
         CosineRate(**{"start": 0.1, "end": 0.001} | wrong)

@@ -16,7 +16,7 @@ def test_the_average_is_uniform():
         vote.cast(model)
     assert vote.voters == 3
     assert vote.elect([]).weight.item() == pytest.approx(3.0)
-    assert model.weight.item() == 6.0  # the trained model is left alone
+    assert model.weight.item() == 6.0  # the trained model is not changed
 
 
 def test_batchnorm_statistics_are_those_of_the_average(small_net):
@@ -31,7 +31,7 @@ def test_batchnorm_statistics_are_those_of_the_average(small_net):
     assert elected[1].momentum == model[1].momentum
 
 
-def test_voting_before_the_masks_are_frozen_is_refused(small_net):
+def test_voting_before_the_masks_are_frozen_is_rejected(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     vote = WeightVote(model)  # created before the topology, which is looked up at each call
@@ -57,7 +57,7 @@ def test_an_older_topology_of_the_same_model_does_not_block_a_vote(small_net):
     assert not older.is_frozen
 
 
-def test_only_a_topology_that_is_given_counts(small_net):
+def test_if_a_topology_is_given_others_are_ignored(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     moving = RigL(model, optimizer, 0.5, DropSchedule(t_end=100))
@@ -80,7 +80,7 @@ def test_a_given_topology_makes_the_average_sparse_again(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     topology = SupTickets(model, optimizer, 0.8, TicketSchedule(1, first=1, cycle=3, tickets=2))
-    newest = Static(model, optimizer, 0.1)  # not the one of the vote
+    newest = Static(model, optimizer, 0.1)  # not the topology of the vote
     vote = WeightVote(model, topology)
     vote.cast(model)
     vote.elect([torch.randn(8, 1, 8, 8)])
@@ -108,7 +108,7 @@ def test_voters_may_have_different_masks_if_the_topology_superposes(small_net):
     assert sum(int(mask.sum()) for mask in vote.masks.values()) == sum(topology.counts[name] for name in vote.masks)
 
 
-def test_voters_with_equal_masks_elect_no_other_masks(small_net):
+def test_vote_masks_are_empty_if_voters_have_equal_masks(small_net):
     model = small_net()
     topology = RigL(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8, DropSchedule(0))
     vote = WeightVote(model)
@@ -118,7 +118,7 @@ def test_voters_with_equal_masks_elect_no_other_masks(small_net):
     assert vote.masks == {}
 
 
-def test_an_average_of_no_votes_is_refused():
+def test_an_election_without_votes_is_an_error():
     with pytest.raises(ValueError, match="there are no votes"):
         WeightVote(nn.Linear(1, 1)).elect([])
 

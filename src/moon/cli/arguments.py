@@ -49,7 +49,7 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
 
 
 def pair(text: str) -> tuple[str, str]:
-    """The type of arguments of the form NAME=VALUE."""
+    """Parse an argument of the form NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not '{text}'")
@@ -62,7 +62,7 @@ def add_checkpoint_seconds(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=30,
         metavar="S",
-        help="the least time between checkpoints (default: %(default)s)",
+        help="minimum time between checkpoints, in seconds (default: %(default)s)",
     )
 
 
@@ -71,14 +71,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def local_device() -> str | None:
-    """The GPU of this process if torchrun started it, else None."""
+    """Return the GPU of this process if torchrun started it, else None."""
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return None
 
 
 def whole(text: str) -> int:
-    """The type of arguments that are counts: integers from 1."""
+    """Parse a count: an integer of at least 1."""
     try:
         number = int(text)
     except ValueError:
@@ -89,7 +89,7 @@ def whole(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """The type of arguments that are durations."""
+    """Parse a duration in seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -100,7 +100,7 @@ def seconds(text: str) -> float:
 
 
 def device_of(name: str | None) -> torch.device:
-    """The device of that name, after a test allocation on it."""
+    """Return the device of this name; raise a ValueError if a test allocation on it fails."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,4 +1,4 @@
-"""Measure the time of training steps or of scoring, with all contenders interleaved in one run."""
+"""Time training steps or scoring; all contenders are interleaved in one run."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", choices=("train", "score"), help="training steps, or scoring with detectors")
+    add("what", choices=("train", "score"), help="time training steps, or scoring with detectors")
     add(
         "--objective",
         nargs="+",
         default=["moon"],
         metavar="NAME",
-        help="or all; cross-entropy is always included (default: moon)",
+        help="objectives to time, or all; cross-entropy is always included (default: moon)",
     )
-    add("--topology", nargs="+", default=["rigl"], metavar="NAME", help="or all (default: rigl)")
-    add("--benchmark", default="cifar10", help="whose image shape and network to use (default: %(default)s)")
-    add("--net", help="(default: the benchmark's)")
-    add("--sparsity", type=float, help="(default: 0.95)")
-    add("--batch-size", type=whole, default=128, help="(default: %(default)s)")
-    add("--precision", default="float32", help="float32, bfloat16 to train or float16 to score (default: %(default)s)")
-    add("--steps", type=whole, help="per contender and round (default: one epoch on a GPU, else 5)")
-    add("--rounds", type=whole, default=8, help="(default: %(default)s)")
-    add("--images", type=whole, default=50_000, help="per epoch, to extrapolate to 100 epochs (default: %(default)s)")
+    add("--topology", nargs="+", default=["rigl"], metavar="NAME", help="topologies to time, or all (default: rigl)")
+    add("--benchmark", default="cifar10", help="benchmark whose image shape and network to use (default: %(default)s)")
+    add("--net", help="network (default: the benchmark's)")
+    add("--sparsity", type=float, help="sparsity of the network (default: 0.95)")
+    add("--batch-size", type=whole, default=128, help="images per batch (default: %(default)s)")
+    add("--precision", default="float32", help="float32, bfloat16 (train) or float16 (score) (default: %(default)s)")
+    add("--steps", type=whole, help="steps per contender and round (default: one epoch on a GPU, else 5)")
+    add("--rounds", type=whole, default=8, help="number of rounds (default: %(default)s)")
+    add("--images", type=whole, default=50_000, help="images per epoch, to estimate 100 epochs (default: %(default)s)")
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
     add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
     add(
         "--from-evidence",
         action="store_true",
-        help="score random evidence without forward passes, as if evidence had been kept",
+        help="score random evidence without forward passes, as with kept evidence",
     )
-    add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
+    add("--out", type=Path, metavar="FILE", help="also write the results as JSON")
     add_inexact(parser)
     add_device(parser)
 
@@ -68,7 +68,7 @@ def act(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         _check_out(arguments.out)  # fails before anything is measured
     if arguments.from_evidence and arguments.precision != "float32":
-        raise ValueError("--from-evidence runs no forward pass; leave out --precision")
+        raise ValueError("--from-evidence runs no forward pass; remove --precision")
     device = device_of(arguments.device)
     benchmark = find_benchmark(Path("data"), arguments.benchmark)
     with cudnn_mode(not arguments.inexact):
@@ -88,15 +88,15 @@ def act(arguments: argparse.Namespace) -> None:
 
 
 def _check_out(path: Path) -> None:
-    """Refuse a file that cannot be written."""
+    """Raise a ValueError if the file cannot be written."""
     if path.is_dir():
-        raise ValueError(f"--out {path} is a folder; name a file in it, such as {path / 'bench.json'}")
+        raise ValueError(f"--out {path} is a folder; give a file in it, such as {path / 'bench.json'}")
     folder = path.parent
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {path}: {folder} is a file, not a folder")
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise ValueError(f"--out {path}: {folder} is not writable; name another folder")
+        raise ValueError(f"--out {path}: {folder} is not writable; choose another folder")
 
 
 def _names(kind: str, given: list[str]) -> list[str]:
@@ -133,28 +133,28 @@ def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
         f"A training step of {arguments.net or benchmark.net}, batch {arguments.batch_size}, {arguments.precision}, "
         f"on {hardware(device)}"
     )
-    shown = _new_table(title, "objective", "topology", "loop", "ms", "ratio", "by base", "100 epochs")
+    shown = _new_table(title, "objective", "topology", "loop", "ms", "ratio", "vs base", "100 epochs")
     for r in records:
         for loop in ("plain", "captured"):
             if loop in r:
-                own = r[loop]
-                own["seconds_of_100_epochs"] = own["milliseconds"] * epoch / 10
-                ratio = f"{own['ratio']:.3f} ±{(own['ratio_high'] - own['ratio_low']) / 2:.3f}"
+                times = r[loop]
+                times["seconds_of_100_epochs"] = times["milliseconds"] * epoch / 10
+                ratio = f"{times['ratio']:.3f} ±{(times['ratio_high'] - times['ratio_low']) / 2:.3f}"
                 shown.add_row(
-                    r["objective"], r["topology"], loop, f"{own['milliseconds']:.2f}", ratio,
-                    f"{own['by_base']:.3f}", f"{own['seconds_of_100_epochs']:.0f} s",
+                    r["objective"], r["topology"], loop, f"{times['milliseconds']:.2f}", ratio,
+                    f"{times['by_base']:.3f}", f"{times['seconds_of_100_epochs']:.0f} s",
                 )  # fmt: skip
     shown.add_section()
-    for name, key in (("arithmetic", "matrix_milliseconds"), ("and memory", "milliseconds")):
+    for name, key in (("arithmetic", "matrix_milliseconds"), ("with memory", "milliseconds")):
         shown.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * epoch / 10:.0f} s")
     Console().print(shown)
     for r in records:
         if "plain_because" in r:
             print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
     Console().print(
-        f"ratio: to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
+        f"ratio: relative to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
         f"{counted(arguments.steps, 'step')}, ± half the interquartile range; "
-        f"by base: to {timing.BASE} on the same topology; "
+        f"vs base: relative to {timing.BASE} on the same topology; "
         f"100 epochs of {arguments.images:,} images.\n"
         f"limit: {limits['flops'] / 1e9:.3g} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
         f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here",
@@ -177,7 +177,7 @@ def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
     )  # fmt: skip
     shown = _new_table(
         f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}",
-        "detector", "own s", "alone s",
+        "detector", "scoring s", "total s",
     )  # fmt: skip
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
@@ -185,8 +185,8 @@ def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
         shown.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
     Console().print(shown)
     Console().print(
-        "own: fitting and scoring; alone: with the forward passes that it needs. Detectors that perturb the images "
-        "(odin) need forward passes of their own and are not timed.",
+        "scoring: fitting and scoring only; total: including the forward passes that the detector needs. Detectors "
+        "that perturb the images (odin) need separate forward passes and are not timed.",
         highlight=False,
     )
     if arguments.from_evidence:
@@ -194,14 +194,14 @@ def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
         return {"score": result}
     print(
         f"all {len(result['alone'])} with shared forward passes: {result['together']:.2f} s, {result['ratio']:.2f} of "
-        f"the slowest alone ({result['slowest']})\n"
+        f"the slowest one alone ({result['slowest']})\n"
         f"of which forward passes {sum(result['reading'].values()):.2f} s, from kept evidence "
         f"{result['from_evidence']:.2f} s\n"
-        f"limit: their products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
+        f"limit: their matrix products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
     )
     if result["dense_reading"] is not None:
         print(
-            f"with the non-zero weights only {result['limit_sparse']:.2f} s; a forward pass with dense products would "
+            f"with the non-zero weights only: {result['limit_sparse']:.2f} s; forward passes with dense products would "
             f"take {result['dense_reading']:.0f} s, extrapolated from the validation images"
         )
     return {"score": result}

@@ -62,7 +62,8 @@ examples:
   moon data import test_tin.txt --root images/ --name tin
 """
 _HOLD_OUT_HELP = """
-Options can then be chosen without using the test images of the other set. The new training images are the rest.
+The other training images become the training images of the new set. Options can then be tuned without using the
+test images of the original set.
 
 examples:
   moon data hold-out cifar10 --name cifar10-held
@@ -100,7 +101,7 @@ def _describe_import(actions: Any) -> None:
     parser = _add_action(actions, "import", _import, "import one split of a set from a public format", _IMPORT_HELP)
     add = parser.add_argument
     add("source", metavar="SOURCE", type=Path, help="a file or folder in one of the formats below")
-    add("--name", required=True, help="name of the set to make")
+    add("--name", required=True, help="name of the new set")
     add("--split", default="test", help="train, val or test (default: %(default)s)")
     add(
         "--size",
@@ -122,13 +123,13 @@ def _describe_hold_out(actions: Any) -> None:
     summary = "make a set whose test images are training images of another set"
     add = _add_action(actions, "hold-out", _hold_out, summary, _HOLD_OUT_HELP).add_argument
     add("source", metavar="SET", help="the set whose training images are divided")
-    add("--name", required=True, help="name of the set to make")
+    add("--name", required=True, help="name of the new set")
     add("--share", type=float, default=0.1, help="share of the training images to hold out (default: %(default)s)")
     add("--replace", action="store_true", help="overwrite splits that have other images")
 
 
 def _describe_download(actions: Any) -> None:
-    parser = _add_action(actions, "download", _download, "download a public set from its own site", _DOWNLOAD_HELP)
+    parser = _add_action(actions, "download", _download, "download a public set from its official site", _DOWNLOAD_HELP)
     parser.add_argument("name", metavar="SET", help="one of the sets below")
 
 
@@ -183,7 +184,7 @@ def _hold_out(arguments: argparse.Namespace) -> None:
 def _print_saved(saved: SavedSplit) -> None:
     images = saved.dataset.images
     size = f"{len(images):,} images of {'x'.join(map(str, images.shape[1:]))}"
-    print(f"{saved.path}: {size}" if saved.is_new else f"{saved.path}: already there, with the same {size}")
+    print(f"{saved.path}: {size}" if saved.is_new else f"{saved.path}: already exists, with the same {size}")
 
 
 def _download(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Do every run of a grid exactly once, several at a time, on this machine or on a Ray cluster."""
+"""Train and score a grid of runs, each exactly once, several at a time, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from moon.score.files import read_summary
 EXAMPLES = """
 examples:
   moon grid digits --objective cross-entropy moon --sparsity 0.9 0.95 --seed 0 1 2 --epochs 10
-  moon grid cifar10 --preset plain control --seed 0 1 2    named trainings
-  moon grid compare.toml --jobs 2                 the same command again resumes where it stopped
+  moon grid cifar10 --preset plain control --seed 0 1 2    presets
+  moon grid compare.toml --jobs 2                 run the same command again to resume
   moon grid compare.toml --plan                   only show what is done, running and missing
-  moon grid compare.toml --per-gpu 4              four runs at a time on each GPU
+  moon grid compare.toml --per-gpu 4              four runs at a time per GPU
   moon grid compare.toml --ray auto --gpus 0.25   on a Ray cluster, a quarter of a GPU each
 
 compare.toml:
@@ -46,7 +46,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_parameters(parser, several=True)
     add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="option of the objectives")
     add("--out", type=Path, default=Path("runs/grid"), help="folder of the runs (default: %(default)s)")
-    add("--detector", nargs="+", default=list(PAPER_DETECTORS), metavar="NAME", help="to score with; all, or none")
+    add("--detector", nargs="+", default=list(PAPER_DETECTORS), metavar="NAME", help="to score with, or all, or none")
     add_workers(parser)
     add("--plan", action="store_true", help="only show the state of the runs")
     add_data(parser)
@@ -69,7 +69,7 @@ def _recipes(arguments: argparse.Namespace) -> list[Recipe]:
     axes = {name: values for name, values in axes.items() if values}
     if files:
         if len(arguments.what) > 1 or axes or arguments.set:
-            raise ValueError(f"{files[0]} describes the whole grid; give no benchmark, axis or --set beside it")
+            raise ValueError(f"{files[0]} describes the whole grid; give no benchmark, axis or --set in addition")
         return read_file(arguments.data, Path(files[0]))
     options = {name: values.split(",") for name, values in arguments.set}
     return expand(arguments.data, {"benchmark": arguments.what} | axes | {"set": options})
@@ -86,7 +86,7 @@ def _detectors(names: Sequence[str]) -> list[str]:
 
 
 def _show(grid: Grid, out: Path) -> None:
-    """Print the table over all finished runs, and say what is not done."""
+    """Print the table of all finished runs; raise a ValueError if some are not done."""
     methods: dict[str, list] = {}
     names = labels([job.recipe for job in grid.jobs])
     rows = []

@@ -27,7 +27,7 @@ VERBS = {
     "data": data,
 }
 
-# The first match counts, because a DataError is also a ValueError.
+# The first match wins, because a DataError is also a ValueError.
 EXIT_CODES: dict[type[Exception], int] = {
     DataError: 3,
     DamagedCheckpoint: 4,
@@ -49,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole parser; the module of each command describes its own part."""
+    """Build the parser; the module of each command adds its own arguments."""
     layout = argparse.RawDescriptionHelpFormatter
     top = _Parser(
         prog="moon",
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if isinstance(error, OSError) and error.filename is not None and error.strerror:
             text = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
         if code == 1:
-            text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows where)"
+            text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows the traceback)"
         print(f"moon {arguments.verb}: {text}", file=sys.stderr)
         sys.exit(code)
     sys.exit(0)

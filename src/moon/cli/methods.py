@@ -30,13 +30,13 @@ _USE = {
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("word", nargs="?", metavar="KIND or NAME", help="show only these")
+    parser.add_argument("name", nargs="?", metavar="KIND or NAME", help="show only this kind or method")
 
 
 def act(arguments: argparse.Namespace) -> None:
-    word = arguments.word
-    found = methods() if word is None else find(word)
-    if word is None or word == found[0].kind:
+    name = arguments.name
+    found = methods() if name is None else find(name)
+    if name is None or name == found[0].kind:
         _list(found)
     else:
         print("\n\n".join(_explained(method) for method in found))

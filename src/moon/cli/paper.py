@@ -1,4 +1,4 @@
-"""Reproduce the paper's evaluation: run what each table and figure needs, and show our numbers beside the paper's."""
+"""Reproduce the paper's evaluation: run what each table and figure needs, and show our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ examples:
   moon paper list                                  every table and figure, and how much of it is done
   moon paper plan table1                           which runs it needs, and their state
   moon paper run table1 figure4 --per-gpu 4        run what is missing, then show it
-  moon paper show table1                           our numbers beside the paper's; also as Markdown, CSV and LaTeX
+  moon paper show table1                           our numbers next to the paper's; also as Markdown, CSV and LaTeX
   moon paper run mini                              a reduced version of everything, on embedded images
   moon paper run all --benchmark cifar10=cifar10-part --seeds 3
 """
@@ -39,7 +39,7 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", choices=("list", "plan", "run", "show"))
+    add("action", choices=("list", "plan", "run", "show"), help="see the examples below")
     add(
         "what",
         nargs="*",
@@ -50,22 +50,22 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, help="folder of the runs (default: runs/paper, or runs/paper-mini)")
     add("--benchmark", nargs="+", default=[], metavar="DATA=NAME", help="the benchmark to use for the paper's data")
     add("--seeds", type=whole, help=f"runs of each network (default: {FULL.seeds}, mini {MINI.seeds})")
-    add("--other-seeds", type=whole, help="runs of all but RigL's plain and MOON networks (default: as --seeds)")
-    add("--epochs", type=whole, help=f"(default: {FULL.epochs}, mini {MINI.epochs})")
-    add("--precision", help="float32 or bfloat16 (default: float32)")
+    add("--other-seeds", type=whole, help="runs of networks other than RigL and MOON + RigL (default: as --seeds)")
+    add("--epochs", type=whole, help=f"epochs per run (default: {FULL.epochs}, mini {MINI.epochs})")
+    add("--precision", help="precision of training, float32 or bfloat16 (default: float32)")
     add("--all-detectors", action="store_true", help="score the runs with every detector, not only those of the tables")
     add_workers(parser)
     add_data(parser)
 
 
 def act(arguments: argparse.Namespace) -> None:
-    words = arguments.what
-    if "mini" in words:
+    keys = arguments.what
+    if "mini" in keys:
         arguments.mini = True
-    if arguments.action != "list" and not words:
+    if arguments.action != "list" and not keys:
         raise ValueError(f"{arguments.action} needs the ID of a table or figure; moon paper list shows them")
-    extras = list(EXTRAS) if {"all", "mini"} & {*words} else [word for word in words if word in EXTRAS]
-    items = paper_items.choose(word for word in words if word not in EXTRAS)
+    extras = list(EXTRAS) if {"all", "mini"} & {*keys} else [key for key in keys if key in EXTRAS]
+    items = paper_items.choose(key for key in keys if key not in EXTRAS)
     scale = _scale(arguments)
     folder = arguments.out or Path("runs/paper-mini" if arguments.mini else "runs/paper")
     if arguments.action == "list":
@@ -109,20 +109,20 @@ def _scale(arguments: argparse.Namespace) -> Scale:
 
 def _list(root: Path, scale: Scale, folder: Path) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, justify in (("ID", "left"), ("what", "left"), ("runs done", "right")):
+    for heading, justify in (("ID", "left"), ("title", "left"), ("runs done", "right")):
         table.add_column(heading, justify=justify)  # pyright: ignore[reportArgumentType]
     for item in paper_items.items().values():
         runs = paper.needed_runs(root, [item], scale)
         done = list(Grid.of(folder, runs, runs).states().values()).count(State.DONE)
         table.add_row(item.key, item.title, f"{done} of {len(runs)}")
-    table.add_row("flops", "Appendix E: FLOPs of training and inference, beside the paper's", "none needed")
+    table.add_row("flops", "Appendix E: FLOPs of training and inference, next to the paper's", "none needed")
     table.add_row("theory", "Section 4: a numerical demonstration", "none needed")
     Console().print(table)
     print(f"runs are in {folder}")
 
 
 def _show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path, folder: Path) -> None:
-    """Print each, and write it in every format."""
+    """Print each table or figure, and write it in every format."""
     console = Console()
     target = folder / "paper"
     target.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path
 
 
 def _flops(console: Console, target: Path) -> None:
-    """Appendix E."""
+    """Print and write the table of FLOPs of Appendix E."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     headings = ("FLOPs, ResNet-50 at 80%", "paper", "from its assumptions", "as we train", "why they differ")
     for heading in headings:
@@ -166,10 +166,10 @@ def _flops(console: Console, target: Path) -> None:
 
 
 def _theory(target: Path) -> None:
-    """The demonstration of Section 4: numbers, and the figure where matplotlib is installed."""
+    """Write the demonstration of Section 4: its numbers, and its figure if matplotlib is installed."""
     result = theory.demonstrate()
     write_json(target / "theory.json", result)
     if find_spec("matplotlib") is not None:
         for suffix in ("svg", "png"):
             theory_figure.draw(result, target / f"theory.{suffix}")
-    print(f"theory: numbers and figure in {target}; docs/methods/theory.md says what holds")
+    print(f"theory: numbers and figure in {target}; docs/methods/theory.md discusses them")

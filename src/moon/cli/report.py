@@ -17,15 +17,15 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders of them")
-    parser.add_argument("--out", type=Path, help="the page (default: report.html in the first folder)")
-    parser.add_argument("--title", default="", help="of the page")
+    parser.add_argument("--out", type=Path, help="HTML file to write (default: report.html in the first folder)")
+    parser.add_argument("--title", default="", help="title of the page")
 
 
 def act(arguments: argparse.Namespace) -> None:
     if missing := [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]:
-        raise ValueError(f"the page needs {' and '.join(missing)}; pip install 'moon-sparse[report]'")
+        raise ValueError(f"the report needs {' and '.join(missing)}; pip install 'moon-sparse[report]'")
     target = arguments.out or arguments.runs[0] / "report.html"
     if target.suffix != ".html":
-        raise ValueError(f"{target}: the page must be an .html file (--out)")
+        raise ValueError(f"{target}: the report must be an .html file (--out)")
     runs = write_report(arguments.runs, target, arguments.title)
     print(f"{target}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {target.stat().st_size / 1e6:.1f} MB")

@@ -1,4 +1,4 @@
-"""Running a grid from a command: its options, what is shown in the meantime, and how it ended."""
+"""Run a grid from the command line: its options, the progress display, and the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from moon.score.files import digests
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Where to run, and how many runs at a time."""
+    """Add the options for where to run and how many runs at a time."""
     add = parser.add_argument
     add("--jobs", type=whole, help="runs at a time (default: one per core, or one per GPU)")
     add("--per-gpu", type=whole, default=1, help="runs at a time on each GPU (default: %(default)s)")
@@ -41,13 +41,13 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: local (default), auto, or an address")
     add("--gpus", type=float, default=0.0, help="GPUs per run on Ray; fractions share one (default: %(default)s)")
     add_inexact(parser)
-    add("--retries", type=int, default=3, help="of a run whose process or machine failed (default: %(default)s)")
-    add("--retry-failed", action="store_true", help="try again what failed because of its settings or data")
+    add("--retries", type=int, default=3, help="retries if a run's process or machine fails (default: %(default)s)")
+    add("--retry-failed", action="store_true", help="also retry runs that failed because of their settings or data")
     add_checkpoint_seconds(parser)
 
 
 def run_grid(grid: Grid, arguments: argparse.Namespace) -> None:
-    """Run what is missing, with a progress display; `check_done` then says what is still not done."""
+    """Run what is missing, with a progress display; `check_done` then reports what is still not done."""
     if arguments.retry_failed:
         grid.forget_failures()
     with ExitStack() as stack:
@@ -62,7 +62,7 @@ def check_done(grid: Grid) -> None:
     if failed:
         raise ValueError(
             f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].reason()}; correct the cause, "
-            "then give the command again with --retry-failed"
+            "then run the command again with --retry-failed"
         )
     if open_jobs:
         raise ValueError(
@@ -72,7 +72,7 @@ def check_done(grid: Grid) -> None:
 
 
 def data_facts(root: Path) -> Callable[[Recipe], DataFacts]:
-    """What the data of each benchmark are at present, read once."""
+    """Return a function that reads the current data of a recipe; the data of each benchmark are read once."""
 
     @cache
     def facts(name: str, outliers: str) -> DataFacts:
@@ -137,7 +137,7 @@ def _run(grid: Grid, workers: Workers) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM stops the workers in the same orderly way as Ctrl-C."""
+    """Context in which SIGTERM stops the workers as cleanly as Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return

@@ -42,7 +42,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="SET",
-        help="unknown sets to choose the detectors' options by; they are not scored (default: no tuning)",
+        help="unknown sets to tune the detectors' options on; they are not scored (default: no tuning)",
     )
     add(
         "--keep-evidence",
@@ -53,12 +53,12 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("float32", "float16"),
         default="float32",
-        help="of the forward pass; float16 is for sparse networks on a CPU that supports it (default: %(default)s)",
+        help="forward-pass precision; float16 is for sparse networks on a CPU that supports it (default: %(default)s)",
     )
     add(
         "--mirrored",
         action="store_true",
-        help="average each image and its mirror image: twice the time; scores go to RUN/mirrored",
+        help="average over each image and its mirror image, which takes twice as long; scores go to RUN/mirrored",
     )
     add_data(parser)
     add_device(parser)

@@ -23,11 +23,11 @@ from moon.score.files import Scores
 from moon.training import Training
 from moon.training.ranks import Ranks
 
-REFRESH_SECONDS = 0.3  # because reading the loss waits for the device
+REFRESH_SECONDS = 0.3  # reading the loss waits for the device, so not after every step
 
 
 def counted(number: int, what: str) -> str:
-    """'no votes', '1 vote', '2 votes'."""
+    """Return a number with its noun: 'no votes', '1 vote', '2 votes'."""
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
@@ -87,7 +87,7 @@ def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
             bar.update(task, completed=record["epoch"] + 1, state=state)
 
         yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch}
-        bar.update(task, completed=recipe.epochs)  # a run that had finished before has not moved the bar
+        bar.update(task, completed=recipe.epochs)  # a run that was already finished has not moved the bar
 
 
 def show_scores(

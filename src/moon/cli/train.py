@@ -1,4 +1,4 @@
-"""Train one network; the same command again resumes from its last checkpoint."""
+"""Train one network; running the same command again resumes from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from moon.cli.screen import counted, train_on_screen
 from moon.data import BENCHMARKS
 from moon.recipe import PARAMETERS
 from moon.recipe.expand import recipe_of
+from moon.run.folder import find_run
 from moon.run.images import BenchmarkImages
 from moon.training.ranks import Ranks
 
@@ -26,7 +27,7 @@ EXAMPLES = """
 examples:
   moon train digits --epochs 20
   moon train cifar10 --topology rigl --sparsity 0.95 --objective moon --seed 0
-  moon train cifar10 --preset control                                  a named training
+  moon train cifar10 --preset control                                  cross-entropy with MOON's rates and vote
   moon train cifar10 --set final=2 --set quiet_epochs=3                options of the objective
   moon train cifar10 --topology rigl --pattern 2:4                     a pattern that hardware supports
   torchrun --nproc-per-node 4 -m moon train cifar10                    four processes train as one
@@ -36,7 +37,7 @@ examples:
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("benchmark", help=f"{', '.join(BENCHMARKS)}, or a set of your own")
+    add("benchmark", help=f"{', '.join(BENCHMARKS)}, or a data set of your own")
     add_parameters(parser)
     add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help="an option of the objective")
     add("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/<name made from the recipe>)")
@@ -52,8 +53,8 @@ def act(arguments: argparse.Namespace) -> None:
     recipe = recipe_of(arguments.data, given, dict(arguments.set))
     device = device_of(arguments.device or local_device())
     ranks = Ranks.join(device)
-    folder = arguments.out or Path("runs", recipe.name)
-    _check_own(folder)
+    folder = arguments.out or find_run(Path("runs"), recipe)
+    _check_folder(folder)
     images = BenchmarkImages.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
     result = train_on_screen(
         recipe, folder, images, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact
@@ -67,8 +68,8 @@ def act(arguments: argparse.Namespace) -> None:
     )
 
 
-def _check_own(folder: Path) -> None:
-    """Refuse a folder that contains something other than a run."""
+def _check_folder(folder: Path) -> None:
+    """Raise a ValueError if the folder contains something other than a run."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if "recipe.json" not in names and (others := [name for name in names if name != "lock" and name[0] != "."]):
-        raise ValueError(f"{folder}: contains {others[0]} but no run; a run needs a folder of its own (--out)")
+        raise ValueError(f"{folder}: contains {others[0]} but no run; choose an empty or new folder (--out)")

@@ -103,19 +103,19 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object) -> DataSet:
         raise DataError(f"{where}: no images")
     labels = labels.astype(np.int64)
     if labels.min() < -1:
-        raise DataError(f"{where}: label {labels.min()} of image {labels.argmin()}; labels start at -1, for unknown")
+        raise DataError(f"{where}: label {labels.min()} of image {labels.argmin()}; it must be at least -1 (unknown)")
     return DataSet(np.require(images, requirements=["C", "W"]), labels)
 
 
 def check_name(name: str, where: str = "") -> None:
-    """Refuse names that cannot be the name of a data set.
+    """Raise a `DataError` if a name cannot be the name of a data set.
 
     Args:
         name: The name of a set.
         where: The source of the name, for the error message.
 
     Raises:
-        DataError: The name could lead out of the data root, or is a key of scores and tables.
+        DataError: The name could be a path outside the data root, or is reserved as a key of scores and tables.
 
     Example:
         >>> from moon.data import check_name
@@ -123,10 +123,10 @@ def check_name(name: str, where: str = "") -> None:
     """
     prefix = f"{where}: " if where else ""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        raise DataError(f"{prefix}'{name}' cannot name a data set; use letters, digits, '.', '_' and '-'")
+        raise DataError(f"{prefix}'{name}' is not a valid data set name; use letters, digits, '.', '_' and '-'")
     if name in RESERVED_NAMES:
         keys = "'known', 'near' and 'far' are keys of scores and tables"
-        raise DataError(f"{prefix}'{name}' cannot name a data set: {keys}; choose another name")
+        raise DataError(f"{prefix}'{name}' is not a valid data set name: {keys}; choose another name")
 
 
 def path_of(root: AnyPath, name: str, split: str) -> Path:
@@ -150,7 +150,7 @@ def path_of(root: AnyPath, name: str, split: str) -> Path:
     """
     check_name(name)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", split):
-        raise DataError(f"'{split}' cannot name a split; use letters, digits, '.', '_' and '-'")
+        raise DataError(f"'{split}' is not a valid split name; use letters, digits, '.', '_' and '-'")
     return Path(root) / name / f"{split}.npz"
 
 

@@ -1,4 +1,4 @@
-"""Download public data sets from their own sites: resumable, verified by digest, written atomically."""
+"""Download public data sets from their official sites: resumable, verified by digest, written atomically."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def download_file(published: PublishedFile, folder: Path, progress: Progress = l
 
     Args:
         published: The file.
-        folder: Where to save it. A file that is there already is only verified.
-        progress: Called with the file name, the bytes so far, and the total if the server tells.
+        folder: Where to save it. A file that already exists is only verified.
+        progress: Called with the file name, the bytes so far, and the total if the server reports it.
 
     Returns:
         The path of the file.
 
     Raises:
-        DataError: The server cannot be reached or refuses, or the digest is wrong; a wrong file is deleted.
+        DataError: The server cannot be reached or returns an error, or the digest is wrong; a wrong file is deleted.
 
     Example:
         >>> from pathlib import Path
@@ -130,11 +130,11 @@ def download_file(published: PublishedFile, folder: Path, progress: Progress = l
             break
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                raise DataError(f"{published.url}: the server answers {error.code} ({error.reason})") from None
+                raise DataError(f"{published.url}: the server returned {error.code} ({error.reason})") from None
             if attempt == _MAX_TRIES - 1:
                 raise DataError(
                     f"{published.url}: cannot be downloaded ({getattr(error, 'reason', None) or error}); "
-                    f"{part} keeps what has arrived: download it again to resume"
+                    f"{part} contains the part received so far; download again to resume"
                 ) from None
     _verify(part, published)
     sync(part)
@@ -170,7 +170,7 @@ def _resume(published: PublishedFile, part: Path, progress: Progress) -> None:
 
 
 def _verify(path: Path, published: PublishedFile) -> None:
-    """Delete and refuse a file whose digest is not the published one."""
+    """Delete a file and raise a `DataError` if its digest is not the published one."""
     kind = {32: "md5", 64: "sha256"}[len(published.digest)]
     with path.open("rb") as file:
         found = hashlib.file_digest(file, kind).hexdigest()
@@ -194,7 +194,7 @@ def download_set(
     Args:
         name: A key of `sources`.
         root: The data root. The published files are kept in `<root>/downloads/<name>`.
-        progress: Called with the file name, the bytes so far, and the total if the server tells.
+        progress: Called with the file name, the bytes so far, and the total if the server reports it.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
         sources: The published files of each set.
 
@@ -211,7 +211,8 @@ def download_set(
         [PosixPath('data/cifar10/train.npz'), PosixPath('data/cifar10/test.npz')]
     """
     if name not in sources:
-        raise ValueError(f"no source of '{name}' is known{did_you_mean(name, sources)}; known: {', '.join(sources)}")
+        choices = f"choose from: {', '.join(sources)}"
+        raise ValueError(f"no download source for '{name}'{did_you_mean(name, sources)}; {choices}")
     folder = Path(root) / "downloads" / name
     files = [download_file(published, folder, progress) for published in sources[name]]
     if name in _SPLITS:
@@ -222,7 +223,7 @@ def download_set(
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    """Unpack an archive atomically; members that lead out of the folder are refused."""
+    """Unpack an archive atomically; members with paths outside the folder are rejected."""
 
     def extract(partial: Path) -> None:
         partial.mkdir(parents=True)
@@ -242,7 +243,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def _test_images(name: str, folder: Path, track: Track) -> DataSet:
-    """Read the images of an unpacked set that serve as unknown ones."""
+    """Read the images of an unpacked set that are used as unknown images."""
     if name == "dtd":
         return read_folders(folder / "dtd" / "images", 32, track)
     if name == "tin":  # the validation images; labels are the ranks of their WordNet ids

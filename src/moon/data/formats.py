@@ -1,4 +1,4 @@
-"""Readers of the files that CIFAR, MNIST and SVHN are published as."""
+"""Readers for the published files of CIFAR, MNIST and SVHN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from moon.data import plain_pickle
 from moon.data.dataset import AnyPath, DataError, DataSet, as_dataset, read_bytes
 
-_MAX_BYTES = 2**30  # per unpacked file; the largest of the public sets has 154 million
+_MAX_BYTES = 2**30  # per unpacked file; the largest file of the public sets has 154 million
 
 CIFAR_SPLITS = {
     "train": re.compile(r"^(data_batch_\d(\.bin)?|train(\.bin)?)$"),
@@ -122,7 +122,7 @@ def _cifar_images(flat: NDArray, labels: NDArray, where: str) -> DataSet:
 
 
 def read_idx(source: AnyPath, split: str) -> DataSet:
-    """Read the idx files of MNIST and its relatives, compressed with gzip or not.
+    """Read the idx files of MNIST and similar sets, compressed with gzip or not.
 
     Args:
         source: A folder that contains `train-images-idx3-ubyte` or `t10k-images-idx3-ubyte` and the file of labels, or
@@ -183,7 +183,7 @@ def _idx_array(path: Path) -> NDArray[np.uint8]:
         raise DataError(f"{path}: is truncated inside its header")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     if len(content) - start != prod(shape):
-        raise DataError(f"{path}: {len(content) - start} bytes of data, its header says {shape}; is it truncated?")
+        raise DataError(f"{path}: {len(content) - start} bytes of data, but its header says {shape}; is it truncated?")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 

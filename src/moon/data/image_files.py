@@ -1,4 +1,4 @@
-"""Image files: decoding one, class folders and image lists."""
+"""Read image files: single images, class folders and image lists."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
 
     Args:
         source: The list, a text file.
-        root: The folder that paths are relative to; default: the folder of the list. Paths that lead out of it are
-            refused.
+        root: The folder that paths are relative to; default: the folder of the list. Paths outside it are
+            rejected.
         size: Height and width of the result: the shorter side is resized, then the centre is cropped.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
 

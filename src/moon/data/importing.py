@@ -21,7 +21,7 @@ class SavedSplit(NamedTuple):
     Args:
         path: Its file.
         dataset: Its contents.
-        is_new: Whether the file was written; False if the same images were there already.
+        is_new: Whether the file was written; False if it already existed with the same images.
     """
 
     path: Path
@@ -80,7 +80,7 @@ def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, repla
     """Make a set whose test images are held out of the training images of another set.
 
     The test split of the new set is the first `share` of each class of the source's training images; its training split
-    is the rest. Options can then be chosen without looking at the source's test images.
+    is the rest. Options can then be tuned without looking at the source's test images.
 
     Args:
         root: The data root.
@@ -123,7 +123,7 @@ def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, repla
 
 
 def _check_new_name(name: str) -> None:
-    """Refuse the names of sets that are not read from the data root."""
+    """Raise a ValueError for the names of sets that are not read from the data root."""
     check_name(name)
     if name in BENCHMARKS and BENCHMARKS[name].lists:
         raise ValueError(f"'{name}' is read from OpenOOD's image lists; choose another name")

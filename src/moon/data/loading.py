@@ -1,4 +1,4 @@
-"""Turn sets into batches with the preparation of a benchmark: normalisation, crop, flip and size."""
+"""Make batches of data sets, prepared as a benchmark specifies: normalisation, crop, flip and size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moon.data.streams import ImageList, StreamedBatches
 
 _MAX_STREAMED = 256  # images per evaluation batch that are read from disk
 _MAX_WORKERS = 8
-_FEW_IMAGES = 2000  # up to here, starting worker processes takes longer than they save
+_FEW_IMAGES = 2000  # up to this many, starting worker processes takes longer than it saves
 
 
 def evaluation_batches(

@@ -1,4 +1,4 @@
-"""Look up benchmarks: in the table, in `<root>/benchmarks.toml`, or a set under the data root."""
+"""Look up benchmarks: built-in ones, those of `<root>/benchmarks.toml`, and sets under the data root."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
     if name in BENCHMARKS:
         raise DataError(f"{where} is the name of a built-in benchmark, which cannot be changed; choose another name")
     if not isinstance(table, dict):
-        raise DataError(f"{where} must be a table, such as [{name}] on a line of its own")
+        raise DataError(f"{where} must be a table: write [{name}] on a separate line")
     known = table.get("known")
     if not isinstance(known, str):
         raise DataError(f'{where} must have known = "...", a benchmark or a set under the root')
@@ -144,7 +144,7 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
 
 
 def _check_unknown_sets(root: Path, benchmark: Benchmark, where: str) -> None:
-    """Refuse unknown sets that are invalid, named twice or missing.
+    """Raise a `DataError` if an unknown set is invalid, listed twice or missing.
 
     If the known set is missing as well, missing sets are accepted: results can be shown without the images.
     """
@@ -153,8 +153,8 @@ def _check_unknown_sets(root: Path, benchmark: Benchmark, where: str) -> None:
     for unknown in sets:
         check_name(unknown, where)
         if sets.count(unknown) > 1 or unknown == benchmark.known_set:
-            why = "is the known set" if unknown == benchmark.known_set else "is named twice"
-            raise DataError(f"{where} '{unknown}' {why}; name each set of images of no known class once")
+            why = "is the known set" if unknown == benchmark.known_set else "is listed twice"
+            raise DataError(f"{where} '{unknown}' {why}; list each unknown set once")
         if has_images and not has_set(root, unknown, "test", benchmark):
             place = f"a list of {benchmark.lists} in" if benchmark.lists else "under"
             found = [path.parent.name for path in root.glob("*/test.npz")]
@@ -164,7 +164,8 @@ def _check_unknown_sets(root: Path, benchmark: Benchmark, where: str) -> None:
 def _checked_field(where: str, key: str, value: Any, base: Benchmark) -> Any:
     """Check one field of a declaration."""
     if key not in _FIELDS:
-        raise DataError(f"{where} has no '{key}'{did_you_mean(key, _FIELDS)}; known: known, {', '.join(_FIELDS)}")
+        choices = f"choose from: known, {', '.join(_FIELDS)}"
+        raise DataError(f"{where} has an unknown field '{key}'{did_you_mean(key, _FIELDS)}; {choices}")
     kind, expected = _FIELDS[key]
     is_list = isinstance(value, list)
     if kind is float and is_list:
@@ -192,7 +193,7 @@ def _benchmark_of_set(root: Path, name: str) -> Benchmark:
     if not np.array_equal(classes, np.arange(len(classes))):
         gap = int(np.flatnonzero(classes != np.arange(len(classes)))[0])
         raise DataError(
-            f"{path}: no image of class {gap}, but of class {classes[-1]}; number the classes from 0 without a gap"
+            f"{path}: no image of class {gap}, but some of class {classes[-1]}; number the classes from 0 without gaps"
         )
     return Benchmark(
         name, near=(), far=(), num_known=len(classes), size=height, channels=channels, mean=(0.5,) * channels,

@@ -1,4 +1,4 @@
-"""Image lists of OpenOOD, read from its own folder layout.
+"""OpenOOD's image lists, in its folder layout.
 
 <root>/benchmark_imglist/<known set>/<split>_<set>.txt    one `<path> <label>` per line, label -1 for unknown
 <root>/images_classic/, <root>/images_largescale/         the folders that paths are relative to
@@ -139,7 +139,7 @@ def read_list_cached(
 
 
 def _check_version(path: Path, known_set: str, version: str, key: str, count: int) -> None:
-    """Refuse a list whose number of images is not that of the version."""
+    """Raise a `DataError` if the number of images in a list is not that of the version."""
     expected = LIST_SIZES[known_set, version].get(key)
     if expected is None or count == expected:
         return
@@ -150,7 +150,7 @@ def _check_version(path: Path, known_set: str, version: str, key: str, count: in
     ]
     if others:
         raise DataError(
-            f"{path}: {count:,} images, which is the list of {others[0]}; this benchmark is {version} ({expected:,}). "
+            f"{path}: {count:,} images, as in the list of {others[0]}; this benchmark is {version} ({expected:,}). "
             f"Use {known_set}-{others[0]}, or put the lists of {version} there: results of mixed versions are not "
             "comparable"
         )

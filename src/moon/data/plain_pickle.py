@@ -1,7 +1,8 @@
 """A safe pickle reader: returns the values in a pickle without executing anything in it.
 
 CIFAR is published as pickles, and unpickling a file can run arbitrary code. Here a small stack machine interprets the
-opcodes of numbers, strings, containers and NumPy arrays. Any other call is recorded, not made, and then refused.
+opcodes of numbers, strings, containers and NumPy arrays. Calls are recorded, never executed; those that do not create
+a NumPy array or a byte string are rejected.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ class PickleError(ValueError):
 
 @dataclass
 class _Global:
-    """A reference to a module's attribute, not looked up."""
+    """A reference to a module's attribute, which is never looked up."""
 
     name: str
 
 
 @dataclass(eq=False)  # hashable: it can be the key of a dict until it is resolved
 class _Call:
-    """A function call, not made."""
+    """A function call, which is never executed."""
 
     function: str
     arguments: tuple
@@ -135,11 +136,11 @@ def read(data: bytes) -> Any:
         raise
     except Exception as error:  # a damaged stream can make any of these steps fail
         raise PickleError(f"damaged pickle ({error or type(error).__name__})") from error
-    raise PickleError("damaged pickle (no end)")
+    raise PickleError("damaged pickle (no STOP opcode)")
 
 
 class _Resolver:
-    """Replaces recorded calls by the NumPy arrays and byte strings they stand for; any other call is refused."""
+    """Replaces recorded calls by the NumPy arrays and byte strings they create; other calls raise a `PickleError`."""
 
     def __init__(self) -> None:
         self.done: dict[int, Any] = {}  # by identity: a small pickle can refer to one value very often
@@ -157,22 +158,22 @@ class _Resolver:
         if isinstance(value, (list, tuple)):
             return type(value)(self(item) for item in value)
         if isinstance(value, _Global):
-            raise PickleError(f"a reference to {value.name}, which is not plain data")
+            raise PickleError(f"contains a reference to {value.name}, which is not plain data")
         if value.function == "_codecs.encode":
             text, encoding = value.arguments
             if encoding != "latin1":
-                raise PickleError(f"a byte string in {encoding}")
+                raise PickleError(f"contains a byte string with the encoding {encoding}")
             return text.encode("latin1")
         if value.function in ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"):
             return self._array(*value.state)
-        raise PickleError(f"a call of {value.function}, which is not plain data")
+        raise PickleError(f"contains a call of {value.function}, which is not plain data")
 
     def _array(self, version: int, shape: Any, dtype: Any, fortran: bool, content: Any) -> np.ndarray:
         if not (isinstance(dtype, _Call) and dtype.function == "numpy.dtype"):
-            raise PickleError("an array without a plain dtype")
+            raise PickleError("contains an array without a plain dtype")
         kind = np.dtype(self(dtype.arguments[0]))
         if kind.hasobject:
-            raise PickleError("an array of Python objects")
+            raise PickleError("contains an array of Python objects")
         if dtype.state is not None:
             kind = kind.newbyteorder(self(dtype.state[1]))
         content = self(content)

@@ -1,4 +1,4 @@
-"""Reads a data set in whichever of the supported formats it is."""
+"""Read a data set in any of the supported formats."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_any(source: AnyPath, split: str, root: AnyPath | None = None, size: int
         return _read_any(Path(source), split, root, size, track)
     except DataError:
         raise
-    except (ValueError, TypeError, OverflowError, RuntimeError, MemoryError) as error:  # damage a reader did not expect
+    except (ValueError, TypeError, OverflowError, RuntimeError, MemoryError) as error:  # undetected damage
         raise DataError(f"{source}: cannot be read ({error or type(error).__name__})") from error
 
 

@@ -15,7 +15,7 @@ AnySet = DataSet | ImageList
 
 
 def has_set(root: AnyPath, name: str, split: str, benchmark: Benchmark | None = None) -> bool:
-    """Tell whether a split of a set is available.
+    """Return whether a split of a set is available.
 
     Args:
         root: The data root.

@@ -19,7 +19,7 @@ from moon.data.dataset import DataError
 from moon.data.image_files import decode_image
 from moon.seeds import derive, generator
 
-_EVALUATION = -1  # stands for the epoch of images that are not augmented
+_EVALUATION = -1  # used as the epoch for images that are not augmented
 
 
 @dataclass(frozen=True)

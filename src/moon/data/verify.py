@@ -29,7 +29,7 @@ def compare_with_published(dataset: DataSet, name: str, split: str) -> str:
         split: The name of the split.
 
     Returns:
-        The result in words.
+        A description of the result.
 
     Raises:
         DataError: The split has as many images as the published one, but differs from it.
@@ -49,7 +49,7 @@ def compare_with_published(dataset: DataSet, name: str, split: str) -> str:
     if len(dataset.labels) != count:
         return f"a subset or another selection: {len(dataset.labels):,} images, the published set has {count:,}"
     raise DataError(
-        f"{name}/{split}: has as many images as the published set, but other pixels, labels or order; import it again"
+        f"{name}/{split}: has as many images as the published set, but different pixels, labels or order; import again"
     )
 
 
@@ -91,4 +91,4 @@ def verify_sets(root: AnyPath, name: str | None = None, track: Track = iter) -> 
             failed += 1
             yield str(error)
     if failed:
-        raise DataError(f"{failed} of {len(paths)} cannot be used; import them again")
+        raise DataError(f"{failed} of {len(paths)} splits cannot be used; import them again")

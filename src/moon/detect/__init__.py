@@ -1,4 +1,4 @@
-"""Detectors: how known is an input? One file per detector; a higher score always means more known."""
+"""Detectors: they score how known an input is. One file per detector; a higher score always means more known."""
 
 from moon.detect.ash import Ash
 from moon.detect.base import Detector

@@ -13,7 +13,7 @@ _VARIANTS = ("b", "p", "s")
 
 
 class Ash(Shaping):
-    """Energy of features of which the `percentile` smallest are set to zero.
+    """Energy of features of which the smallest, `percentile` percent of them, are set to zero.
 
     Variant "p" keeps the remaining values, "b" sets each of them to an equal share of the sum of all features, and "s"
     multiplies them by exp(sum of all / sum of the remaining).

@@ -21,7 +21,7 @@ class Detector(ABC):
 
     Attributes:
         fits_on: The known data that `fit` needs: "nothing", "train", "validation" or "both".
-        grid: Option values to try when there are validation unknowns to choose by.
+        grid: Option values to try when there are unknown inputs to tune on.
         parts: The detectors that this one combines, by name. Empty for most detectors.
         depends_on_scale: Whether the ranking depends on the scale of the logits; such detectors have a variant
             `NAME:scaled`, see `Scaled`.
@@ -59,7 +59,7 @@ class Detector(ABC):
 
     @property
     def perturbs(self) -> bool:
-        """Whether the detector changes its inputs, and so needs a forward pass of its own."""
+        """Whether the detector changes its inputs and therefore needs a separate forward pass."""
         return type(self).perturb is not Detector.perturb
 
     @property

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from moon.detect.base import Detector
 from moon.evidence import Evidence
 
-_LEAST = 1e-37  # the smallest probability of a template, about float32's smallest, in every precision
+_LEAST = 1e-37  # lower bound of a template's probabilities, close to the smallest normal float32 number
 
 
 class Klm(Detector):

@@ -14,8 +14,8 @@ from moon.evidence import Evidence
 def whitening(features: Tensor, means: Tensor) -> Tensor:
     """Return W with W W^T = inverse covariance of features - means, so that distances are |z W - mean W|^2.
 
-    Directions without variance are left out, as in the pseudo-inverse. The computation is in float64, because small
-    variances cost digits.
+    Directions without variance are left out, as in the pseudo-inverse. The computation is in float64, because
+    small variances are sensitive to rounding.
 
     Args:
         features: Features of shape (N, D).

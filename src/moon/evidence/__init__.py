@@ -1,4 +1,4 @@
-"""What a model says about inputs: `Evidence`, `look` and `read`, and the K+1 head."""
+"""What a model outputs for its inputs: `Evidence`, `look` and `read`, and the K+1 head."""
 
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import OpenHead, classifier_name, float32_classifier, open_head

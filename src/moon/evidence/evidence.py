@@ -18,7 +18,7 @@ class Evidence:
     """What a model outputs for N inputs. All detectors score evidence.
 
     Args:
-        logits: The outputs, of shape (N, K), or (N, K+1) from an open head. The unknown output is the last column.
+        logits: The outputs, of shape (N, K), or (N, K+1) from an open head, whose last column is the unknown output.
         features: The inputs of the classifier, of shape (N, D).
         num_known: K, the number of known classes.
         labels: The classes of the inputs, of shape (N,), if they are known.
@@ -150,7 +150,7 @@ class Evidence:
         """
         parts = list(parts)
         if not parts:
-            raise ValueError("there is no evidence to concatenate: the loader gave no batch")
+            raise ValueError("there is no evidence to concatenate: the loader yielded no batch")
         labels = [part.labels for part in parts if part.labels is not None]
         return Evidence(
             torch.cat([part.logits for part in parts]),

@@ -1,4 +1,4 @@
-"""The classifier of a model: finding it, and giving it the K+1-th output."""
+"""Find the classifier of a model, and replace it by one with K+1 outputs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def open_head(model: nn.Module) -> nn.Module:
     old = model.get_submodule(name)
     assert isinstance(old, nn.Linear)
     if isinstance(old, OpenHead):
-        raise ValueError(f"{type(model).__name__} already has an open head ('{name}'); open a model once")
+        raise ValueError(f"{type(model).__name__} already has an open head ('{name}'); call open_head only once")
     head = OpenHead(old.in_features, old.out_features, old.bias is not None, old.weight.device, old.weight.dtype)
     with torch.no_grad():
         head.weight[:-1] = old.weight

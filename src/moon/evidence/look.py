@@ -1,4 +1,4 @@
-"""Running a model: `look` at one batch, `read` a whole set."""
+"""Run a model: `look` on one batch, `read` on a whole data set."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read(
     Args:
         model: A model whose classifier is a `Linear` or an `OpenHead`.
         loader: Yields batches: (inputs, labels), or inputs alone. They are moved to the model's device.
-        perturb: A detector's change of the inputs, such as `Odin().perturb`.
+        perturb: A function that changes the inputs before the forward pass, such as `Odin().perturb`.
 
     Returns:
         The evidence of all inputs, in order, on the model's device.

@@ -1,4 +1,4 @@
-"""The same computations in less time: training steps on flat buffers on a GPU, sparse inference on a CPU.
+"""The same computations, faster: training steps on flat buffers on a GPU, sparse inference on a CPU.
 
 Nothing here imports another part of `moon`.
 """

@@ -27,7 +27,7 @@ def norm_relu(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) 
         residual: A tensor of the same shape to add before ReLU; None for none.
 
     Returns:
-        The result. `second_use` of it is to be passed to its second consumer.
+        The result. If two layers consume it, pass `second_use(result)` to the second one.
 
     Example:
         >>> import torch
@@ -88,7 +88,7 @@ def _norm(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, with_relu: 
 
 
 def _is_supported(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, buffers: FlatBuffers) -> bool:
-    """Whether the kernels compute the same as the module."""
+    """Whether the kernels support this layer and its inputs."""
     last = torch.channels_last
     return (
         type(layer) is nn.BatchNorm2d and layer.training
@@ -179,7 +179,7 @@ class _NormFunction(torch.autograd.Function):
 
 
 def _parameter_grads(norm: nn.BatchNorm2d, buffers: FlatBuffers, x: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
-    """Where to write the gradients of weight and bias, and whether to add to what is there."""
+    """Where to write the gradients of weight and bias, and whether to add to the values there."""
     if not buffers.collecting:
         weight_grad, bias_grad = torch.empty(2, x.shape[1], device=x.device).unbind()
         return (weight_grad, bias_grad), False
@@ -187,7 +187,7 @@ def _parameter_grads(norm: nn.BatchNorm2d, buffers: FlatBuffers, x: Tensor) -> t
     firsts = [buffers.register_grad(parameter) for parameter in (norm.weight, norm.bias)]
     adds = not all(firsts)
     for grad, is_first in zip(grads, firsts, strict=True):
-        if adds and is_first:  # the other parameter is shared with a layer that came before
+        if adds and is_first:  # the other parameter is shared with an earlier layer
             grad.zero_()
     return grads, adds
 

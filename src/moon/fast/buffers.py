@@ -38,7 +38,7 @@ def active_buffers() -> FlatBuffers | None:
 def without_buffers() -> Iterator[None]:
     """Context in which layers do not use the flat buffers.
 
-    Objectives compute gradients with respect to anything but the weights inside it, such as those of samples.
+    Objectives use it to compute gradients with respect to anything but the weights, such as samples.
 
     Example:
         >>> from moon.fast import active_buffers, without_buffers
@@ -60,7 +60,7 @@ class FlatBuffers:
     `momentum_buffer`. Within a step some gradients are elsewhere, see `StepGradients`; `gather` copies them.
 
     Args:
-        optimizer: The optimizer, see `optimizer_obstacle`. Parameters that do not require gradients are left alone.
+        optimizer: The optimizer, see `optimizer_obstacle`. Parameters that do not require gradients are not moved.
         masks: The mask of each sparse parameter. The masks of parameters of the optimizer are copied into `mask`; the
             caller uses the views in the attribute `masks` from then on.
         low_precision: The dtype of a copy of the weights that layers compute with; None for no copy. Every update
@@ -69,8 +69,8 @@ class FlatBuffers:
     Attributes:
         weight, grad, momentum_buffer, mask, low_precision: The flat buffers.
         masks: The views of `mask`, by parameter.
-        lr: The learning rate of the update, a tensor; minus infinity for no update.
-        collecting: Whether the backward pass that is running is the one of the loss.
+        lr: The learning rate of the update, a tensor; on a GPU, minus infinity skips the update.
+        collecting: Whether the backward pass of the loss is running.
 
     Raises:
         ValueError: If the optimizer is not supported.
@@ -116,7 +116,7 @@ class FlatBuffers:
         self._with_grad: set[nn.Parameter] = set()  # in this step
         self._bypassed_autograd: set[nn.Parameter] = set()  # have had a gradient from `add_grad` or `register_grad`
         self._gradients = StepGradients({}, [], torch.empty(0))
-        self.latest: list[nn.Parameter] = []  # whose gradients the side stream computes last
+        self.latest: list[nn.Parameter] = []  # parameters whose gradients the side stream computes last
         self._hooks = [p.register_post_accumulate_grad_hook(self._with_grad.add) for p in self.parameters]
         self._hooks += [p.register_hook(partial(self._before_accumulate, p)) for p in self.parameters]
         self.side_stream = SideStream(like.device)
@@ -211,7 +211,7 @@ class FlatBuffers:
     @contextmanager
     def collect_gradients(self) -> Iterator[None]:
         """Context of the backward pass of the loss: the gradients of weights inside it are those of the step."""
-        self.side_stream.wait()  # which sets gradients to zero
+        self.side_stream.wait()  # for the gradients to be set to zero
         self.collecting = True
         try:
             yield
@@ -219,7 +219,7 @@ class FlatBuffers:
             self.collecting = False
 
     def _before_accumulate(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
-        """Before autograd adds to the gradient of a parameter, complete what is there, or set it to zero."""
+        """Before autograd adds to the gradient of a parameter, copy a separate gradient there, or set it to zero."""
         if grad is None:
             return
         self.side_stream.wait()
@@ -258,7 +258,7 @@ class FlatBuffers:
         return x if twin is None else twin
 
     def register_grad(self, parameter: nn.Parameter) -> bool:
-        """Note that the parameter gets a gradient that bypasses autograd; returns whether it is the first in this step.
+        """Record that a parameter has a gradient that bypasses autograd; return whether it is the first in this step.
 
         The first one overwrites `grad_of(parameter)`, later ones are added to it.
         """

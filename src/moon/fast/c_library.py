@@ -59,7 +59,7 @@ def compile_library(half: bool) -> ctypes.CDLL:
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     compiler = chosen or ([] if found is None else [found])
     if not compiler:
-        raise OSError("there is no C compiler (cc, gcc or clang)")
+        raise OSError("no C compiler was found (cc, gcc or clang)")
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "sparse_inference.so"
         native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"

@@ -1,4 +1,4 @@
-"""Loss functions of many small operations, compiled into few kernels."""
+"""Compile loss functions of many small operations into a few kernels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LIMIT = 10_000  # compiled variants of a function
 
 
 def fused(function: F) -> F:
-    """Compile a function in training steps on flat buffers of a GPU; elsewhere it runs as it is.
+    """Compile a function in training steps on flat buffers on a GPU; elsewhere it runs uncompiled.
 
-    If it cannot be compiled, for example without a C compiler, a warning says so and it runs as it is.
+    If it cannot be compiled, for example without a C compiler, it runs uncompiled, with a warning.
 
     Args:
         function: A pure function of tensors and numbers.
@@ -43,7 +43,7 @@ def fused(function: F) -> F:
         buffers = active_buffers()
         if buffers is None or not buffers.weight.is_cuda:
             return function(*values, **named)
-        from torch._dynamo import config  # imported late: it takes seconds
+        from torch._dynamo import config  # imported here, because it takes seconds
         from torch._dynamo.exc import BackendCompilerFailed
 
         if not compiled:

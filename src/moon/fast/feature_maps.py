@@ -19,7 +19,7 @@ class FeatureMaps:
     Args:
         values: (groups of images, H + 2, C, W + 2, images per group), with a border of zeros.
         images: N; the last group may be incomplete.
-        free: A list that takes `values` back when this object is deleted: using memory again is faster than allocating
+        free: A list that `values` is returned to when this object is deleted. Reusing memory is faster than allocating
             it and filling it with zeros.
     """
 

@@ -12,7 +12,7 @@ class StepGradients:
     """Where the gradients of one step are.
 
     The weight gradient of a convolution or linear layer stays where it was computed, and the update reads it there:
-    copying it into the flat buffer would be another pass over memory.
+    copying it into the flat buffer would need another pass over memory.
 
     Attributes:
         separate: The gradients that are not in the flat buffer, by parameter.

@@ -30,7 +30,7 @@ def _is_last(counter, parts):
 
 @triton.jit
 def _load_parts(pointer, parts, columns, column, PARTS: tl.constexpr):
-    """What all programs of this block of columns have written, (PARTS, COLUMNS), padded with zeros."""
+    """The parts that all programs of this block of columns have written, (PARTS, COLUMNS), padded with zeros."""
     part = tl.arange(0, PARTS)
     index = part[:, None] * columns + column[None, :]
     return tl.load(pointer + index, mask=(part < parts)[:, None], other=0.0, cache_modifier=".cg")
@@ -44,7 +44,7 @@ def moments(
 ):  # fmt: skip
     """Mean and 1 / standard deviation of each column, and the update of the running statistics.
 
-    Squares are of differences from the mean of the part, merged as in Chan et al. (1979).
+    Sums of squares are of differences from the mean of the part, merged as in Chan et al. (1979).
     """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0) * part
@@ -111,10 +111,11 @@ def norm_grad_sums(
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, ADD: tl.constexpr,
     PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of bias and weight: sums over rows of d and of d * (x - mean) * inverse_std; d: that before ReLU.
+    """The gradients of bias and weight: sums over rows of d and of d * (x - mean) * inverse_std.
 
-    With a residual, d is written to `grad_out`, because it is also the gradient of the residual; so is the sum of TWO
-    gradients. `means` are the two sums divided by the number of rows.
+    d is the gradient with respect to the input of ReLU. With a residual, d is written to `grad_out`, because it is
+    also the gradient of the residual; so is the sum of TWO gradients. `means` are the two sums divided by the number of
+    rows.
     """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0) * part
@@ -184,7 +185,7 @@ def sgd(
     """v <- momentum * v + (g + decay * w), w <- w - lr * v (or Nesterov's g + momentum * v), both zero where masked.
 
     Groups of four elements that are all masked are neither read nor written: they are zero. The gradient of a block may
-    be elsewhere in memory, at its address, in the dtype of `low_precision`. If lr is minus infinity, nothing happens.
+    be elsewhere in memory, at its address, with the dtype of `low_precision`. Nothing changes if lr is minus infinity.
     """
     rate = tl.load(lr)
     if rate != float("-inf"):
@@ -210,7 +211,7 @@ def sgd(
             g += momentum * v
         else:
             g = v
-        w = tl.where(is_kept, w - rate * g, 0.0)  # selecting, not multiplying, stops a NaN
+        w = tl.where(is_kept, w - rate * g, 0.0)  # select instead of multiply, so that NaN is removed
         tl.store(momentum_buffer + index, tl.where(is_kept, v, 0.0), mask=is_used)
         tl.store(weight + index, w, mask=is_used)
         if LOW_PRECISION:

@@ -124,8 +124,8 @@ class _ConvFunction(torch.autograd.Function):
         grad, buffers, in_channels = grads[0].to(low.dtype), ctx.buffers, ctx.weight.shape[1]
         conv_backward = torch.ops.aten.convolution_backward
         grad_x = grad_weight = None
-        # The gradient of x comes first: the next layer waits for it, and the weight gradient then runs in parallel with
-        # the backward pass of that layer's BatchNorm.
+        # The gradient of x is computed first: the next layer waits for it, and the weight gradient is then computed in
+        # parallel with the backward pass of that layer's BatchNorm.
         if ctx.needs_input_grad[0]:
             grad_x = conv_backward(grad, x, low, *ctx.arguments, [True, False, False])[0][:, : ctx.in_channels]
         with buffers.on_side_stream(grad, used) if buffers.collecting else nullcontext():

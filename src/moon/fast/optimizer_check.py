@@ -8,7 +8,7 @@ from torch.optim import SGD, Optimizer
 
 
 def optimizer_obstacle(optimizer: Optimizer) -> str | None:
-    """Why the parameters of an optimizer cannot be in flat buffers.
+    """Return why the parameters of an optimizer cannot be in flat buffers.
 
     Args:
         optimizer: The optimizer.

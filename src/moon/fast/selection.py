@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 _BLOCK = 4096
-_kernels_work = True  # until one cannot be compiled on this machine
+_kernels_work = True  # set to False if one cannot be compiled on this machine
 
 
 def top_masks(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-    """Mark the highest scores of each tensor. Nothing waits for the device.
+    """Mark the highest scores of each tensor, without waiting for the device.
 
     On a GPU the k-th highest scores of all tensors are found together, eight bits at a time. Of scores equal to the
     k-th highest, the first in memory are taken.
@@ -40,7 +40,9 @@ def top_masks(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
             return _by_kernels([_without_gaps(score) for score in scores], counts)
         except Exception as error:
             _kernels_work = False
-            warnings.warn(f"scores are sorted, which is slower: {str(error).strip().splitlines()[0]}", stacklevel=2)
+            warnings.warn(
+                f"masks are computed by sorting, which is slower: {str(error).strip().splitlines()[0]}", stacklevel=2
+            )
     return [_by_sorting(score, count) for score, count in zip(scores, counts, strict=True)]
 
 
@@ -79,7 +81,7 @@ def _by_sorting(score: Tensor, count: int) -> Tensor:
 
 def _without_gaps(score: Tensor) -> Tensor:
     """The score, copied if it has gaps in memory."""
-    like = torch.empty_like(score, device="meta")  # has the strides of the score only if that has no gaps
+    like = torch.empty_like(score, device="meta")  # has the strides of the score only if the score has no gaps
     return score if score.stride() == like.stride() else score.contiguous()
 
 

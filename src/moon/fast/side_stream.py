@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 class SideStream:
-    """A second CUDA stream. On a CPU the work runs at once.
+    """A second CUDA stream. On a CPU the work runs immediately.
 
     Args:
         device: The device of the tensors.
 
     Attributes:
-        before_latest: Recorded before the latest work; None on a CPU.
+        before_latest: An event recorded before the latest work; None on a CPU.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,8 +1,8 @@
 /* Sparse convolution on a CPU, for inference: only the non-zero weights are multiplied.
 
-A vector holds one pixel of one channel for as many images as it has lanes, so that each weight is one load and one
-multiplication for all of them, wherever it is. A feature map is [group of images][row][channel][column] of such vectors
-with a border of zeros, so that no code checks where the image ends, and the inputs of a pixel are close together in
+A vector holds one pixel of one channel for as many images as it has lanes, so that each weight, whatever its position,
+is one load and one multiplication for all of them. A feature map is [group of images][row][channel][column] of such
+vectors. It has a border of zeros, so that no bounds are checked, and the inputs of a pixel are close together in
 memory.
 
 Weights are sorted into parts by input channel: what a part reads for a few pixels of all outputs stays in the L1 cache.
@@ -29,7 +29,7 @@ typedef int16_t word;
 #define LARGEST 0x7fff
 #define INFINITE 0x7c00
 #else
-#error "this CPU does not compute in float16"
+#error "this CPU does not support float16 arithmetic"
 #endif
 
 /* Whether there are 32 vector registers: half of them hold sums. */
@@ -55,7 +55,7 @@ typedef struct {
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 
-/* On the bits, because compilers split float16 vectors to compare them. NaN stays NaN. */
+/* Computed on the bits, because compilers split float16 vectors to compare them. NaN stays NaN. */
 INLINE vector relu(vector x) {
   const bits b = (bits)x, positive = ~(b >> (8 * sizeof(word) - 1)), is_nan = (b & LARGEST) > INFINITE;
   return (vector)(b & (positive | is_nan));
@@ -63,7 +63,7 @@ INLINE vector relu(vector x) {
 
 int64_t lanes(void) { return sizeof(vector) / sizeof(number); }
 
-/* All outputs at `height` x `width` pixels; height, width and stride are constants where this is inlined. */
+/* Compute all outputs at `height` x `width` pixels; height, width and stride are constants where this is inlined. */
 INLINE void pixels(const int height, const int width, const int stride, const layer *l, const vector *in, int64_t at) {
   const int64_t line = l->columns + 2, next = l->outputs * line, in_next = l->inputs * l->in_columns * stride;
   for (int64_t part = 0; part < l->parts; part++)
@@ -103,7 +103,7 @@ INLINE void row(const int height, const int width, const int stride, const layer
 #define ROW(height, width) \
   (l->stride == 1 ? row(height, width, 1, l, group, y) : row(height, width, 2, l, group, y), at += (height) - 1)
 
-/* The rows [first, last), numbered through all groups of images. */
+/* Compute the rows [first, last), numbered over all groups of images. */
 void convolve(const layer *l, int64_t first, int64_t last) {
   for (int64_t at = first; at < last; at++) {
     const int64_t group = at / l->rows, y = at % l->rows;

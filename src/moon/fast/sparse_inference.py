@@ -63,13 +63,13 @@ def conv_norm(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 def use_sparse_kernel(model: nn.Module, half: bool = False) -> Iterator[bool]:
     """Context in which the CPU kernel for sparse networks computes the layers of a model.
 
-    The kernel is used if the model is one of ours (it calls `conv_norm_relu`), on a CPU, without hooks, and sparse
-    enough; otherwise, or if there is no C compiler, which is a warning, layers are computed as usual. Weights and
-    BatchNorm statistics must not change inside.
+    The kernel is used if the model is one of moon's residual networks (they call `conv_norm_relu`), is on a CPU, has no
+    hooks and is sparse enough. Otherwise layers are computed as usual; if the reason is a missing C compiler, a warning
+    is issued. Weights and BatchNorm statistics must not change inside the context.
 
     Args:
         model: The model, in evaluation mode.
-        half: Whether to compute in float16, which is faster on CPUs that support it, and less exact.
+        half: Whether to compute in float16, which is faster on CPUs that support it, but less exact.
 
     Yields:
         Whether the sparse kernel is active.
@@ -113,7 +113,7 @@ def _obstacle(model: nn.Module) -> str | None:
     """Why the sparse kernel cannot be used for a model, or would not be faster; None if it can."""
     modules = list(model.modules())
     if not any(vars(type(module)).get("supports_sparse_kernel", False) for module in modules):
-        return "it is not one of our residual networks"
+        return "it is not one of moon's residual networks"
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return "it is not on a CPU"
     if any(module._forward_hooks or module._forward_pre_hooks for module in modules):

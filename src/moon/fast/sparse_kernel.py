@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from moon.fast.c_library import Layer, load_library
 from moon.fast.feature_maps import FeatureMaps
 
-_CACHE = 2**16  # bytes that a part of a layer may touch, to stay in the L1 cache
-_WEIGHTS = 32  # the least weights per output in a part, on average: each part loads and stores the sums
+_CACHE = 2**16  # bytes that a part of a layer may access, to stay in the L1 cache
+_WEIGHTS = 32  # minimum average number of weights per output in a part, which loads and stores the sums
 
 
 class _SparseWeights(NamedTuple):
@@ -59,7 +59,7 @@ class SparseKernel:
     def supports(
         self, conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor | FeatureMaps, residual: Tensor | FeatureMaps | None
     ) -> bool:
-        """Whether the kernel computes the same as the modules."""
+        """Whether the kernel supports these modules and inputs."""
         is_usual = (
             {conv, norm} <= self._modules and type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d
             and not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in (conv, norm))
@@ -90,7 +90,7 @@ class SparseKernel:
         residual: Tensor | FeatureMaps | None,
         relu: bool,
     ) -> FeatureMaps:
-        """norm(conv(x)) + residual, then ReLU if asked for; `supports` must be true for these arguments."""
+        """norm(conv(x)) + residual, then ReLU if `relu`; `supports` must be true for these arguments."""
         x = self._to_maps(x)
         key = conv, norm, x.values.shape[1:4]
         if key not in self.weights:

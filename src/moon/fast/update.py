@@ -47,7 +47,7 @@ def sgd_update(buffers: FlatBuffers, gradients: StepGradients) -> None:
 
 
 def sgd_update_overlapped(buffers: FlatBuffers, gradients: StepGradients) -> None:
-    """The update inside a step on a GPU. It uses the other gradients while the side stream computes the last ones.
+    """The update inside a step on a GPU. It applies the other gradients while the side stream computes the last ones.
 
     Args:
         buffers: The weights and their state.
@@ -64,7 +64,7 @@ def sgd_update_overlapped(buffers: FlatBuffers, gradients: StepGradients) -> Non
 
 
 def write_addresses(buffers: FlatBuffers, gradients: StepGradients) -> None:
-    """Write the memory addresses of the gradients for the update kernel, which finds them there."""
+    """Write the memory addresses of the gradients, which the update kernel reads."""
     addresses = torch.zeros(gradients.addresses.shape, dtype=torch.int64)
     for parameter, grad in gradients.separate.items():
         blocks = buffers.blocks(parameter)

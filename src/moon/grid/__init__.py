@@ -1,4 +1,4 @@
-"""Many runs, each done exactly once, on one machine or on a cluster."""
+"""Grids: many runs, each done exactly once, on one machine or on a cluster."""
 
 from moon.grid.grid import DataFacts, Grid, Job, State, Workers
 from moon.grid.processes import Processes

@@ -1,4 +1,4 @@
-"""Many runs, each done exactly once: which runs there are, their states, and running what is missing.
+"""A grid of runs, each done exactly once: its runs, their states, and running what is missing.
 
 A grid is a folder of run folders, named after their recipes. It has no state of its own: what is done, running or
 failed is read from the run folders. Any number of drivers may work on one grid, and any of them may be killed.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from moon.files import write_json
 from moon.grid.worker import JOB
 from moon.recipe import Recipe
-from moon.run.folder import TODO, check_data, is_done, is_trained, read_log, todo_of
+from moon.run.folder import TODO, check_data, find_run, is_done, is_trained, read_log, todo_of
 from moon.score.files import read_summary, which_scored
 from moon.training import is_locked
 
@@ -36,9 +36,9 @@ class Job:
     recipe: Recipe
     folder: Path
     detectors: list[str] = field(default_factory=list)
-    lacks_scores: bool = False  # that `todo.json` does not name
+    lacks_scores: bool = False  # whether scores are missing that `todo.json` does not list
     tries: int = 0
-    problem: str = ""  # how its last process ended, if badly
+    problem: str = ""  # how its last process failed, if it did
 
     @property
     def failure(self) -> Path:
@@ -68,14 +68,14 @@ class Job:
 
 
 class DataFacts(NamedTuple):
-    """What the data of a benchmark are at present."""
+    """Digests of the current data of a benchmark."""
 
-    fingerprint: dict[str, Any]  # of what is trained on
-    scored: dict[str, Any]  # of what is scored, as `which_scored` has it
+    fingerprint: dict[str, Any]  # of the training data, from `BenchmarkImages.fingerprint`
+    scored: dict[str, Any]  # of the scored images, as `which_scored` returns it
 
 
 class Workers(Protocol):
-    """Where runs are done: processes of this machine, or a cluster."""
+    """Where runs are executed: processes of this machine, or a cluster."""
 
     places: int  # runs at a time
 
@@ -84,11 +84,11 @@ class Workers(Protocol):
         ...
 
     def ended(self, handle: Any) -> str | None:
-        """None while it runs, "" if it ended well, else how it ended."""
+        """None while it runs, "" if it succeeded, else how it failed."""
         ...
 
     def stop(self, handles: list[Any]) -> None:
-        """Stop these; they can be resumed later."""
+        """Stop these runs; they can be resumed later."""
         ...
 
 
@@ -114,18 +114,18 @@ class Grid:
         detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
         retries: int = 3,
     ) -> Grid:
-        """The runs as they are; nothing is written.
+        """Create a grid from the current state of the run folders; nothing is written.
 
         Args:
             folder: The folder of run folders.
             recipes: The runs.
-            detectors: What to score all runs with, or each.
+            detectors: The detectors to score with, for all runs or by recipe.
             retries: As for `Grid`.
         """
         jobs = []
         for recipe in recipes:
             wanted = detectors[recipe] if isinstance(detectors, Mapping) else detectors
-            job = Job(recipe, folder / recipe.name, list(wanted))
+            job = Job(recipe, find_run(folder, recipe), list(wanted))
             job.lacks_scores = not set(wanted) <= set(scored_with(job.folder)[0])
             jobs.append(job)
         return cls(folder, jobs, retries)
@@ -139,39 +139,39 @@ class Grid:
         retries: int = 3,
         facts: Callable[[Recipe], DataFacts] | None = None,
     ) -> Grid:
-        """As `of`; also creates missing run folders and writes into each what is left to do.
+        """Like `of`, but also create missing run folders and write into each what remains to be done.
 
         Args:
             folder: As for `of`.
             recipes: As for `of`.
             detectors: As for `of`.
             retries: As for `of`.
-            facts: What the data of a recipe are at present. Runs on other data are refused; scores of other images
-                are computed again.
+            facts: Returns digests of the current data of a recipe. Runs on other data raise a DataError; scores on
+                other images are computed again.
         """
         grid = cls.of(folder, recipes, detectors, retries)
         for job in grid.jobs:
-            present = None if facts is None else facts(job.recipe)
-            if present is not None:
-                check_data(job.folder, present.fingerprint)
+            current = None if facts is None else facts(job.recipe)
+            if current is not None:
+                check_data(job.folder, current.fingerprint)
             job.folder.mkdir(parents=True, exist_ok=True)
             if not (job.folder / "recipe.json").exists():
                 write_json(job.folder / "recipe.json", job.recipe.to_json())
             names, scored = scored_with(job.folder)
-            is_stale = present is not None and bool(names) and scored != present.scored
+            is_stale = current is not None and bool(names) and scored != current.scored
             todo = todo_of(job.folder)
             if job.lacks_scores or is_stale or todo:
                 everything = list(dict.fromkeys([*todo, *names, *job.detectors]))
                 if everything != todo:
                     write_json(job.folder / TODO, {"detectors": everything})
-            job.lacks_scores = False  # `todo.json` names them now
+            job.lacks_scores = False  # `todo.json` lists them now
         return grid
 
     def states(self) -> dict[str, State]:
         return {job.recipe.name: job.state() for job in self.jobs}
 
     def forget_failures(self) -> None:
-        """Let failed runs be tried again."""
+        """Delete the records of failed runs, so that they are tried again."""
         for job in self.jobs:
             job.failure.unlink(missing_ok=True)
 
@@ -179,7 +179,7 @@ class Grid:
         """Run what is missing.
 
         A run that another driver holds is waited for; a killed one resumes from its checkpoint. Runs that failed
-        because of their recipe or data are left alone; those whose process failed are tried again.
+        because of their recipe or data are skipped; those whose process failed are tried again.
 
         Args:
             workers: Where to run.
@@ -221,7 +221,7 @@ class Grid:
 
 
 def scored_with(folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """The detectors that the run was scored with, or that do not fit it, and which images were scored."""
+    """The detectors that the run was scored with or that cannot be used with it, and which images were scored."""
     if (found := read_summary(folder)) is None:
         return [], {}
     return [*found["detectors"], *found["left_out"]], which_scored(found)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
 _TRY = "import torch; torch.zeros(1, device='cuda').item()"
-_QUIT_AT_EOF = 'cat > /dev/null; echo quit | "$0"'  # its input ends when this process ends, however it ends
+_QUIT_AT_EOF = 'cat > /dev/null; echo quit | "$0"'  # its input ends when this process ends, even if it is killed
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs of a grid on a Ray cluster, local or of several machines that share the folders."""
+"""Run a grid on a Ray cluster, local or of several machines that share the folders."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RayWorkers:
 
     Args:
         address: "local", "auto" or the address of a cluster.
-        data: The data root, which all machines must see.
+        data: The data root, which all machines must be able to read.
         cpus: CPUs per run.
         gpus: GPUs per run; fractions are allowed.
-        checkpoint_seconds: The least time between checkpoints.
+        checkpoint_seconds: Minimum time between checkpoints.
         exact: As for `train_run`.
     """
 
@@ -59,7 +59,7 @@ class RayWorkers:
             return None
         try:
             self._ray.get(handle)
-        except Exception as error:  # whatever ended the process of the task
+        except Exception as error:  # any error that ended the task
             return (str(error).strip().splitlines() or [type(error).__name__])[0]
         return ""
 

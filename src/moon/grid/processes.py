@@ -1,4 +1,4 @@
-"""Runs as processes of this machine."""
+"""Run a grid in processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass
 class _Process:
-    """A worker process; it takes one run after another."""
+    """A worker process, which executes one run after another."""
 
     popen: subprocess.Popen[bytes]
     device: str
@@ -24,7 +24,7 @@ class _Process:
         self.popen.stdin.flush()
 
     def answered(self) -> bool:
-        """Whether it has finished its run; it may also have ended."""
+        """Whether it has finished its run; False while it is busy and after it has exited."""
         assert self.popen.stdout is not None
         return bool(select.select([self.popen.stdout], [], [], 0)[0]) and bool(os.read(self.popen.stdout.fileno(), 1))
 
@@ -40,9 +40,9 @@ class Processes:
         data: The data root.
         devices: The devices to use.
         threads: CPU threads per process.
-        checkpoint_seconds: The least time between checkpoints.
+        checkpoint_seconds: Minimum time between checkpoints.
         exact: As for `train_run`.
-        environment: Environment variables of the processes, besides the present ones.
+        environment: Environment variables of the processes, in addition to the current ones.
     """
 
     places: int
@@ -58,7 +58,7 @@ class Processes:
     def start(self, folder: Path) -> _Process:
         while self._idle:
             process = self._idle.pop()
-            with suppress(BrokenPipeError):  # it has ended in the meantime
+            with suppress(BrokenPipeError):  # it has exited in the meantime
                 process.send(folder)
                 return process
         self._all = [process for process in self._all if process.popen.poll() is None]
@@ -66,7 +66,7 @@ class Processes:
         device = min(self.devices, key=busy.count)  # the first of the least busy ones
         command = [sys.executable, "-m", "moon.grid.worker", "--data", str(self.data), "--device", device]
         command += ["--checkpoint-seconds", str(self.checkpoint_seconds), *["--inexact"] * (not self.exact)]
-        # In a session of its own, so that Ctrl-C reaches the driver only, which then stops its workers.
+        # In a separate session, so that Ctrl-C reaches the driver only, which then stops its workers.
         with (folder / "worker.log").open("ab") as log:
             popen = subprocess.Popen(
                 command,
@@ -90,7 +90,7 @@ class Processes:
             return None
         if code == 0:
             return ""
-        return f"killed by signal {-code}" if code < 0 else f"worker ended with code {code}"
+        return f"killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
 
     def stop(self, handles: list[_Process]) -> None:
         processes = [handle.popen for handle in [*handles, *self._idle]]

@@ -1,8 +1,8 @@
 """A worker process of a grid, `python -m moon.grid.worker`: trains and scores one run after another.
 
-It reads run folders from standard input, one per line, and answers with a line when it has done what can be done in
-one. A folder contains its recipe. A failure that is due to the recipe or the data is written to `failure.json`, so that
-no driver tries it again; any other end, such as a kill, is due to the machine.
+It reads run folders from standard input, one per line, and writes an empty line when it has finished one. A folder
+contains its recipe. A failure that is due to the recipe or the data is written to `failure.json`, so that no driver
+tries it again; any other failure, such as a kill, is due to the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
 
 JOB = "job"  # the name of a worker's lock
-PERMANENT = (ValueError, DataError, Diverged, DamagedCheckpoint)  # trying again would fail again
+PERMANENT = (ValueError, DataError, Diverged, DamagedCheckpoint)  # a retry would fail again
 
 _log = logging.getLogger(__name__)
 Open = Callable[[Path, str, str], BenchmarkImages]
@@ -43,19 +43,19 @@ def work(
     exact: bool = True,
     open_images: Open = _open,
 ) -> None:
-    """Train the run in this folder and score it with the detectors that `todo.json` names."""
+    """Train the run in this folder and score it with the detectors that `todo.json` lists."""
     try:
         with locked(folder, JOB):  # from training to scoring
             recipe = Recipe.load(folder / "recipe.json")
             images = open_images(data, recipe.benchmark, recipe.outliers)
             train_run(recipe, folder, images, device=device, checkpoint_seconds=checkpoint_seconds, exact=exact)
             while detectors := todo_of(folder):
-                if images.unknown:  # otherwise there is nothing to score; a later driver asks again
+                if images.unknown:  # otherwise there is nothing to score; a later driver adds it again
                     score_run(folder, images, detectors, device=device, skip_unfit=True)
-                if todo_of(folder) == detectors:  # a driver may have asked for more in the meantime
+                if todo_of(folder) == detectors:  # a driver may have added more in the meantime
                     (folder / TODO).unlink()
     except RunLocked:
-        return  # another worker has it
+        return  # another worker is executing it
     except PERMANENT as error:
         if isinstance(error, OSError):  # some errors are both
             raise

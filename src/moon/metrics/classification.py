@@ -98,7 +98,8 @@ def nll(probabilities: Numbers, labels: Numbers) -> float:
 def brier(probabilities: Numbers, labels: Numbers) -> float:
     """Brier score: mean squared distance between the probabilities and the one-hot label, summed over all outputs.
 
-    What a row lacks to 1 is the probability of the unknown output. It counts as one more class that is never correct.
+    If a row sums to less than 1, the rest is the probability of the unknown output, which counts as one more class that
+    is never correct.
 
     Args:
         probabilities: Class probabilities, of shape (N, K). Rows may sum to less than 1 (an open head's p_1..p_K).

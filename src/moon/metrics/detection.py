@@ -1,7 +1,7 @@
 """Metrics of detection: how well scores separate known from unknown inputs.
 
 Each metric takes the scores of the known and of the unknown inputs as two arrays, and higher scores mean more known, so
-the direction cannot be confused. Known is the positive class unless `positive="unknown"`.
+that the direction cannot be confused. Known is the positive class unless `positive="unknown"`.
 """
 
 from __future__ import annotations

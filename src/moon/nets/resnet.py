@@ -11,7 +11,7 @@ from moon.fast import conv_norm, conv_norm_relu, second_use
 
 
 class Projection(nn.Sequential):
-    """The shortcut of a block whose output has another shape than its input: a 1x1 convolution with BatchNorm."""
+    """The shortcut of a block whose input and output shapes differ: a 1x1 convolution with BatchNorm."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))

@@ -15,7 +15,7 @@ class AutoWeight(nn.Module):
 
     w = 0 in the first T_e epochs, which are called quiet. It then changes linearly from w_i = beta / r to w_f, which it
     reaches in the last epoch. beta is a moving average, over the batches of the quiet epochs, of the batch mean of
-    (1 - p_{K+1}) * L. It is the only state: a buffer that is NaN before the first batch and starts with its value.
+    (1 - p_{K+1}) * L. It is the only state: a buffer that is NaN before the first batch, whose value it starts with.
 
     The paper does not define its ablation "without auto-tuning". The schedules "initial" and "final" are the two
     possible readings.

@@ -186,7 +186,7 @@ class Objective(nn.Module, ABC):
             part.prepare(model, x, epoch)
 
     def phase(self, epoch: int) -> Hashable:
-        """What Python code decides from the epoch. A step captured in one phase is not replayed in another.
+        """Identify the branches that Python code takes in an epoch. A captured step is replayed only in its own phase.
 
         Override it if `terms` has a branch that depends on the epoch, and decide that branch with `has_started`. The
         default combines the phases of the objectives inside this one.
@@ -228,7 +228,7 @@ class Objective(nn.Module, ABC):
         return self.has_started(epoch, first)
 
     def _check_optimizer(self, model: nn.Module) -> None:
-        """Refuse to continue if `zero_grad` cleared the gradients of the model but not those of this objective."""
+        """Raise a ValueError if `zero_grad` cleared the gradients of the model but not those of this objective."""
         if all(parameter.grad is None for parameter in self.parameters()):
             return
         gradients = [parameter.grad for parameter in model.parameters() if parameter.requires_grad]

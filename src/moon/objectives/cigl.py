@@ -1,4 +1,4 @@
-"""CigL (Lei et al. 2023): each step trains the network with a random few of its weights set to zero; the end votes."""
+"""CigL (Lei et al. 2023): each step sets a few random weights to zero; the last epochs vote."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from moon.objectives.cross_entropy import CrossEntropy
 class CigL(Objective):
     """CigL: another objective, by default cross-entropy, with each non-zero weight dropped with probability `rate`.
 
-    The forward pass of a step uses copies of the weights; the weights themselves never change. So the vote, evaluation
-    and checkpoints see the full network. A dropped weight has no gradient in that step. A weight that is zero already
-    keeps its gradient, by which a topology may grow it.
+    Dropping affects only the forward pass of a step, which uses copies of the weights. The vote, evaluation and
+    checkpoints see the full network. A dropped weight has no gradient in that step. A weight that is already zero
+    keeps its gradient, so that a topology can grow it.
 
     Args:
         rate: The probability that a weight is dropped, in [0, 1).

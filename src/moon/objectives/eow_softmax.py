@@ -77,10 +77,10 @@ class EowSoftmax(Objective):
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         check_open(model, self)
-        stage = _stage(model, self.layer)  # a wrong layer is refused in the first step, not when sampling starts
+        stage = _stage(model, self.layer)  # a wrong layer is an error in the first step, not when sampling starts
         terms = {"cross_entropy": cross_entropy(at_least_float32(model(x)), y)}
         started = self.has_started(epoch, self.start)
-        if started is not False:  # True, or a tensor, whose value is not known here
+        if started is not False:  # True, or a tensor whose value is not known here
             with _tail(model, stage, x) as (logits_of, like):
                 with without_buffers():  # gradients with respect to samples, not weights
                     samples = self.sample(logits_of, like, len(x))
@@ -102,7 +102,7 @@ class EowSoftmax(Objective):
 
         Args:
             logits_of: The model from the sampled layer on.
-            like: A feature map, the shape, type and device of which the samples take.
+            like: A feature map; the samples have its shape, dtype and device.
             count: The number of samples.
 
         Returns:
@@ -135,7 +135,7 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
     """The model from the input of `stage` on, as a function, and an example of that input.
 
     A hook replaces the input of the stage by h, so this works for any model. Inside, the model is in evaluation mode:
-    samples do not change the statistics of BatchNorm. In the end the hook is removed and the mode is restored.
+    samples do not change the statistics of BatchNorm. At the end the hook is removed and the mode is restored.
     """
     replacement: list[Tensor] = []
     inputs_of_stage: list[Tensor] = []

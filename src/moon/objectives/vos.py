@@ -81,7 +81,7 @@ class Vos(Objective):
         self.enqueue(batch.features.detach(), y)
         terms = {"cross_entropy": cross_entropy(at_least_float32(batch.logits), y)}
         started = self.has_started(epoch, self.start)
-        if started is not False:  # True, or a tensor, whose value is not known here
+        if started is not False:  # True, or a tensor whose value is not known here
             head = model.get_submodule(classifier_name(model))
             assert isinstance(head, nn.Linear)
             virtual = at_least_float32(linear(self.virtual_outliers(), head.weight, head.bias))[:, : batch.num_known]

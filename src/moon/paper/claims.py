@@ -22,7 +22,7 @@ class Claim:
     """A comparison of two trainings that share everything else.
 
     Attributes:
-        pairs: The two numbers, at each sparsity that is compared.
+        pairs: The two numbers that are compared, at each sparsity.
         comparison: The test over all seeds that both have. Its p-value is adjusted within the table, separately for
             claims at one sparsity and for claims over several.
     """
@@ -60,7 +60,7 @@ def find_claims(item: Item, numbers: Sequence[Number]) -> tuple[Claim, ...]:
     """Test every comparison of a table for which two numbers share a seed.
 
     Args:
-        item: The table or figure; its `pairs` say which trainings are compared.
+        item: The table or figure; its `pairs` list the trainings that are compared.
         numbers: Its numbers.
 
     Returns:

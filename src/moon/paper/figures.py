@@ -164,7 +164,7 @@ def sparsity_curves(table: PaperTable, _: Path) -> Figure:
 def training_dots(table: PaperTable, _: Path) -> Figure:
     """Draw AUROC of each training over sparsity, one column per detector, near above far.
 
-    There is one dot per seed, a line through the means, and a cross at the paper's mean.
+    Each seed is a dot, a line connects the means, and a cross marks the paper's mean.
     """
     numbers = [n for n in table.numbers if n.measurement.detector]
     if not numbers:  # a benchmark without unknown sets

@@ -1,4 +1,4 @@
-"""The paper's Appendix E: what MOON adds to the FLOPs of training, as the paper counts it and as we do."""
+"""The paper's Appendix E: the FLOPs that MOON adds to training, as the paper counts them and as we do."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from moon.paper.spec import Measurement
 
-# Our names of unknown sets that the paper calls otherwise.
+# The paper's names of unknown sets for which we use another name.
 PAPER_NAMES = {"cifar100-part": "cifar100", "dtd": "texture", "places": "places365"}
 
 

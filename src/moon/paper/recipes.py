@@ -1,4 +1,4 @@
-"""Which runs the paper's tables and figures need: measurements become recipes."""
+"""The runs that the paper's tables and figures need: recipes for measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moon.paper.spec import EPOCHS, Item, Measurement, Scale
 from moon.recipe import Preset, Recipe, make_recipe, pick, table
 from moon.recipe.presets import MOON_SCHEDULE, PLAIN_SCHEDULE
 
-NO_VOTE = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")  # methods of others without a vote
+NO_VOTE = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")  # other methods, which have no vote
 
 # Not the authors' (100, 1); stated explicitly, so that the recipes do not depend on the default (docs/LOG.md).
 _OPTIONS = {"eow-softmax": {"steps": 20, "step": 0.01}}
@@ -97,7 +97,7 @@ def missing_data(root: Path, items: Iterable[Item], scale: Scale) -> dict[str, s
     Args:
         root: The data root.
         items: Tables and figures.
-        scale: Says which benchmark is used for each data set.
+        scale: Defines which benchmark is used for each data set.
 
     Returns:
         The benchmark of each missing data set, by the paper's name of the data set.
@@ -136,6 +136,6 @@ def needed_runs(
         for measurement in measurements:
             if seed in scale.seeds_for(measurement):
                 recipe = recipe_for(measurement, scale, benchmarks(measurement.data), seed)
-                asked = detectors.setdefault(recipe, {"msp": None})  # the figures of a run show msp
-                asked |= {measurement.detector: None} if measurement.detector else {}
-    return {recipe: list(asked) for recipe, asked in detectors.items()}
+                names = detectors.setdefault(recipe, {"msp": None})  # the figures of a run show msp
+                names |= {measurement.detector: None} if measurement.detector else {}
+    return {recipe: list(names) for recipe, names in detectors.items()}

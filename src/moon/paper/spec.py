@@ -1,4 +1,4 @@
-"""What the paper's tables and figures consist of, and at which scale the evaluation is run."""
+"""The contents of the paper's tables and figures, and the scale of the evaluation."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class PaperTable:
             item: The table or figure.
             scale: The scale its runs have.
             root: The data root, for benchmarks that are declared there.
-            folder: The folder of the run folders. Runs that are not there are missing numbers.
+            folder: The folder of the run folders. The numbers of runs that are not there are missing.
 
         Returns:
             The table.

@@ -29,7 +29,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
     Args:
         result: What `moon.paper.theory.demonstrate` returns.
-        path: The file to write; its suffix says the format.
+        path: The file to write; its suffix determines the format.
     """
     figure, axes = panels(2, 2, 4.8, 3.6)
     features, gaps, pointwise, confidence = axes.flat

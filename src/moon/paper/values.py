@@ -12,7 +12,7 @@ from moon.data import Benchmark
 from moon.paper.names import display_name
 from moon.paper.recipes import recipe_for
 from moon.paper.spec import KNOWN_METRICS, P_UNKNOWN_METRICS, Measurement, Scale
-from moon.run.folder import is_done, load_result
+from moon.run.folder import find_run, is_done, load_result
 from moon.score.files import read_summary, which_scored
 
 
@@ -40,12 +40,12 @@ class RunValues:
 
     @property
     def done(self) -> int:
-        """Number of runs with usable scores, among those that were asked for."""
+        """Number of runs with usable scores, among those that were requested."""
         return len(self.summaries)
 
     @property
     def needed(self) -> int:
-        """Number of runs that were asked for."""
+        """Number of runs that were requested."""
         return len(self.summaries) + len(self._missing)
 
     def notes(self) -> list[str]:
@@ -57,14 +57,15 @@ class RunValues:
         return notes + [f"{' and '.join(names)} are the same runs at this length" for names in sorted(same)]
 
     def names(self) -> tuple[str, ...]:
-        """The names of all runs that were asked for, ordered by seed."""
+        """The names of all runs that were requested, ordered by seed."""
         return tuple(name for _, name in sorted(self._names.items(), key=lambda entry: entry[0][1]))
 
     def name(self, measurement: Measurement, seed: int) -> str:
         """The name of a measurement's run."""
         key = replace(measurement, detector="", metric=""), seed
         if key not in self._names:
-            name = recipe_for(measurement, self.scale, self.benchmarks[measurement.data], seed).name
+            recipe = recipe_for(measurement, self.scale, self.benchmarks[measurement.data], seed)
+            name = find_run(self.folder, recipe).name
             self._names[key] = name
             self._trainings.setdefault(name, set()).add(measurement.training)
         return self._names[key]

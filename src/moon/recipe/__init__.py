@@ -1,4 +1,4 @@
-"""What a run is: one frozen recipe, the tables of names, and how names become objects."""
+"""The description of a run: a frozen recipe, the tables of names, and how names become objects."""
 
 from moon.recipe.defaults import make_recipe
 from moon.recipe.presets import Preset

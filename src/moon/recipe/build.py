@@ -1,4 +1,4 @@
-"""From a recipe to objects: the network, the objective, the topology, the learning rate, the whole training."""
+"""Build objects from a recipe: the network, the objective, the topology, the learning rate, the training."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def objective(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | Non
 
     Args:
         recipe: The run.
-        model: The network; its classifier tells the numbers of classes and features.
-        outliers: For objectives that train with outliers: a function that draws some, and their number of classes.
+        model: The network; its classifier determines the numbers of classes and features.
+        outliers: For objectives that train with outliers: a function that draws them, and their number of classes.
     """
     kind = pick("objective", recipe.objective)
     head = model.get_submodule(classifier_name(model))
@@ -86,7 +86,7 @@ def pattern(text: str) -> NOfM | Unstructured:
 
 
 def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Topology:
-    """The topology for a run of `steps` steps: here the recipe's sparsity becomes masks."""
+    """The topology, with its masks, for a run of `steps` steps."""
     kind = pick("topology", recipe.topology)
     if not issubclass(kind, SparseTopology):
         return Dense(optimizer) if kind is Dense else kind(optimizer)
@@ -109,7 +109,7 @@ def training(
     outliers: AnySet | None = None,
     ranks: Ranks | None = None,
 ) -> Training:
-    """A training that is ready to start.
+    """The `Training` of a run, ready to start.
 
     Args:
         recipe: The run.
@@ -158,7 +158,7 @@ def training(
 
 @torch.no_grad()
 def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: Benchmark) -> None:
-    """Raise a ValueError if the network cannot take the images, or the objective the network or the batch."""
+    """Raise a ValueError if the network does not accept the images, or the objective the network or the batch."""
     device = next(model.parameters()).device
     shape = recipe.batch_size, benchmark.channels, benchmark.size, benchmark.size
     x, y = torch.zeros(shape, device=device), torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
@@ -168,11 +168,11 @@ def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: 
     except RuntimeError as error:
         size = f"{benchmark.size}x{benchmark.size}"
         reason = str(error).splitlines()[0]
-        raise ValueError(f"net '{recipe.net}' cannot take images of {size} ({reason}); choose another net") from None
+        raise ValueError(f"net '{recipe.net}' does not accept images of {size} ({reason}); use another net") from None
     state = [(part, n, b.clone()) for part in objective.modules() for n, b in part.named_buffers(recurse=False)]
     with torch.random.fork_rng(devices=[]):
         objective(model, x, y, epoch=0)
-    for part, name, buffer in state:  # undo what the trial left in queues and averages
+    for part, name, buffer in state:  # undo what the trial changed in queues and averages
         setattr(part, name, buffer)
     model.train()
 

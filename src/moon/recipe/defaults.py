@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,13 @@ def make_recipe(
 ) -> Recipe:
     """Create a recipe.
 
-    What is not given comes from the preset, else from the topology, objective or benchmark, else from the defaults of
-    `Recipe`. All names and values are checked here, before data are read or a folder is created.
+    Values that are not given come from the preset, else from the topology, objective or benchmark, else from the
+    defaults of `Recipe`. All names and values are checked here, before data are read or a folder is created.
 
     Args:
         benchmark: A benchmark, or the name of one.
         objective: The name of the objective; "moon" if neither it nor a preset is given.
-        preset: The name of a training (`moon methods preset` lists them) instead of an objective.
+        preset: The name of a preset (`moon methods preset` lists them), instead of an objective.
         options: Options of the objective, such as `{"final": 2.0}`.
         rates: The name of a learning-rate schedule.
         root: The data root, where benchmarks of your own are looked up.
@@ -92,8 +91,8 @@ def _filled(
         vote_share = 0.0 if asked == 0 else hold
         if hold >= 1:
             raise ValueError(
-                f"epochs={epochs} leave none before the last {rate.cycles} cycles of the learning rate; "
-                f"train for at least {rate.cycles + 1}"
+                f"epochs={epochs} leaves no epoch before the last {rate.cycles} cycles of the learning rate; "
+                f"train for at least {rate.cycles + 1} epochs"
             )
     sparsity, pattern = settings.pop("sparsity", None), settings.get("pattern", Recipe.pattern)
     if settings.get("topology") == "dense":
@@ -109,7 +108,7 @@ def _filled(
     return Recipe(
         benchmark=benchmark.name,
         objective=objective,
-        objective_options=tuple(_options(kind.takes(), options, objective).items()),
+        objective_options=tuple(_options(options, objective).items()),
         sparsity=sparsity,
         lr_end=rate.end,
         lr_hold_share=hold,
@@ -120,24 +119,30 @@ def _filled(
     )
 
 
-def _options(takes: Mapping[str, inspect.Parameter], given: Mapping[str, Scalar], name: str) -> dict[str, Scalar]:
-    """The options, checked against the objective's scalar parameters and converted to their defaults' types."""
-    allowed = {key: p.default for key, p in takes.items() if isinstance(p.default, Scalar)}
+def options_of(objective: str) -> dict[str, Scalar]:
+    """The options of an objective with their defaults: its parameters that have a scalar default."""
+    takes = pick("objective", objective).takes()
+    return {key: p.default for key, p in takes.items() if isinstance(p.default, Scalar)}
+
+
+def _options(given: Mapping[str, Scalar], objective: str) -> dict[str, Scalar]:
+    """The given options, checked and converted to the types of their defaults."""
+    allowed = options_of(objective)
     options: dict[str, Scalar] = {}
     for key, value in given.items():
         if key not in allowed:
             choices = f"choose from: {', '.join(allowed)}" if allowed else "it has none"
-            raise ValueError(f"objective '{name}' has no option '{key}'{did_you_mean(key, allowed)}; {choices}")
+            raise ValueError(f"objective '{objective}' has no option '{key}'{did_you_mean(key, allowed)}; {choices}")
         kind = type(allowed[key])
         try:
             options[key] = kind(value)
         except ValueError:
-            raise ValueError(f"option '{key}' of '{name}' must be a {kind.__name__}, not '{value}'") from None
+            raise ValueError(f"option '{key}' of '{objective}' must be a {kind.__name__}, not '{value}'") from None
     return options
 
 
 def _check(recipe: Recipe, benchmark: Benchmark) -> None:
-    """Build what can be built without data, so that invalid recipes are refused here."""
+    """Build what can be built without data, so that invalid recipes fail here."""
     _check_outliers(recipe)
     build.rate(recipe)
     build.schedule(recipe, 1000 * recipe.epochs)
@@ -168,7 +173,7 @@ def _check_outliers(recipe: Recipe) -> None:
 
 
 def _check_votes(recipe: Recipe) -> None:
-    """Refuse votes of networks whose masks still change, whatever the number of steps."""
+    """Raise a ValueError if votes are cast while the masks still change, for any number of steps per epoch."""
     kind, first, changing = pick("topology", recipe.topology), recipe.vote_from, int(recipe.t_end_share * recipe.epochs)
     if first is None or not issubclass(kind, SparseTopology) or not kind.rewires or kind.superposes:
         return

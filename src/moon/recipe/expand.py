@@ -1,4 +1,4 @@
-"""Grids: axes and TOML files become recipes."""
+"""Grids: expand axes and TOML files into recipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moon.data import find_benchmark
-from moon.recipe.defaults import make_recipe
+from moon.recipe.defaults import make_recipe, options_of
 from moon.recipe.presets import Preset
 from moon.recipe.recipe import PARAMETERS, Recipe
 from moon.recipe.registry import pick
@@ -19,7 +19,7 @@ OPTIONS = "set"  # the axis that is a table of the objectives' options
 
 
 def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
-    """Every combination of the values of the axes, once.
+    """Return a recipe for every combination of the values of the axes.
 
     Args:
         root: The data root.
@@ -27,7 +27,7 @@ def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
             objective takes the options that it has.
 
     Returns:
-        The recipes. Dense networks of several sparsities are one.
+        The recipes, each once; a dense network is not repeated for each sparsity.
     """
     for name in axes:
         if name not in PARAMETERS and name != OPTIONS:
@@ -43,7 +43,7 @@ def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
         raise ValueError(f"'{empty[0]}' has no value; give at least one, or leave it out")
     presets: dict[str, Preset] = {name: pick("preset", name) for name in values.get("preset", ())}
     names = values.get("objective", [preset.objective for preset in presets.values()] or ["moon"])
-    taken = {name: _options_of(name) for name in names}
+    taken = {name: list(options_of(name)) for name in names}
     _check_options(options, taken, presets)
     found: dict[str, Recipe] = {}
     for choice in product(*values.values(), *(_as_list(value) for value in options.values())):
@@ -59,13 +59,13 @@ def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
 
 
 def recipe_of(root: Path, given: Mapping[str, Any], options: Mapping[str, Any]) -> Recipe:
-    """The recipe of these parameters, by their names on the command line."""
+    """Make the recipe of these parameters, given by their command-line names."""
     settings = {PARAMETERS[name].setting: value for name, value in given.items() if value is not None}
     return make_recipe(find_benchmark(root, settings.pop("benchmark")), options=options, **settings)
 
 
 def read_file(root: Path, path: Path) -> list[Recipe]:
-    """The recipes of a TOML file whose keys are axes; each `[[runs]]` block adds to or replaces the keys above it."""
+    """Read a TOML file whose keys are axes; each `[[runs]]` block adds to or replaces the keys above it."""
     try:
         common = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -87,14 +87,8 @@ def read_file(root: Path, path: Path) -> list[Recipe]:
     return list(found.values())
 
 
-def _options_of(objective: str) -> list[str]:
-    """The options of an objective."""
-    takes = pick("objective", objective).takes()
-    return [key for key, parameter in takes.items() if parameter.default is not parameter.empty]
-
-
 def _check_options(options: Mapping[str, Any], taken: Mapping[str, list[str]], presets: Mapping[str, Preset]) -> None:
-    """Refuse an option that no objective of the grid has, or that a preset fixes."""
+    """Raise a ValueError for an option that no objective of the grid has, or that a preset sets."""
     names = list(dict.fromkeys(key for keys in taken.values() for key in keys))
     for key in options:
         if key not in names:

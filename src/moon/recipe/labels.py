@@ -1,4 +1,4 @@
-"""Short labels that tell the methods of several runs apart."""
+"""Short labels that distinguish the methods of several runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
     """Label recipes by what distinguishes them, apart from the seed.
 
     Args:
-        recipes: The recipes to tell apart.
+        recipes: The recipes to label.
 
     Returns:
         A label for each recipe, by the recipe's name.
@@ -44,7 +44,7 @@ def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
 
 
 def _unusual(name: str, methods: Iterable[Recipe], others: Iterable[Recipe]) -> list[Recipe]:
-    """The methods whose value differs from the most common one of their objective, which need not be shown."""
+    """The methods whose value must be shown: all but those that share the value of a majority of their objective."""
     methods = list(methods)
     values = [getattr(other, name) for other in others if other.objective == methods[0].objective]
     ((usual, count),) = Counter(values).most_common(1)
@@ -52,8 +52,11 @@ def _unusual(name: str, methods: Iterable[Recipe], others: Iterable[Recipe]) -> 
 
 
 def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
-    """The name of each training: its preset, or its objective if the objective is used in one way only, its own, or
-    in ways that have no name."""
+    """Name each training after its preset.
+
+    The name is that of the objective if all trainings with this objective use its default settings, or if one of them
+    matches no preset.
+    """
     by_objective: dict[str, list[Recipe]] = {}
     for method in methods:
         by_objective.setdefault(method.objective, []).append(method)
@@ -67,8 +70,10 @@ def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
 
 
 def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
-    """The presets that this training is, and its objective if it is used as the objective itself asks; options that
-    all compared trainings share do not count."""
+    """The presets that a recipe matches, and its objective's name if it uses the objective's default settings.
+
+    Options that all compared trainings share are ignored.
+    """
     if recipe.objective not in table("objective"):  # the package that provided it is not installed here
         return []
     kind = pick("objective", recipe.objective)

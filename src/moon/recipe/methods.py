@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from moon.recipe.defaults import options_of
 from moon.recipe.presets import Preset
 from moon.recipe.registry import kinds, table
 from moon.suggest import did_you_mean
@@ -38,12 +39,14 @@ def _method(kind: str, name: str, entry: Any) -> Method:
         return Method(kind, name, name, "", entry.summary, _contents(entry), {}, (), card)
     takes = entry.takes() if hasattr(entry, "takes") else inspect.signature(entry).parameters
     options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
+    if kind == "objective":
+        options = options_of(name)
     facts = tuple(key for key, p in takes.items() if p.default is p.empty)
     about = re.split(r"\n\n(?:Args|Attributes|Raises|Example):", inspect.getdoc(entry) or "")[0]
-    if not table(kind).is_builtin(name):  # of another package, which need not follow our conventions
+    if not table(kind).is_builtin(name):  # from another package, which need not follow our conventions
         summary = about.partition("\n")[0].rstrip(".") or f"{entry.__module__}.{entry.__qualname__}"
         return Method(kind, name, entry.__qualname__, "", summary, about, options, facts, entry.__module__)
-    # A class has a module of its own, whose first line describes it; functions and nets share one and have their own.
+    # The first line of a class's module describes it. Functions share a module, so their own first line is used.
     first = (inspect.getdoc(inspect.getmodule(entry) if inspect.isclass(entry) else entry) or "").splitlines()[0]
     found = _FIRST_LINE.fullmatch(first)
     if found is None:
@@ -64,7 +67,7 @@ def methods(kind: str | None = None) -> list[Method]:
 
 
 def find(name: str) -> list[Method]:
-    """The methods of this kind or name; a name can have several: `moon` is an objective and learning rates."""
+    """The methods of this kind or name; `moon`, for example, names an objective and a learning-rate schedule."""
     if name in kinds():
         return methods(name)
     everything = methods()

@@ -1,4 +1,4 @@
-"""How a parameter of a run is declared: once, for the command line, grids, TOML files and `Recipe` alike."""
+"""Declare a parameter of a run once, for the command line, grids, TOML files and `Recipe`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Parameter:
         setting: The keyword argument of `make_recipe`; for most parameters a field of `Recipe`.
         type: The type of its value.
         help: What it means, in one line.
-        default: What applies where it is not given, in words.
+        default: A description of the default, for the help text.
         table: The kind of registry that lists its values, if there is one.
-        metavar: What stands for the value in the help text.
-        minimum: The least value of an integer.
+        metavar: The placeholder for the value in the help text.
+        minimum: The smallest value of an integer.
     """
 
     name: str
@@ -38,7 +38,7 @@ def setting(name: str, help: str, *, default: Any = MISSING, otherwise: str | No
         name: The command-line flag, grid axis and TOML key.
         help: What it means, in one line.
         default: The field's default; left out for fields that `make_recipe` fills in.
-        otherwise: The default in words, where it is not simply the value of `default`.
+        otherwise: A description of the default, if it is not simply the value of `default`.
         **more: `table`, `metavar` and `minimum` of `Parameter`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Named learning-rate schedules and named trainings."""
+"""Named learning-rate schedules and presets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RATES = {
 
 @dataclass(frozen=True)
 class Preset:
-    """A named training: an objective, its options, and other settings of `make_recipe`.
+    """A preset: an objective, its options, and other settings of `make_recipe`.
 
     Args:
         objective: The name of the objective.
         options: Options of the objective.
         settings: Other keyword arguments of `make_recipe`.
-        summary: What the training is, in one line.
+        summary: A description in one line.
 
     Example:
         >>> from moon import Preset

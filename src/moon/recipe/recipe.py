@@ -16,12 +16,13 @@ from moon.training import DamagedCheckpoint
 _OWN = "the objective's"
 
 # The fields of version 0.2, whose values are all part of a run's name. A field that is added later is part of the name
-# only where it differs from its default, so that adding one does not rename the runs there are.
+# only where it differs from its default, so that adding one does not rename existing runs.
 _NAMED = frozenset((
     "benchmark", "net", "objective", "objective_options", "outliers", "topology", "sparsity", "allocation", "pattern",
     "drop_fraction", "delta_t_steps", "t_end_share", "epochs", "batch_size", "lr_start", "lr_end", "lr_hold_share",
     "lr_cycles", "lr_peak", "momentum", "nesterov", "weight_decay", "vote_share", "precision", "seed",
 ))  # fmt: skip
+_ADDED_IN_0_2 = frozenset(("outliers", "pattern", "lr_cycles", "lr_peak"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Recipe:
 
     benchmark: str = detail("the benchmark: the known set and its unknown sets")
     net: str = setting("net", "the network", otherwise="the benchmark's", table="net")
-    objective: str = setting("objective", "what is minimised", otherwise="moon", table="objective")
+    objective: str = setting("objective", "the training objective", otherwise="moon", table="objective")
     objective_options: tuple[tuple[str, Scalar], ...] = detail("options of the objective", default=())
     outliers: str = setting(
         "outliers", "a set of unknown images to train with, for objectives that need one", default="", metavar="SET"
@@ -58,7 +59,7 @@ class Recipe:
     t_end_share: float = setting("t_end", "fraction of the run that rewires", default=0.7, metavar="FRACTION")
     epochs: int = setting("epochs", "training epochs", default=100, minimum=1)
     batch_size: int = setting("batch_size", "images per batch", default=128, minimum=1)
-    lr_start: float = setting("lr", "initial learning rate", otherwise="that of the rates")
+    lr_start: float = setting("lr", "initial learning rate", otherwise="that of the learning-rate schedule")
     lr_end: float = detail("final learning rate")
     lr_hold_share: float = detail("fraction of the run, at its end, during which lr_end is held")
     lr_cycles: int = detail("learning-rate cycles in the held part, each ending with a vote", default=0)
@@ -69,7 +70,7 @@ class Recipe:
     vote_share: float = setting(
         "vote", "fraction of epochs, at the end, that vote; 0 for none", otherwise=_OWN, metavar="FRACTION"
     )
-    precision: str = setting("precision", "of the forward pass, float32 or bfloat16", default="float32")
+    precision: str = setting("precision", "precision of the forward pass, float32 or bfloat16", default="float32")
     seed: int = setting("seed", "seed of all random numbers", default=0)
 
     def __post_init__(self) -> None:
@@ -114,16 +115,25 @@ class Recipe:
         try:
             return cls(**json.loads(path.read_text()))
         except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"{path.parent}: no {path.name} in it; is this a run folder?") from None
+            raise ValueError(f"{path.parent}: contains no {path.name}; is this a run folder?") from None
         except (TypeError, ValueError) as error:
             raise DamagedCheckpoint(f"{path}: is not a recipe of this version ({error})") from error
 
     @property
     def name(self) -> str:
-        """A readable name that is different for every recipe; run folders are called so."""
+        """A readable name that is different for every recipe; run folders have this name."""
+        return self._name(_NAMED)
+
+    @property
+    def earlier_names(self) -> tuple[str, ...]:
+        """The names that earlier versions gave to this run."""
+        return (self._name(_NAMED - _ADDED_IN_0_2),)
+
+    def _name(self, always: frozenset[str]) -> str:
+        """A name whose digest covers these fields, and the others where they differ from their defaults."""
         defaults = {item.name: item.default for item in fields(self)}
-        named = {key: v for key, v in self.to_json().items() if key in _NAMED or v != defaults[key]}
-        digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
+        covered = {key: v for key, v in self.to_json().items() if key in always or v != defaults[key]}
+        digest = hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:8]
         sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
         return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{digest}"
 
@@ -139,7 +149,7 @@ def _declared() -> dict[str, Parameter]:
     shorthands = (
         Parameter("benchmark", "benchmark", str, "the known set and its unknown sets"),
         Parameter(
-            "preset", "preset", str, "a named training, whose settings other flags override", "none", table="preset"
+            "preset", "preset", str, "a named set of settings, which other flags override", "none", table="preset"
         ),
         Parameter("rates", "rates", str, "learning-rate schedule", _OWN, table="rates"),
     )

@@ -1,6 +1,6 @@
 """The tables of names: the built-in methods, those that other packages provide, and those that a script registers.
 
-No other module looks a method up by its name.
+No other module looks up methods by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Registry(Mapping[str, Any]):
     that cannot be loaded is skipped with a warning.
 
     Args:
-        kind: What the entries are, in one word.
+        kind: The kind of the entries, such as "detector".
         builtin: The entries of this package.
         base: The class that every entry must be a subclass of; None accepts any callable.
         group: The entry-point group; "" for kinds that other packages cannot extend.
@@ -46,7 +46,7 @@ class Registry(Mapping[str, Any]):
         for point in entry_points(group=self.group) if self.group else ():
             try:
                 self._check(point.name, entry := point.load(), {**self._builtin, **found})
-            except Exception as error:  # whatever importing somebody else's package raises
+            except Exception as error:  # importing another package may raise anything
                 _log.warning("entry point %s = %s is skipped: %s", point.name, point.value, error)
             else:
                 found[point.name] = entry
@@ -56,7 +56,7 @@ class Registry(Mapping[str, Any]):
         if not self.group:
             raise ValueError(f"{self.kind} entries cannot be registered; kinds that can: {', '.join(_extensible())}")
         if not name or ":" in name or name.split() != [name]:
-            raise ValueError(f"'{name}' is not a valid {self.kind} name; use one word without ':'")
+            raise ValueError(f"'{name}' is not a valid {self.kind} name; use a name without spaces and ':'")
         if name in taken:
             raise ValueError(f"{self.kind} '{name}' exists already; choose another name")
         if self.base is None and not callable(entry):
@@ -65,7 +65,7 @@ class Registry(Mapping[str, Any]):
             raise ValueError(f"{self.kind} '{name}' must be a subclass of {self.base.__name__}, not {entry!r}")
 
     def add(self, name: str, entry: Any) -> None:
-        """Add an entry; a name that is taken is refused."""
+        """Add an entry; raises a ValueError if the name is taken or the entry is invalid."""
         self._check(name, entry, self)
         self._registered[name] = entry
 
@@ -125,7 +125,7 @@ def table(kind: str) -> Registry:
 
 
 def pick(kind: str, name: str) -> Any:
-    """Look a method up.
+    """Look up a method.
 
     Args:
         kind: One of `kinds()`.
@@ -145,7 +145,7 @@ def pick(kind: str, name: str) -> Any:
 
 
 def register(kind: str, name: str, entry: Any) -> None:
-    """Make a detector, objective, topology or net of your own available by name, for the present process.
+    """Make a custom detector, objective, topology or net available by name in the current process.
 
     `make_recipe`, `score_run`, `moon methods` and the other commands then accept it. A package that should always
     provide it declares an entry point instead, in the group `moon.detectors`, `moon.objectives`, `moon.topologies` or
@@ -153,7 +153,7 @@ def register(kind: str, name: str, entry: Any) -> None:
 
     Args:
         kind: "detector", "objective", "topology" or "net".
-        name: The name to use; it must be free.
+        name: The name to use; it must not be taken.
         entry: A subclass of `Detector`, `Objective` or `Topology`; for a net a function
             `make(num_classes, in_channels) -> nn.Module`.
 

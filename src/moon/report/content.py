@@ -1,4 +1,4 @@
-"""What a page is made of, as plain data for the templates: tables with their best numbers, figures and images."""
+"""The content of a page, as plain data for the templates: tables with their best numbers, figures and images."""
 
 from __future__ import annotations
 

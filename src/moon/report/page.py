@@ -1,4 +1,4 @@
-"""The page about runs: one HTML file that loads nothing from outside."""
+"""A page about runs: one HTML file that loads no other files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moon.recipe.labels import labels
 from moon.report import sections
 from moon.results.collect import Run, collect
 
-MOST_PICTURED = 6  # methods in a figure; more could not be distinguished
+MOST_PICTURED = 6  # methods in a figure; more would be hard to distinguish
 
 
 def write_report(paths: Iterable[Path], target: Path, title: str = "") -> list[Run]:

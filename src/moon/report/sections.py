@@ -59,7 +59,7 @@ def _main_detector(methods: Methods) -> str:
 
 
 def lead(methods: Methods) -> dict[str, Any]:
-    """The numbers of the sentence at the top: counts, and the best combination of method and detector."""
+    """The numbers of the summary at the top: counts, and the best combination of method and detector."""
     runs = [run for several in methods.values() for run in several]
     best = None
     for group in ("far", "near"):
@@ -131,7 +131,7 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
 
 
 def comparisons_section(methods: Methods) -> Table | None:
-    """Paired tests of methods that share seeds: every two, or of many methods each with the first."""
+    """Paired tests of methods that share seeds: all pairs, or, with many methods, each against the first."""
     detector = _main_detector(methods)
     measures = {
         "accuracy %": (("known", "accuracy"), True, 100.0),
@@ -271,8 +271,6 @@ def recipes_section(runs: Sequence[Run], left_out: Sequence[str]) -> dict[str, A
     for run in runs:
         facts = {f.name: getattr(run.recipe, f.name) for f in fields(Recipe)}
         facts |= {"objective_options": dict(run.recipe.objective_options)}
-        facts |= {
-            key: run.result[key] for key in ("model_sha256", "software", "hardware", "seconds") if key in run.result
-        }
+        facts |= {key: run.result[key] for key in _SHOWN_FACTS if key in run.result}
         described.append((run.recipe.name, json.dumps(facts, indent=1)))
     return {"runs": described, "left_out": list(left_out)}

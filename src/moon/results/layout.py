@@ -36,17 +36,17 @@ def fit_to_width(
         >>> [[column.header for column in table.columns] for table in tables]
         [['', 'near AUROC'], ['', 'far AUROC']]
     """
-    least = [_longest([*column.split(), *_lines(row[i] for row in cells)]) for i, column in enumerate(columns)]
+    minimum = [_longest([*column.split(), *_lines(row[i] for row in cells)]) for i, column in enumerate(columns)]
     longest_word = _longest(word for label in labels for word in label.split())
     label_width = min(_longest(labels), max(width // 4, longest_word))
     tables = []
-    for chosen, surplus in _distribute(least, width - label_width - _GAP):
+    for chosen, surplus in _distribute(minimum, width - label_width - _GAP):
         table = compact_table()
         table.add_column("", width=label_width)
         for position, i in enumerate(chosen):  # share the surplus among long headings
-            extra = min(surplus // (len(chosen) - position), max(len(columns[i]) - least[i], 0))
+            extra = min(surplus // (len(chosen) - position), max(len(columns[i]) - minimum[i], 0))
             surplus -= extra
-            table.add_column(columns[i], justify="right", width=least[i] + extra)
+            table.add_column(columns[i], justify="right", width=minimum[i] + extra)
         for label, row in zip(labels, cells, strict=True):
             table.add_row(label, *(row[i] for i in chosen))
         tables.append(table)

@@ -24,7 +24,7 @@ Methods = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def describe_images(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Say exactly which images some runs were scored on.
+    """Describe exactly which images some runs were scored on.
 
     Args:
         runs: The scores.json of each run.
@@ -42,7 +42,7 @@ def _describe_sets(run: Mapping[str, Any]) -> str:
     digests = run.get("sha256", {})
     shown = {name: f"{name} {count:,} {digests.get(name, '')[:8]}".rstrip() for name, count in run["images"].items()}
     groups = [("", [KNOWN])] + [(f"{group} ", run[group]) for group in ("near", "far") if run.get(group)]
-    if len(groups) == 1:  # old files do not say which sets are near and which are far
+    if len(groups) == 1:  # old files do not record which sets are near and which are far
         groups = [("", list(shown))]
     sets = "; ".join(f"{group}{', '.join(shown[name] for name in names)}" for group, names in groups)
     missing = f"; not found: {', '.join(run['missing'])}" if run["missing"] else ""

@@ -1,4 +1,4 @@
-"""One run in its folder: its images, its training, and what is written and read back."""
+"""One run in its folder: its images, its training, and the files of the folder."""
 
 from moon.run.folder import is_done, is_trained, load_model, load_result, read_log
 from moon.run.images import BenchmarkImages

@@ -1,4 +1,4 @@
-"""The folder of a run: what is written there, and how it is read back.
+"""The folder of a run: writing and reading its files.
 
 recipe.json        the recipe
 data.json          digests of the images it is trained on
@@ -62,7 +62,7 @@ class Log:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of `log.jsonl`; a line that was cut short by a kill is left out."""
+    """The lines of `log.jsonl`; an incomplete last line, left by a killed process, is skipped."""
     path = folder / "log.jsonl"
     lines = []
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -74,7 +74,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def claim(folder: Path, recipe: Recipe, images: BenchmarkImages) -> None:
-    """Write the recipe and the data's digests into the folder, or refuse a folder that belongs to another run."""
+    """Write the recipe and the data's digests into the folder; raise an error if it belongs to another run."""
     if (folder / "recipe.json").exists():
         if Recipe.load(folder / "recipe.json") != recipe:
             raise ValueError(f"{folder}: contains a run of another recipe; choose another folder")
@@ -106,7 +106,21 @@ def _load_json(path: Path, key: str) -> dict[str, Any]:
         value[key]
         return value
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedCheckpoint(f"{path}: is not what this run wrote ({error}); delete it and run again") from error
+        raise DamagedCheckpoint(f"{path}: is not the file this run wrote ({error}); delete it and run again") from error
+
+
+def find_run(parent: Path, recipe: Recipe) -> Path:
+    """The folder of a run among others.
+
+    Args:
+        parent: A folder of run folders.
+        recipe: The run.
+
+    Returns:
+        `parent / recipe.name`, or an existing folder that an earlier version named.
+    """
+    folders = [parent / name for name in (recipe.name, *recipe.earlier_names)]
+    return next((folder for folder in folders if (folder / "recipe.json").exists()), folders[0])
 
 
 def is_trained(folder: Path) -> bool:
@@ -115,7 +129,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def todo_of(folder: Path) -> list[str]:
-    """The detectors that the run is still to be scored with."""
+    """The detectors that the run must still be scored with."""
     try:
         return json.loads((folder / TODO).read_text())["detectors"]
     except FileNotFoundError:

@@ -39,7 +39,7 @@ class BenchmarkImages:
         unknown: The unknown sets to score, by name, near ones first.
         missing: Unknown sets of the benchmark that were not found.
         outliers: Unknown images to train with; their set is not scored.
-        tuning: Unknown images to choose options by; none of them is scored.
+        tuning: Unknown images to tune options on; none of them is scored.
 
     Example:
         >>> from moon import BenchmarkImages
@@ -74,23 +74,23 @@ class BenchmarkImages:
             near: Near unknown sets in place of the benchmark's; these must exist.
             far: Far unknown sets in place of the benchmark's; these must exist.
             outliers: An unknown set to train with (its train split, else its test split).
-            tune_on: Unknown sets to choose detectors' options by (their val split, else their test split). Images
-                that are trained or tuned with are not scored.
+            tune_on: Unknown sets to tune detectors' options on (their val split, else their test split). Images
+                that are used for training or tuning are not scored.
             track: Wraps the list of files that are decoded, for a progress bar.
 
         Returns:
-            The images; unknown sets of the benchmark that are not there are listed as `missing`.
+            The images; unknown sets of the benchmark that were not found are listed in `missing`.
         """
         root = Path(root)
         benchmark = find_benchmark(root, name, near, far)
         tuned = {s: "val" if has_set(root, s, "val", benchmark) else "test" for s in tune_on}
         used = ({outliers} if outliers else set()) | {s for s, split in tuned.items() if split == "test"}
         if benchmark.known_set in (*near, *far, *tune_on, outliers):
-            raise ValueError(f"'{benchmark.known_set}' is the known set; name sets of images of no known class")
+            raise ValueError(f"'{benchmark.known_set}' is the known set; name unknown sets only")
         if clash := (used & {*near, *far}) | ({outliers} & {*tune_on}):
-            raise ValueError(f"'{min(clash)}' is trained or tuned with, so it cannot be scored as unknown")
+            raise ValueError(f"'{min(clash)}' is used for training or tuning, so it cannot be scored as unknown")
         if twice := {*near} & {*far}:
-            raise ValueError(f"'{min(twice)}' is named as near and as far; name it once")
+            raise ValueError(f"'{min(twice)}' is named as both near and far; name it once")
         splits = {split: _fitted(data, benchmark) for split, data in known_splits(root, benchmark, track).items()}
         sets = benchmark.near + benchmark.far
         missing = tuple(s for s in sets if s not in near + far and not has_set(root, s, "test", benchmark))
@@ -117,8 +117,8 @@ class BenchmarkImages:
         Args:
             model: The network.
             dataset: One of the sets of this benchmark.
-            perturb: A detector's change of the input (ODIN).
-            precision: "float16" is faster and less exact, for sparse networks on a CPU that computes in it.
+            perturb: A function that changes the inputs before the forward pass (ODIN).
+            precision: "float16" is faster and less exact, for sparse networks on a CPU that supports it.
             mirrored: Average the evidence of each image and its mirror image.
 
         Returns:
@@ -142,7 +142,7 @@ class BenchmarkImages:
         return replace(evidence, logits=evidence.logits.double())
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a run is trained and measured on: digests of the known images, labels and preparation, and outliers."""
+        """The data of a run: digests of the known images and labels and of the outliers, and their preparation."""
         parts = self.splits | ({} if self.outliers is None else {"outliers": self.outliers})
         b = self.benchmark
         prepared = {"size": b.size, "mean": list(b.mean), "std": list(b.std), "crop": b.crop, "flip": b.flip}
@@ -164,21 +164,21 @@ def _fitted(data: AnySet, benchmark: Benchmark) -> AnySet:
 
 
 def _identities(data: AnySet) -> Iterable[object]:
-    """What distinguishes one image from another."""
+    """A key for each image that identifies it."""
     if isinstance(data, ImageList):
         return ((data.root, path) for path in data.paths)
     return (image.tobytes() for image in data.images)
 
 
 def _check_disjoint(tuning: dict[str, AnySet], unknown: dict[str, AnySet]) -> None:
-    """Refuse to tune on images that are scored."""
+    """Raise a `DataError` if an image to tune on is also scored."""
     scored = {image: name for name, data in unknown.items() for image in _identities(data)} if tuning else {}
     for name, data in tuning.items():
         shared = [scored[image] for image in _identities(data) if image in scored]
         if shared:
             raise DataError(
                 f"{len(shared)} image(s) of '{name}' are among the test images of '{shared[0]}'; "
-                "options must not be chosen by images that are scored: name another set to tune on"
+                "options must not be tuned on images that are scored; name another set to tune on"
             )
 
 
@@ -188,5 +188,5 @@ def _outliers(root: Path, name: str, benchmark: Benchmark) -> AnySet:
     data = _fitted(open_set(root, name, split, benchmark), benchmark)
     labels = np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype)
     if isinstance(data, ImageList):
-        raise DataError(f"'{name}' stays on disk; outliers must fit into memory, so import a set of them")
+        raise DataError(f"'{name}' is streamed from disk, but outliers must fit into memory; import a smaller set")
     return data._replace(labels=labels)

@@ -1,4 +1,4 @@
-"""Which software and hardware a run used, and how exactly it computes."""
+"""The software and hardware of a run, and whether cuDNN is deterministic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hardware(device: torch.device | str) -> str:
 
 @contextmanager
 def cudnn_mode(exact: bool) -> Iterator[None]:
-    """Inside, cuDNN uses deterministic kernels (`exact`) or the fastest ones, whose sums have no fixed order."""
+    """Context in which cuDNN uses deterministic kernels (`exact`) or the fastest, whose sums have no fixed order."""
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = exact, not exact
     try:

@@ -41,19 +41,19 @@ def train_run(
 ) -> dict[str, Any]:
     """Train a recipe in its folder, or resume it from its last checkpoint.
 
-    A finished run is only read back.
+    If the run is already finished, its result is returned.
 
     Args:
         recipe: The run.
         folder: Its folder; created if it does not exist.
         images: The images of its benchmark.
         device: Where to train.
-        checkpoint_seconds: The least time between checkpoints.
+        checkpoint_seconds: Minimum time between checkpoints.
         on_step: Called as `on_step(epoch, step, loss)`; only calling `loss()` waits for the device.
         on_epoch: Called with the record of each epoch.
         on_start: Called with the training before its first step.
         ranks: This process among several that train as one; only the first writes.
-        captured: Whether steps must be replayed from CUDA graphs; None captures them where possible.
+        captured: Whether steps are replayed from CUDA graphs; None: where possible.
         exact: On a GPU, whether results are reproducible bit for bit; otherwise the fastest kernels are used.
 
     Returns:
@@ -137,7 +137,7 @@ def _result(
     device: torch.device | str,
     exact: bool,
 ) -> dict[str, Any]:
-    """What `result.json` says."""
+    """The content of `result.json`."""
     return {
         "known": known_metrics(images.evidence(model, images.splits["test"])),
         "density": training.topology.density(),
@@ -181,7 +181,7 @@ def _mark_exact(folder: Path, exact: bool) -> bool:
 def _follow(
     recipe: Recipe, folder: Path, images: BenchmarkImages, ranks: Ranks, device: torch.device | str
 ) -> dict[str, Any]:
-    """What the processes do that do not write: train from the same checkpoint as the first one."""
+    """Train in a process other than the first: from the same checkpoint, without writing files."""
     training = build.training(recipe, images.benchmark, images.splits["train"], device, images.outliers, ranks)
     ranks.wait()
     if not is_trained(folder):

@@ -1,4 +1,4 @@
-"""What is measured on known images, and what is logged after each epoch."""
+"""The metrics on known images, and those that are logged after each epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moon.metrics import accuracy, brier, ece, nll
 from moon.run.images import BenchmarkImages
 from moon.training.loop import Record
 
-WATCHED = 256  # images of each unknown set that are evaluated after each epoch: logged, never used
+WATCHED = 256  # images of each unknown set that are evaluated after each epoch, for the log only
 
 
 def known_metrics(evidence: Evidence) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Scores of a finished run: every detector on every unknown set."""
+"""Score a finished run: every detector on every unknown set."""
 
 from moon.score.files import KNOWN, Scores, read_scores, read_summary
 from moon.score.score import score_run

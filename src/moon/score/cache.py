@@ -1,8 +1,8 @@
-"""The evidence of a model on sets of images, computed once: kept in memory and, if asked for, in files.
+"""A cache for the evidence of a model on sets of images: in memory and, if requested, in files.
 
-evidence/<set>.safetensors   logits, features and labels of one set, and the classifier. The header names the model and
-                             the images; a file of others is ignored. <set>.float16 and <set>.mirrored are evidence
-                             computed in that way.
+evidence/<set>.safetensors   logits, features and labels of one set, and the classifier. The header identifies the model
+                             and the images; a file for another model or other images is ignored. <set>.float16 and
+                             <set>.mirrored are evidence computed in float16 or with mirror images.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EvidenceCache:
         images: The benchmark.
         model: The network.
         model_digest: The SHA-256 of its file.
-        folder: The run folder; kept evidence is looked for there first.
+        folder: The run folder; evidence that is kept there is reused.
         keep: Whether to write evidence to the folder.
         precision: As for `BenchmarkImages.evidence`.
         mirrored: As for `BenchmarkImages.evidence`.
@@ -50,7 +50,7 @@ class EvidenceCache:
         return self._found[name]
 
     def get(self, name: str, data: AnySet) -> Evidence:
-        """The evidence on a set; one name always stands for the same set."""
+        """The evidence on a set; a name must always refer to the same set."""
         if name not in self._found:
             self._found[name] = self._load(name, data) or self._compute(name, data)
         return self._found[name]
@@ -77,7 +77,7 @@ class EvidenceCache:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError):
             return None  # damaged; it is computed again
-        logits = tensors["logits"].double()  # as BenchmarkImages.evidence has them
+        logits = tensors["logits"].double()  # as BenchmarkImages.evidence returns them
         labels = tensors.get("labels")
         return Evidence(logits, tensors["features"], int(header["num_known"]), labels, _head(tensors))
 

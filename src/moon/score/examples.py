@@ -1,4 +1,4 @@
-"""What pages and figures show of single images: example images, and values per known test image."""
+"""What reports and figures show of individual images: example images, and values per known test image."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def examples(sets: Mapping[str, AnySet], scores: Mapping[str, NDArray], known: E
 
 
 def thumbnails(data: AnySet, indices: NDArray) -> NDArray[np.uint8]:
-    """These images, small enough to be shown."""
+    """These images, small enough for a report."""
     if isinstance(data, ImageList):
         return np.stack([decode_image(path, 64, path) for path in (data.root / data.paths[i] for i in indices)])
     return data.images[indices]

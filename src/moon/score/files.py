@@ -1,12 +1,12 @@
-"""The files that scoring writes into a run folder, and how they are read back.
+"""The files that scoring writes into a run folder: writing and reading them.
 
 scores.json   metrics per detector and unknown set, near and far means; what was left out; how options were tuned
 scores.npz    the scores themselves, `<detector>/<set>`, for figures and further statistics
 known.npz     for each known test image: label, prediction, confidence, p_unknown, first principal component
 examples.npz  a few images of each set that MSP, or else the first detector, ranked best and worst
-evidence/     the model's evidence on each set, if it was asked to be kept
-mirrored/     the same four files for evidence averaged over each image and its mirror image; tables and pages use
-              the others
+evidence/     the model's evidence on each set, if it is kept
+mirrored/     the same four files for evidence averaged over each image and its mirror image; tables and reports use
+              the files above
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from moon.files import write_arrays, write_json
 from moon.run.images import BenchmarkImages
 
-KNOWN = "known"  # the key of the known test set among the scored sets; no set can be called so
+KNOWN = "known"  # the key of the known test set among the scored sets; no set can have this name
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
 
 
@@ -38,8 +38,10 @@ def digests(images: BenchmarkImages) -> dict[str, str]:
 
 
 def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes scores comparable: digests of the images, which sets are near and far, and how the model was run if
-    not in the default way."""
+    """What must be equal for scores to be comparable.
+
+    Digests of the images, which sets are near and far, and precision and mirroring if they are not the default.
+    """
     images = {key: summary.get(key) for key in ("sha256", "near", "far")}
     return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
 

@@ -1,4 +1,4 @@
-"""Scores a finished run: every detector on every unknown set, from one forward pass over each set."""
+"""Score a finished run: every detector on every unknown set, from one forward pass over each set."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ def score_run(
 
     Args:
         folder: The folder of a finished run.
-        images: The images of its benchmark. If there are `tuning` sets, the detectors' options are chosen by them
+        images: The images of its benchmark. If there are `tuning` sets, the detectors' options are tuned on them
             first, and the search is recorded.
-        detectors: Names of detectors; None means all that fit the model and the data.
+        detectors: Names of detectors; None means all that can be used with the model and the data.
         device: Where to run the model.
-        skip_unfit: Whether to leave out named detectors that do not fit instead of raising an error.
+        skip_unfit: Whether to leave out named detectors that cannot be used instead of raising an error.
         keep_evidence: Whether to keep the evidence in the folder, so that scoring again needs no forward pass.
         precision: As for `BenchmarkImages.evidence`.
-        mirrored: As for `BenchmarkImages.evidence`; these scores go into a folder of their own.
+        mirrored: As for `BenchmarkImages.evidence`; these scores are written to the subfolder `mirrored`.
         track: Wraps a list of names, with a description, for a progress bar.
 
     Returns:
         The content of `scores.json`, and the scores by detector and set.
 
     Raises:
-        ValueError: If there is nothing to score, or a named detector does not fit.
+        ValueError: If there is nothing to score, or a named detector cannot be used.
         DataError: If the images are not those that the run was trained on.
 
     Example:
@@ -95,7 +95,7 @@ def score_run(
     target = scores_folder(folder, mirrored)
     _check_request(folder, recipe, images, precision, read_summary(target))
     if detectors is not None and not (detectors := list(detectors)):
-        raise ValueError("no detector was named")
+        raise ValueError("no detector was given; name at least one")
     chosen = {name: build.detector(name, images.benchmark) for name in (detectors or table("detector"))}
     model = load_model(folder, images.benchmark, device)
     digest = load_result(folder)["model_sha256"]
@@ -117,13 +117,13 @@ def score_run(
 def _check_request(
     folder: Path, recipe: Recipe, images: BenchmarkImages, precision: str, old: dict[str, Any] | None
 ) -> None:
-    """Refuse, before the model runs, what cannot be scored."""
+    """Check, before the model runs, that the run can be scored."""
     name = images.benchmark.name
     if recipe.benchmark != name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {name}")
     if not images.unknown:
         if images.tuning or recipe.outliers:
-            raise ValueError("no unknown set is left to score: all were trained or tuned with; name others")
+            raise ValueError("no unknown set is left to score: all were used for training or tuning; name others")
         raise ValueError(
             f"no unknown set was found for {name} (looked for {', '.join(images.missing) or 'none'}); "
             "name near or far sets that are under the data root"
@@ -131,8 +131,8 @@ def _check_request(
     check_data(folder, images)
     if precision != "float32" and old is not None and "precision" not in old:
         raise ValueError(
-            f"{folder}: has float32 scores already, which are more exact; leave out the precision, or score a copy of "
-            "the run folder"
+            f"{folder}: already has float32 scores, which are more exact; use float32, or score a copy of the run "
+            "folder"
         )
 
 
@@ -143,7 +143,7 @@ class _Scoring:
     images: BenchmarkImages
     model: nn.Module
     cache: EvidenceCache
-    must_fit: bool  # otherwise detectors that do not fit are left out
+    must_fit: bool  # otherwise detectors that cannot be used are left out
     scores: Scores = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class _Scoring:
                 self.left_out[name] = str(error)
 
     def _prepared(self, name: str, detector: Detector) -> Detector:
-        """The detector, fitted, with options chosen by the tuning sets if there are any."""
+        """The fitted detector, with options tuned on the tuning sets if there are any."""
         if not (self.images.tuning and detector.grid):
             return self._fitted(detector)
         detector, self.searches[name] = tune(name, self.images, self._fitted, self._evidence)
@@ -186,7 +186,7 @@ class _Scoring:
         return self.cache.get(name, data)
 
     def _scores(self, detector: Detector) -> dict[str, NDArray]:
-        """Scores of each set; those of a detector's parts are reused where they exist already."""
+        """Scores of each set; existing scores of a detector's parts are reused."""
         parts = detector.parts.items()
         done = [name for name, part in parts if name in self._used and self._used[name].options() == part.options()]
         found = {}
@@ -198,7 +198,7 @@ class _Scoring:
 
 
 def _summary(scored: _Scoring) -> dict[str, Any]:
-    """What `scores.json` says besides the metrics of the detectors."""
+    """The content of `scores.json`, except the metrics of the detectors."""
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
     scaling = TemperatureScaling().fit(cache.get("fit/val", images.splits["val"]))

@@ -1,4 +1,4 @@
-"""Chooses a detector's options by unknown images that are not scored, and records every candidate."""
+"""Tune a detector's options on unknown images that are not scored, and record every candidate."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def tune(
     fitted: Callable[[Detector], Detector],
     evidence: Callable[[Detector, str, AnySet], Evidence],
 ) -> tuple[Detector, dict[str, Any]]:
-    """Choose the options of a detector.
+    """Tune the options of a detector.
 
-    The known side is the known validation set. The default options are the first candidate and win a tie.
+    Known images are those of the validation set. The default options are the first candidate and win ties.
 
     Args:
         name: The detector.
-        images: The benchmark; its `tuning` sets are the unknown side.
+        images: The benchmark; its `tuning` sets are the unknown images.
         fitted: Fits a detector on known images.
         evidence: Returns the evidence that a detector needs for a set.
 

@@ -13,7 +13,7 @@ Allocation = Callable[[Shapes, float], dict[str, float]]
 
 
 def _check(shapes: Shapes, sparsity: float) -> None:
-    """Refuse a sparsity out of range and a model without weights."""
+    """Raise a ValueError if the sparsity is out of range or the model has no weights."""
     if not 0 <= sparsity < 1:
         raise ValueError(f"sparsity must be in [0, 1), the fraction of weights that are zero, not {sparsity}")
     if not shapes:

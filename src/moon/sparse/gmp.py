@@ -19,8 +19,8 @@ class Gmp(Gradual):
         schedule: When the masks change, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
         allocation: How the sparsity is divided among layers: `erk` or `uniform`.
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: Not used: there is nothing random in it.
-        pattern: Not possible.
+        seed: Not used; the method is deterministic.
+        pattern: Not supported.
 
     Example:
         >>> import torch

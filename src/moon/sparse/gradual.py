@@ -14,7 +14,7 @@ class Gradual(SparseTopology):
     n(t) = n_end + (n_begin - n_end) * (1 - t / t_last)^3        (Zhu and Gupta 2018)
 
     t_last is the last change before t_end. A subclass must implement `grow_score` and may set `begin_sparsity`, the
-    sparsity at the start. The arguments are those of `SparseTopology`; a pattern is not possible.
+    sparsity at the start. The arguments are those of `SparseTopology`; a pattern is not supported.
 
     Example:
         >>> import torch

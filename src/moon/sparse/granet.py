@@ -21,7 +21,7 @@ class GraNet(Gradual):
         allocation: How the sparsity is divided among layers: `erk` or `uniform`.
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
         seed: The seed of the first masks.
-        pattern: Not possible.
+        pattern: Not supported.
 
     Example:
         >>> import torch

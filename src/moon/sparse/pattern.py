@@ -1,4 +1,4 @@
-"""Patterns: where in a layer the non-zero weights may be: anywhere, or N of every M neighbours for GPUs."""
+"""Patterns: where in a layer the non-zero weights may be, anywhere or N of every M neighbours, as GPUs support it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class NOfM:
 
     def __post_init__(self) -> None:
         if not 1 <= self.n < self.m:
-            raise ValueError(f"a pattern keeps n of m with 1 <= n < m, not {self.n} of {self.m}")
+            raise ValueError(f"a pattern keeps n of m weights with 1 <= n < m, not {self.n} of {self.m}")
 
     @property
     def sparsity(self) -> float:

@@ -12,13 +12,13 @@ class DropSchedule:
 
     The fraction is fraction / 2 * (1 + cos(pi * step / t_end)). All times are steps of the run, never epochs.
 
-    A schedule of your own is a subclass that overrides `is_due`, `share`, and `frozen_after` if its last change is not
+    A custom schedule is a subclass that overrides `is_due`, `share`, and `frozen_after` if its last change is not
     before `t_end`.
 
     Args:
-        t_end: The step from which on the masks do not change; often 70% of the run.
+        t_end: The step from which the masks no longer change; often 70% of the run.
         delta_t: The number of steps between two rewirings.
-        fraction: The fraction of non-zero weights that is replaced at first, in [0, 1].
+        fraction: The initial fraction of non-zero weights that is replaced, in [0, 1].
 
     Example:
         >>> from moon import DropSchedule

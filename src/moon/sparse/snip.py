@@ -16,8 +16,8 @@ class Snip(SparseTopology):
     """SNIP: keep the weights of highest saliency |w * dL/dw| on the first batch, compared over all layers together.
 
     The network is dense until the first step, which chooses the masks; they never change after it. The saliency decides
-    how many weights a layer keeps, at least one; the allocation is ignored. With a pattern of n of m each layer keeps
-    its part.
+    how many weights a layer keeps, at least one; the allocation is ignored. With an n:m pattern, each layer keeps
+    n of every m weights.
 
     Args:
         model: The model. Its Linear, convolution and attention weights become sparse.
@@ -26,7 +26,7 @@ class Snip(SparseTopology):
         schedule: Must be None.
         allocation: Ignored.
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: Not used: there is nothing random in it.
+        seed: Not used; the method is deterministic.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
 
     Example:

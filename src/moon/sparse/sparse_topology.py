@@ -28,7 +28,7 @@ class SparseTopology(Topology):
     - `keep_score`, if the weights to drop are not those of smallest magnitude;
     - `count`, if the number of non-zero weights of a layer changes during training;
     - `prepare`, to set up state before the first masks are drawn; `state_dict` and `load_state_dict` to save it;
-    - `change` and `is_due`, if it does something in other steps than those of the schedule;
+    - `change` and `is_due`, if it also acts in steps outside the schedule;
 
     and set the class attributes `rewires`, `takes_pattern` and those of `Topology`. Random scores come from
     `random_scores`, so that a resumed run grows the same weights.
@@ -44,15 +44,15 @@ class SparseTopology(Topology):
         schedule: When to rewire; None for methods that never do.
         allocation: How the sparsity is divided among layers: `erk`, `uniform`, or a function from shapes and sparsity
             to densities.
-        dense: Names of weights to leave dense, besides those that the allocation makes dense.
+        dense: Names of weights to leave dense, in addition to those that the allocation makes dense.
         seed: The seed of the first masks and of random growth.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
 
     Attributes:
         rewires: Whether the method takes a schedule.
-        takes_pattern: Whether the method can keep an n:m pattern.
+        takes_pattern: Whether the method supports an n:m pattern.
         planned: The number of non-zero weights of each layer at the end of training, by name.
-        counts: The present number of non-zero weights of each layer, by name.
+        counts: The current number of non-zero weights of each layer, by name.
 
     Example:
         >>> import torch
@@ -141,7 +141,7 @@ class SparseTopology(Topology):
 
     @classmethod
     def check_pattern(cls, pattern: Pattern) -> None:
-        """Check that the method can keep a pattern.
+        """Check that the method supports a pattern.
 
         Args:
             pattern: The pattern.
@@ -151,8 +151,8 @@ class SparseTopology(Topology):
         """
         if pattern is not UNSTRUCTURED and not cls.takes_pattern:
             raise ValueError(
-                f"{cls.__name__} cannot keep a pattern: it prunes gradually, but n of m fixes the number of non-zero "
-                "weights; leave pattern out"
+                f"{cls.__name__} does not support a pattern: it prunes gradually, but n of m fixes the number of "
+                "non-zero weights; leave pattern out"
             )
 
     @classmethod
@@ -160,7 +160,7 @@ class SparseTopology(Topology):
         """Find the topologies of a model.
 
         A topology is found while it is referenced elsewhere. If several were created for a weight, only the newest
-        counts; those that name the weight in `dense` do not.
+        is returned; those that name the weight in `dense` are ignored.
 
         Args:
             model: A model, or a module that contains it.
@@ -206,7 +206,7 @@ class SparseTopology(Topology):
         return weight.abs()
 
     def count(self, name: str) -> int:
-        """The number of non-zero weights of a layer from the present step on.
+        """The number of non-zero weights of a layer from the current step on.
 
         Args:
             name: The name of the weight.
@@ -222,7 +222,7 @@ class SparseTopology(Topology):
         return overrides or self.schedule.is_due(self.steps)
 
     def change(self) -> bool:
-        """Drop and grow weights, if the schedule says so. See `Topology.change`."""
+        """Drop and grow weights in the steps of the schedule. See `Topology.change`."""
         if not self.schedule.is_due(self.steps):
             return False
         self._rewire(self.schedule.share(self.steps))
@@ -273,7 +273,7 @@ class SparseTopology(Topology):
         return {name: part.view(scores[name].shape) for name, part in zip(scores, parts, strict=True)}
 
     def _gradient(self, name: str) -> Tensor:
-        """The gradient of a weight, which must be there."""
+        """The gradient of a weight; raises a ValueError if there is none."""
         grad = self.weights[name].grad
         if grad is None:
             raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")

@@ -8,7 +8,7 @@ from moon.sparse.sparse_topology import SparseTopology
 
 
 class Static(SparseTopology):
-    """Static sparsity: the random masks of the start never change.
+    """Static sparsity: the initial random masks never change.
 
     Args:
         model: The model. Its Linear, convolution and attention weights become sparse.

@@ -22,7 +22,7 @@ class TicketSchedule(DropSchedule):
     Args:
         t_end: The step at which RigL's schedule ends.
         delta_t: The number of steps between two rewirings before `t_end`.
-        fraction: The fraction of non-zero weights that is replaced at first, in [0, 1].
+        fraction: The initial fraction of non-zero weights that is replaced, in [0, 1].
         first: The step at which the first cycle starts, at least `t_end`.
         cycle: The number of steps of a cycle, at least 2.
         tickets: The number of cycles.
@@ -87,7 +87,7 @@ class SupTickets(SparseTopology):
         model: The model. Its Linear, convolution and attention weights become sparse.
         optimizer: The optimizer of the model.
         sparsity: The fraction of weights that are zero, in [0, 1).
-        schedule: A `TicketSchedule`, which says when tickets start. The learning rate should follow its cycles.
+        schedule: A `TicketSchedule`, which determines when tickets start. The learning rate should follow its cycles.
         allocation: How the sparsity is divided among layers: `erk` or `uniform`.
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
         seed: The seed of the first masks.
@@ -112,7 +112,7 @@ class SupTickets(SparseTopology):
 
     def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         if not isinstance(self.schedule, TicketSchedule):
-            raise ValueError("SupTickets needs schedule=TicketSchedule(...), which says when its tickets start")
+            raise ValueError("SupTickets needs schedule=TicketSchedule(...), which determines when its tickets start")
 
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return grad.abs()

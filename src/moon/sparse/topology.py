@@ -17,7 +17,7 @@ class Topology(ABC):
     Most sparse methods should subclass `SparseTopology`. A direct subclass must set `optimizer`, `masks` and `weights`
     in its constructor; to be used by name in a recipe, the constructor takes the optimizer only. It may override
 
-    - `change`, to change masks or weights besides the update, and `is_due`, if it does so in some steps only;
+    - `change`, to change masks or weights in addition to the update, and `is_due`, if it does so only in some steps;
     - `state_dict` and `load_state_dict`, for state of its own;
     - `turnover`, if weights grow;
     - `superpose`, together with `superposes = True`, if models with different masks may be averaged.
@@ -30,10 +30,10 @@ class Topology(ABC):
         frozen_after: The number of steps after which the masks do not change, so that the weights of later epochs can
             be averaged.
         rates: The name of the learning-rate schedule that belongs to the method; None for the objective's.
-        vote_share: The fraction of epochs, at the end, that vote; None for the objective's.
+        vote_share: The fraction of epochs, at the end of a run, that vote; None for the objective's.
         superposes: Whether models with different masks may be averaged, see `superpose`.
         dense_gradient: When the method needs gradients of weights that are zero: "never", when "rewiring", or "always".
-            None if the density changes during training, so that no step costs the same as another.
+            None if the density, and with it the cost of a step, changes during training.
 
     Example:
         >>> import torch

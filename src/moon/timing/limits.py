@@ -1,4 +1,4 @@
-"""What this machine can do at best, as a bound for a training step or a forward pass."""
+"""Lower bounds for the time of a training step or a forward pass, from the measured speed of this machine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from moon.data import Benchmark
 from moon.recipe import build, make_recipe
 from moon.sparse.flops import layer_costs, net_cost
 
-# How often a training step reads or writes a tensor of the size of a convolution's output. Forward: the convolution
-# writes it; BatchNorm reads it for its statistics, reads it again and writes the next layer's input. Backward:
-# BatchNorm's sums and its result each read it and the gradient, and the result is written; the convolution reads that
-# twice and its input once, and writes the input's gradient.
+# How often a training step reads or writes a tensor of the size of a convolution's output. Forward, 5: the convolution
+# writes it; BatchNorm reads it for its statistics, reads it again and writes its output, which the next layer reads.
+# Backward, 9: BatchNorm reads it and the gradient twice, once for its sums and once for its result, and writes the
+# result; the convolution reads that twice and its input once, and writes the gradient of its input.
 PASSES = 14
 
 
 def seconds(act: Callable[[], object], device: torch.device) -> float:
-    """How long a call takes, until the device has finished."""
+    """Time a call, including the work of the device."""
     _wait(device)
     started = time.perf_counter()
     act()

@@ -1,4 +1,4 @@
-"""How long scoring takes: the forward passes, and each detector."""
+"""Time scoring: the forward passes, and each detector."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def time_scores(
     precision: str = "float32",
     track: Track = lambda items, _: items,
 ) -> dict[str, Any]:
-    """Seconds to score images with each detector alone, and with all that share the forward passes.
+    """Time the scoring of images with each detector alone, and with all of them sharing the forward passes.
 
-    Alone is what a user of one detector would wait for: the forward passes over the queries and over what the detector
-    is fitted on, fitting, and scoring. Together, each set is evaluated once. On a CPU the same network is also timed
+    The time of a detector alone includes the forward passes over the queries and over the images that the detector is
+    fitted on, fitting, and scoring. Together, each set is evaluated once. On a CPU the same network is also timed
     with dense products, on the validation images only, because that takes long.
 
     Args:
-        benchmark: Whose image shape and network to use; masks are RigL's initial ones.
+        benchmark: The benchmark whose image shape and network to use; the masks are RigL's initial ones.
         names: The detectors; those that perturb inputs share no forward pass and are skipped.
         device: Where to measure.
         net: The network, if not the benchmark's.
         bank: Training images that detectors are fitted on.
         queries: Images to score.
-        from_evidence: Whether to use random features without forward passes, as if evidence had been kept.
+        from_evidence: Whether to use random features without forward passes, as with kept evidence.
         sparsity: The sparsity of the network.
         precision: float32 or float16, as for `BenchmarkImages.evidence`.
         track: Wraps a list, with a description, for a progress bar.
@@ -116,7 +116,7 @@ def _time_detectors(
     device: torch.device,
     track: Callable[[list, str], Iterable],
 ) -> tuple[dict[str, float], dict[str, float], dict[str, str]]:
-    """Seconds of fitting and scoring, the same with the forward passes a detector needs, and what was left out."""
+    """Seconds of fitting and scoring, the same plus the forward passes a detector needs, and what was left out."""
     own: dict[str, float] = {}
     alone: dict[str, float] = {}
     left_out: dict[str, str] = {}
@@ -153,7 +153,7 @@ def _random_evidence(model: nn.Module, part: DataSet, num_known: int, device: to
 
 
 def _predicting_labels(evidence: Evidence, part: DataSet) -> Evidence:
-    """The evidence with correct predictions, which OpenMax needs and an untrained model does not give."""
+    """The evidence with correct predictions, which OpenMax needs and an untrained model does not make."""
     labels = torch.as_tensor(part.labels, device=evidence.logits.device)[:, None]
     bonus = torch.zeros_like(evidence.logits).scatter_(1, labels, 1.0)
     return replace(evidence, logits=evidence.logits + 10 * bonus)

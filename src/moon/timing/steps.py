@@ -1,4 +1,4 @@
-"""How long a training step takes, with all contenders measured in turn in one run."""
+"""Time training steps, with all contenders measured in turn in one run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def time_steps(
     and loop, so that other load on the machine affects both alike.
 
     Args:
-        benchmark: Whose image shape and network to use.
+        benchmark: The benchmark whose image shape and network to use.
         contenders: Pairs of an objective and a topology.
         device: Where to measure.
         steps: Steps per round.
@@ -56,7 +56,7 @@ def time_steps(
     Returns:
         One record per contender; `by_base` is the ratio to cross-entropy on the contender's own topology.
     """
-    walks: dict[tuple[str, str, str], Callable[[], object]] = {}
+    timed: dict[tuple[str, str, str], Callable[[], object]] = {}
     reasons: dict[tuple[str, str], str] = {}
     for objective, topology in contenders:
         for loop in ("plain", "captured") if device.type == "cuda" else ("plain",):
@@ -67,12 +67,12 @@ def time_steps(
                 reasons[objective, topology] = training.capture_obstacle
                 continue
             training.model.train()
-            walk = walks[objective, topology, loop] = partial(_walk, training, count())
-            walk()  # warm up queues, buffers, graphs and libraries
-    times: dict[tuple[str, str, str], list[float]] = {name: [] for name in walks}
+            take_steps = timed[objective, topology, loop] = partial(_take_steps, training, count())
+            take_steps()  # warm up queues, buffers, graphs and libraries
+    times: dict[tuple[str, str, str], list[float]] = {name: [] for name in timed}
     for _ in track(list(range(rounds)), "timing"):
-        for name, walk in walks.items():
-            times[name].append(seconds(walk, device) / steps)
+        for name, take_steps in timed.items():
+            times[name].append(seconds(take_steps, device) / steps)
     records = []
     for pair in contenders:
         record: dict[str, Any] = {"objective": pair[0], "topology": pair[1]}
@@ -95,14 +95,14 @@ def _ratios(own: list[float], other: list[float]) -> list[float]:
 def _training(
     benchmark: Benchmark, objective: str, topology: str, steps: int, device: torch.device, **settings: Any
 ) -> Training:
-    """A training on noise with `steps` batches per epoch."""
+    """A `Training` on noise with `steps` batches per epoch."""
     needs = "outliers" in pick("objective", objective).takes()
     recipe = make_recipe(benchmark, objective, topology=topology, outliers="noise" if needs else "", **settings)
     outliers = noise(benchmark, 512, seed=1) if needs else None
     return build.training(recipe, benchmark, noise(benchmark, steps * recipe.batch_size), device, outliers)
 
 
-def _walk(training: Training, epochs: Iterator[int]) -> None:
+def _take_steps(training: Training, epochs: Iterator[int]) -> None:
     """Take the steps of the next epoch."""
     for x, y in training.batches.epoch(next(epochs)):
         training.step(x, y, training.epochs - 1, 1e-3)

@@ -35,10 +35,10 @@ class CaptureFailed(Exception):
 
 
 def capture_obstacle(setup: TrainingSetup) -> str | None:
-    """Why the steps of a training cannot be captured.
+    """Return why training steps cannot be captured.
 
     The Python code of a captured step runs only once, when it is captured. Code from outside of `moon` and `torch` may
-    not expect that, so it is captured only if its class declares `capturable = True`.
+    not allow for that, so it is captured only if its class declares `capturable = True`.
 
     Args:
         setup: What the steps work on.
@@ -57,7 +57,7 @@ def capture_obstacle(setup: TrainingSetup) -> str | None:
             return f"{type(part).__name__} is not capturable"
         if any(getattr(part, hooks) for hooks in _HOOKS):
             return f"{type(part).__name__} has hooks"
-        # Functions that it calls, such as the one that draws outliers, count as well.
+        # Functions that it calls, such as the one that draws outliers, are checked as well.
         functions = [value for value in vars(part).values() if callable(value) and not isinstance(value, nn.Module)]
         for value in (part, *functions):
             if (name := _undeclared(value)) is not None:
@@ -167,7 +167,7 @@ class CapturedSteps:
         return loss.detach(), gradients
 
     def _graph(self, x: Tensor, y: Tensor, epoch: int) -> _Graph:
-        """The graph for batches like this one in this epoch, captured if it does not exist."""
+        """The graph for batches like this one in this epoch; captured on first use."""
         key = x.shape, self.setup.objective.phase(epoch), self.buffers.hyperparameters
         if key not in self._graphs:
             self.setup.objective.prepare(self.setup.model, x, epoch)
@@ -184,11 +184,11 @@ class CapturedSteps:
                 self.buffers.lr.fill_(-inf)  # no update
                 warm_up = torch.cuda.Stream(x.device)
                 warm_up.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(warm_up):  # what libraries do at the first use must not be in the graph
+                with torch.cuda.stream(warm_up):  # one-time initialisation of libraries must not be in the graph
                     for _ in range(3):
                         self._forward_backward(x, y)
                 torch.cuda.current_stream().wait_stream(warm_up)
-                # thread_local: other threads, such as one that pins memory, may use CUDA meanwhile.
+                # thread_local: other threads, such as one that pins memory, may use CUDA at the same time.
                 with torch.cuda.graph(graph, self._pool, torch.cuda.Stream(x.device), "thread_local"):
                     loss, gradients = self._forward_backward(x, y, addresses)
         except Exception as error:  # an error of the step itself occurs again in `PlainSteps`
@@ -200,7 +200,7 @@ class CapturedSteps:
 
 @contextmanager
 def _unchanged(buffers: list[Tensor], device: torch.device) -> Iterator[None]:
-    """Context after which these buffers and the random state of the device are as before."""
+    """Context that restores these buffers and the random state of the device at its end."""
     before = [buffer.clone() for buffer in buffers]
     random_state = torch.cuda.get_rng_state(device)
     try:

@@ -1,8 +1,8 @@
 """Checkpoints that survive a kill at any time: JSON and safetensors files with a SHA-256 manifest.
 
 A checkpoint is a folder. It is written under a temporary name, synced to disk and renamed, so a folder with the final
-name is complete. The two newest are kept; one that does not match its manifest is skipped. The state is copied at once
-and written by a thread, so training does not wait for the disk.
+name is complete. The two newest are kept; one that does not match its manifest is skipped. The state is copied
+immediately and written by a thread, so training does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Checkpoints:
         self._writing: futures.Future[None] | None = None
 
     def save(self, number: int, state: dict[str, Any]) -> None:
-        """Save a state, and delete the oldest checkpoint.
+        """Save a state, and delete all but the `keep` newest checkpoints.
 
-        The state is copied before this returns and written in the background. The next call of `save`, `wait` or
-        `latest` raises an error of the writing.
+        The state is copied before this returns and written in the background. If writing fails, the next call of
+        `save`, `wait` or `latest` raises the error.
 
         Args:
             number: The number of the checkpoint; existing ones with this number or a higher one are deleted.
@@ -191,7 +191,7 @@ class Checkpoints:
 def written_at_exit(checkpoints: Checkpoints | None) -> Iterator[None]:
     """Context at whose end all saved checkpoints are on disk, even if it ends with an exception.
 
-    An error of the writing is raised, or only logged if there is already an exception.
+    If writing fails, the error is raised, or only logged if there is already an exception.
     """
     try:
         yield

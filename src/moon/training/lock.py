@@ -16,7 +16,7 @@ class RunLocked(Exception):
 
 @contextmanager
 def locked(folder: Path, name: str = "lock") -> Iterator[None]:
-    """Context in which this process has the folder for itself.
+    """Context in which this process holds the lock of a folder.
 
     The operating system releases the lock when the process ends, even if it is killed.
 
@@ -48,7 +48,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
         if not _acquire(file):
             file.seek(0)
             raise RunLocked(
-                f"{folder}: another process (number {file.read().strip() or 'unknown'}) uses this run folder; "
+                f"{folder}: another process (PID {file.read().strip() or 'unknown'}) uses this run folder; "
                 "wait for it, or stop it first"
             )
         file.truncate(0)
@@ -58,7 +58,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
 
 
 def _acquire(file: IO[str]) -> bool:
-    """Try to lock the file for a short time: `is_locked` of another process also holds it for a moment."""
+    """Try to lock the file, several times: `is_locked` in another process also holds the lock for a moment."""
     import fcntl
 
     for wait in (0.0, 0.01, 0.05, 0.1):

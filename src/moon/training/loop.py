@@ -49,14 +49,14 @@ class Training:
         precision: torch.bfloat16 autocasts the forward pass; weights, classifier and loss stay float32.
         seed: Determines the random numbers of the run.
         ranks: This process among several that train as one.
-        captured: Whether to capture steps: None where possible, False never, True always or else a ValueError. On a
-            CPU, True runs the same code without a graph.
+        captured: Whether to capture steps. None: where possible; False: never; True: always, with a ValueError if it is
+            not possible. On a CPU, True runs the same code without a graph.
 
     Attributes:
         next_epoch: The epoch that `run` starts with.
         vote: The `WeightVote`, or None.
-        is_captured: Whether steps are captured; known once `run` or `begin` is called.
-        capture_obstacle: Why steps are not captured, if they should be; otherwise None.
+        is_captured: Whether steps are captured; set by `run` and `begin`.
+        capture_obstacle: Why steps are not captured although capture was requested; otherwise None.
         election_seconds: How long the vote's estimation of BatchNorm statistics took.
 
     Raises:
@@ -159,7 +159,7 @@ class Training:
 
         Args:
             checkpoints: Where to save the state after epochs; None to save nothing.
-            checkpoint_seconds: The least time between checkpoints. The state after the last epoch is always saved.
+            checkpoint_seconds: Minimum time between checkpoints. The state after the last epoch is always saved.
             watch: Called with the model after each epoch; its values are added to the record.
             on_step: Called as `on_step(epoch, step, loss)` after each step, for progress bars. Only calling `loss()`
                 waits for the device.
@@ -262,7 +262,7 @@ class Training:
             self._use_plain_steps(obstacle)
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
-        """Take one training step. Nothing waits for the device.
+        """Take one training step, without waiting for the device.
 
         Args:
             x: The images of the batch.
@@ -289,7 +289,7 @@ class Training:
         _log.info("steps are not captured, which is slower: %s", obstacle)
 
     def _release(self) -> None:
-        """Return from captured steps to plain ones; the weights have their own memory again."""
+        """Return from captured steps to plain ones; the weights get their own memory again."""
         self._steps.release()
         self._steps = PlainSteps(self.setup)
 

@@ -1,4 +1,4 @@
-"""Training steps as PyTorch code usually takes them: forward, backward, update."""
+"""Ordinary PyTorch training steps: forward, backward, update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PlainSteps:
         self.setup = setup
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
-        """Take one training step; see `Steps`. Of several processes each computes its part of the batch."""
+        """Take one training step; see `Steps`. With several processes, each computes its part of the batch."""
         setup, ranks = self.setup, self.setup.ranks
         if batch_size is None:
             share, (x, y) = ranks.part(x, y)

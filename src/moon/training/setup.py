@@ -26,7 +26,7 @@ class TrainingSetup:
         optimizer: Updates the parameters of the model, and those of the objective if it has any.
         objective: Computes the loss.
         topology: Replaces `optimizer.step()`.
-        precision: The dtype of the forward pass; other than float32, all but the classifier is autocast.
+        precision: The dtype of the forward pass; below float32, everything but the classifier is autocast.
         ranks: This process among several that train as one.
 
     Attributes:
@@ -89,5 +89,5 @@ class Steps(Protocol):
         ...
 
     def release(self) -> None:
-        """Give up graphs and buffers; the weights are ordinary parameters again."""
+        """Release graphs and buffers; the weights are ordinary parameters again."""
         ...

@@ -13,14 +13,14 @@ from moon.sparse import SparseTopology, Topology
 
 
 class WeightVote:
-    """A uniform average of the weights of a model at several times, for known and unknown (Section 3.3).
+    """A uniform average of the weights of a model after several epochs: the vote of Section 3.3.
 
     The voters must have the same masks, unless the topology can make an average of different masks sparse again
     (`SupTickets`).
 
     Args:
         model: The model that is trained.
-        topology: Its topology. None: the newest topologies of the weights of the model are looked up at each call.
+        topology: Its topology. None: at each call, the topologies created last for the model's weights are looked up.
 
     Attributes:
         masks: The masks of the elected model, where they differ from those of the topology.
@@ -48,7 +48,7 @@ class WeightVote:
         return 0 if self._average is None else int(self._average.n_averaged)
 
     def cast(self, model: nn.Module) -> None:
-        """Add the present weights of the model to the average.
+        """Add the current weights of the model to the average.
 
         Args:
             model: The model.
