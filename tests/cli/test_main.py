@@ -593,7 +593,7 @@ def test_data_verify(moon, data_root):
     assert code == 3
     assert "dtd/test.npz: cannot be read as .npz" in out
     assert "notmnist/test: complete and readable" in out  # the other sets are reported, too
-    assert "1 of 5 cannot be used" in err
+    assert "1 of 5 splits cannot be used" in err
     fails(moon("data", "verify", "dtdd"), 3, "no set 'dtdd', did you mean 'dtd'")
     fails(moon("data", "verify", "nothing"), 3, "no set 'nothing' to verify")
     fails(moon("data", "download"), 2, "the following arguments are required: SET")

@@ -27,7 +27,7 @@ def test_all_splits_are_reported_before_the_error(published, tmp_path):
     assert list(verify_sets(tmp_path, "mine")) == ["mine/test: identical to the published set"]
     (tmp_path / "mine" / "test.npz").write_bytes(b"damaged")
     lines = []
-    with pytest.raises(DataError, match="1 of 2 cannot be used; import them again"):  # noqa: PT012
+    with pytest.raises(DataError, match="1 of 2 splits cannot be used; import them again"):  # noqa: PT012
         for line in verify_sets(tmp_path):
             lines.append(line)  # noqa: PERF402
     assert "mine/test.npz: cannot be read as .npz" in lines[0]

@@ -14,6 +14,8 @@ from moon.fast import FlatBuffers, batch_norm, layers_on_buffers, norm, norm_rel
 from moon.fast.update import launch_update, sgd_update_overlapped
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Kernels read a few elements after the end of a tensor and ignore them; the interpreter warns if these overflow.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 
 
 @pytest.fixture(autouse=True)

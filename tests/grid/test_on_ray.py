@@ -19,7 +19,7 @@ from moon.grid import Grid
 from moon.recipe.expand import expand
 from moon.grid.on_ray import RayWorkers
 root, out, seeds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-axes = {"benchmark": "mnist", "net": "lenet-norm", "objective": "cross-entropy", "epochs": 60, "batch_size": 64}
+axes = {"benchmark": "mnist", "net": "lenet-norm", "objective": "cross-entropy", "epochs": 30, "batch_size": 64}
 planned = Grid.plan(out, expand(root, axes | {"seed": list(range(seeds))}), ["msp"])
 planned.run(RayWorkers("local", root, checkpoint_seconds=0))
 print([str(state) for state in planned.states().values()], [job.tries for job in planned.jobs])
@@ -38,7 +38,7 @@ def test_the_run_of_a_killed_worker_resumes_in_another(data_root, tmp_path):
         time.sleep(0.05)
         for checkpoint in [] if killed else list(out.glob("*/checkpoints/0*")):
             lock = checkpoint.parents[1] / "lock"
-            if is_locked(lock.parent) and int(checkpoint.name) < 50:
+            if is_locked(lock.parent) and int(checkpoint.name) < 25:
                 os.kill(int(lock.read_text()), signal.SIGKILL)
                 killed = True
                 break
@@ -48,7 +48,7 @@ def test_the_run_of_a_killed_worker_resumes_in_another(data_root, tmp_path):
     assert "['done', 'done']" in printed
     assert printed.strip().endswith(("[1, 0]", "[0, 1]")), printed  # one run was retried
     for log in out.glob("*/log.jsonl"):
-        assert len(log.read_text().splitlines()) == 60
+        assert len(log.read_text().splitlines()) == 30
 
 
 def test_without_ray_the_message_names_the_extra(monkeypatch):

@@ -152,28 +152,86 @@ def same_log(a, b):
     return True
 
 
-LIMITED = """
-import sys, time
+# Imports moon once and forks a process for each command that it reads; answers with its number, or its exit code.
+SERVER = """
+import json, os, sys, time
 from moon.cli import main, screen
-train_run = screen.train_run
-def limited(*arguments, on_epoch, **settings):
-    def hold(record):
-        on_epoch(record)
-        if record["epoch"] >= int(sys.argv[1]):
-            time.sleep(3600)
-    return train_run(*arguments, on_epoch=hold, **settings)
-screen.train_run = limited
-main(sys.argv[2:])
+
+def run(arguments, output, last_epoch):
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    train_run = screen.train_run
+
+    def limited(*positional, on_epoch, **settings):
+        def hold(record):
+            on_epoch(record)
+            if record["epoch"] == last_epoch:
+                time.sleep(3600)
+        return train_run(*positional, on_epoch=hold, **settings)
+
+    screen.train_run = limited
+    try:
+        main(arguments)
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(end.code)
+
+for line in sys.stdin:
+    command = json.loads(line)
+    if isinstance(command, list):
+        pid = os.fork()
+        if pid == 0:
+            run(*command)
+        print(pid, flush=True)
+    else:
+        pid, status = os.waitpid(command["pid"], os.WNOHANG)
+        print(os.waitstatus_to_exitcode(status) if pid else "running", flush=True)
 """
 
 
-def start(out, data_root, last_epoch=None):
-    """Start the command in a process, with output in `<out>.txt`; after `last_epoch` it sleeps until it is killed."""
+class Command:
+    """A command in a process of its own."""
+
+    def __init__(self, server, pid):
+        self.server, self.pid, self.code = server, pid, None
+
+    def poll(self):
+        if self.code is None:
+            answer = self.server({"pid": self.pid})
+            self.code = None if answer == "running" else int(answer)
+        return self.code
+
+    def wait(self):
+        deadline = time.monotonic() + 1800  # a guard against hanging
+        while self.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        return self.code
+
+    def kill(self):
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        return self.wait()
+
+
+@pytest.fixture
+def start(data_root):
+    """A function that starts the training; after `last_epoch` it sleeps until it is killed."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
-    program = ["-m", "moon"] if last_epoch is None else ["-c", LIMITED, str(last_epoch)]
-    command = [sys.executable, *program, *TRAIN, "--out", str(out), "--data", str(data_root)]
-    with out.with_suffix(".txt").open("a") as output:
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", SERVER], env=environment, **pipes) as process:
+
+        def ask(command):
+            process.stdin.write(json.dumps(command) + "\n")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        def run(out, last_epoch=-1):
+            arguments = [*TRAIN, "--out", str(out), "--data", str(data_root)]
+            return Command(ask, int(ask([arguments, str(out.with_suffix(".txt")), last_epoch])))
+
+        yield run
 
 
 def log_stamp(folder):
@@ -182,9 +240,9 @@ def log_stamp(folder):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(data_root, tmp_path):
+def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tmp_path):
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    assert start(uninterrupted, data_root).wait(timeout=1800) == 0, uninterrupted.with_suffix(".txt").read_text()
+    assert start(uninterrupted).wait() == 0, uninterrupted.with_suffix(".txt").read_text()
 
     # Quiet epochs are 0..7, masks change until epoch 21, votes are cast from epoch 24 on.
     rng = random.Random(0)
@@ -192,35 +250,30 @@ def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(data_root
     phases = ((0, 5), (8, 18), (23, 28))
     for target in sorted(rng.randrange(*phase) for phase in phases for _ in range(6)):
         before = log_stamp(killed)
-        process = start(killed, data_root, last_epoch=target + 1)
-        deadline = time.monotonic() + 1800  # a guard against hanging
+        process = start(killed, last_epoch=target + 1)
         # Wait until it has rewritten the log, and then for the epoch in which it is to be killed.
         while log_stamp(killed) == before or len(read_log(killed)) < target:
             assert process.poll() is None, killed.with_suffix(".txt").read_text()
-            assert time.monotonic() < deadline
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        assert process.kill() == -signal.SIGKILL
         epochs_of_kills.append(len(read_log(killed)))
     # Also at random times after its start, and when all epochs are done: while it votes, writes the model, the result.
-    for seconds in [rng.uniform(0.5, 4) for _ in range(4)]:
-        process = start(killed, data_root)
+    for seconds in [rng.uniform(0, 0.5) for _ in range(4)]:
+        process = start(killed)
         time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
     for _ in range(3):
-        process = start(killed, data_root)
+        process = start(killed)
         while len(read_log(killed)) < EPOCHS and process.poll() is None:
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
     assert sum(epoch < 8 for epoch in epochs_of_kills) == 6
     assert sum(8 <= epoch < 21 for epoch in epochs_of_kills) == 6
     assert sum(epoch >= 23 for epoch in epochs_of_kills) == 6
 
-    assert start(killed, data_root).wait(timeout=1800) == 0, killed.with_suffix(".txt").read_text()
+    assert start(killed).wait() == 0, killed.with_suffix(".txt").read_text()
     assert (uninterrupted / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
     for name in ("tree.json", "tensors.safetensors"):  # weights, masks, optimizer, beta, votes
         paths = [folder / "checkpoints" / f"{EPOCHS:06d}" / name for folder in (uninterrupted, killed)]
