@@ -30,11 +30,23 @@ def test_all_names_exist_and_others_are_an_error():
         from moon import Fishr  # noqa: F401
 
 
+def _output(code: str) -> str:
+    """What the code prints in a new process."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
 def _imported(code: str) -> set[str]:
     """The packages that a new process has imported after running the code."""
-    code = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return set(_output(f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})").split())
+
+
+def test_rooms_are_attributes():
+    assert "RigL" in _output("import moon; print(moon.sparse.RigL)")
+
+
+def test_commands_work_without_the_extras():
+    code = "import sys; sys.modules.update(dict.fromkeys(('jinja2', 'matplotlib', 'ray', 'mlxtend', 'skimage')))\n"
+    assert "usage: moon" in _output(f"{code}from moon.cli.main import parser; parser().print_help()")
 
 
 def test_importing_moon_imports_nothing_heavy():

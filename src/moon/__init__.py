@@ -17,10 +17,13 @@ _HOMES = {
     if isinstance(node, ast.ImportFrom) and node.module
     for alias in node.names
 }
+_ROOMS = {path.stem for path in Path(__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"moon.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'moon' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -29,4 +32,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_ROOMS})

@@ -84,6 +84,7 @@ from moon.objectives import (
     CigL as CigL,
     CrossEntropy as CrossEntropy,
     Dac as Dac,
+    DeviceEpoch as DeviceEpoch,
     EowSoftmax as EowSoftmax,
     Hod as Hod,
     LabelSmoothing as LabelSmoothing,
@@ -94,7 +95,11 @@ from moon.objectives import (
     Objective as Objective,
     OutlierExposure as OutlierExposure,
     RegMixup as RegMixup,
+    View as View,
     Vos as Vos,
+    at_least_float32 as at_least_float32,
+    check_open as check_open,
+    epoch_number as epoch_number,
     moon_loss as moon_loss,
 )
 from moon.recipe import (
@@ -134,6 +139,7 @@ from moon.sparse import (
     erk as erk,
     layer_costs as layer_costs,
     net_cost as net_cost,
+    sparse_weights as sparse_weights,
     uniform as uniform,
 )
 from moon.training import (

@@ -219,3 +219,8 @@ def test_a_job_reports_its_progress(data_root, tmp_path):
     assert (job.epochs_done(), job.seconds()) == (2, 4)
     planned = Grid(tmp_path, [job])
     assert planned.seconds_left(places=1) == pytest.approx(5 * 2)
+
+
+def test_a_worker_starts_without_warnings():
+    command = [sys.executable, "-W", "error", "-m", "moon.grid.worker", "--help"]
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 0

@@ -236,3 +236,7 @@ def test_the_best_preset_is_the_recipe_of_the_kept_runs():
 @pytest.mark.parametrize("name", table("preset"))
 def test_every_preset_is_a_recipe(name):
     assert make_recipe(DIGITS, preset=name).objective in OBJECTIVES
+
+
+def test_integers_are_floats_where_the_recipe_has_floats():
+    assert make_recipe(DIGITS, vote_share=0).name == make_recipe(DIGITS, vote_share=0.0).name

@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import EntryPoint
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import moon
-from moon.data import BENCHMARKS
+from moon.data import BENCHMARKS, DataSet
 from moon.recipe import build, make_recipe, pick, registry, table
 from moon.recipe.methods import find
 
@@ -26,6 +28,22 @@ class Margin(moon.Detector):
     def score(self, evidence):
         top = evidence.known_logits.topk(2).values
         return (top[:, 0] - top[:, 1]) ** self.power
+
+
+class Demanding(Margin):
+    """A detector without a default for its argument."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__(power)
+
+
+class Plain(moon.Topology):
+    """A topology that is not sparse, from scratch."""
+
+    masks, weights = {}, {}
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
 
 
 class Halved(moon.CrossEntropy):
@@ -79,6 +97,21 @@ def test_registered_methods_are_used_like_built_in_ones(registered):
     assert method.source == Margin.__module__
 
 
+def test_a_topology_need_not_be_sparse(registered):
+    registered("topology", "plain-sgd", Plain)
+    recipe = make_recipe(DIGITS, "cross-entropy", topology="plain-sgd", epochs=1)
+    assert recipe.sparsity == 0
+    images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
+    training = build.training(recipe, DIGITS, images, "cpu")
+    training.run()
+    assert training.topology.density() == 1
+
+
+def test_a_net_can_be_any_callable(registered):
+    registered("net", "partial", partial(moon.lenet, norm=True))
+    assert find("partial")[0].title == "partial"
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "entry", "what"),
     [
@@ -86,6 +119,7 @@ def test_registered_methods_are_used_like_built_in_ones(registered):
         ("detector", "mine", Halved, "must be a subclass of Detector"),
         ("detector", "mine", Margin(), "must be a subclass of Detector"),
         ("net", "mine", 3, "must be callable"),
+        ("detector", "mine", Demanding, "requires power, which a run does not provide"),
         ("detector", "my margin", Margin, "not a valid detector name"),
         ("detector", "a:b", Margin, "not a valid detector name"),
         ("allocation", "mine", tiny, "kinds that can: objective, topology, detector, net"),

@@ -8,6 +8,7 @@ from torch import nn
 from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, OpenHead, RigL, Vos, open_head
 from moon.sparse import SupTickets, TicketSchedule
 from moon.training import Checkpoints, CosineRate, Diverged, Training
+from moon.training.setup import TrainingSetup
 
 
 class Noise:
@@ -284,3 +285,10 @@ def test_parameters_of_the_objective_must_be_in_the_optimizer(small_net):
         make()
     objective.logistic.requires_grad_(False)  # frozen parameters need no update
     assert make().objective is objective
+
+
+def test_a_model_without_a_linear_classifier_can_be_autocast():
+    model = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    setup = TrainingSetup(model, optimizer, CrossEntropy(), Dense(optimizer), torch.bfloat16)
+    assert setup.loss(torch.ones(2, 1, 8, 8), torch.tensor([0, 1]), 0).isfinite()

@@ -36,7 +36,7 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
             continue
         text = parameter.help
         if parameter.table:
-            text += f": {', '.join(table(parameter.table))}"
+            text += f": {', '.join(table(parameter.table).names())}"
         if parameter.default:
             text += f" (default: {parameter.default})"
         parser.add_argument(

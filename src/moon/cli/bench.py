@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moon import timing
-from moon.cli.arguments import add_device, add_inexact, device_of, whole
+from moon.cli.arguments import add_data, add_device, add_inexact, device_of, whole
 from moon.cli.screen import counted, tracked
 from moon.data import Benchmark, find_benchmark
 from moon.files import write_json
@@ -59,6 +59,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", type=Path, metavar="FILE", help="also write the results as JSON")
     add_inexact(parser)
+    add_data(parser)
     add_device(parser)
 
 
@@ -70,7 +71,7 @@ def act(arguments: argparse.Namespace) -> None:
     if arguments.from_evidence and arguments.precision != "float32":
         raise ValueError("--from-evidence runs no forward pass; remove --precision")
     device = device_of(arguments.device)
-    benchmark = find_benchmark(Path("data"), arguments.benchmark)
+    benchmark = find_benchmark(arguments.data, arguments.benchmark)
     with cudnn_mode(not arguments.inexact):
         measure = _train if arguments.what == "train" else _score
         result = measure(arguments, benchmark, device)

@@ -13,6 +13,7 @@ from rich import get_console
 from moon import __version__
 from moon.cli import bench, data, demo, grid, methods, paper, report, score, train
 from moon.data import DataError
+from moon.recipe import PARAMETERS
 from moon.training import DamagedCheckpoint, Diverged, RunLocked
 
 VERBS = {
@@ -93,6 +94,13 @@ def _print_logs() -> None:
     logger.setLevel(logging.INFO)
 
 
+def _with_flags(message: str) -> str:
+    """The message of the library with command-line flags for the parameters that it names in parentheses."""
+    for parameter in PARAMETERS.values():
+        message = message.replace(f"({parameter.setting})", f"(--{parameter.name.replace('_', '-')})")
+    return message
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
     _print_logs()  # building the parser may log already: it looks methods up
@@ -110,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if arguments.debug:
             raise
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        text = str(error)
+        text = _with_flags(str(error))
         if isinstance(error, OSError) and error.filename is not None and error.strerror:
             text = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
         if code == 1:

@@ -26,7 +26,7 @@ examples:
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", type=Path, help="run folder")
-    names = " ".join(table("detector"))
+    names = " ".join(table("detector").names())
     add(
         "--detector",
         nargs="+",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,32 @@ def float32_classifier(model: nn.Module) -> Iterator[None]:
         del head.forward
         if replaced is not None:
             head.forward = replaced
+
+
+@contextmanager
+def autocast(model: nn.Module, device: torch.device, precision: torch.dtype) -> Iterator[None]:
+    """Context in which the model computes in low precision, except for its classifier.
+
+    A model without a `Linear` classifier is autocast as a whole.
+
+    Args:
+        model: The model.
+        device: Its device.
+        precision: The dtype; with torch.float32 autocast is off.
+
+    Example:
+        >>> import torch
+        >>> from moon.evidence import autocast
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        >>> with autocast(model, torch.device("cpu"), torch.bfloat16):
+        ...     print(model[0](torch.ones(1, 4)).dtype, model(torch.ones(1, 4)).dtype)
+        torch.bfloat16 torch.float32
+    """
+    is_low = precision != torch.float32
+    has_classifier = any(isinstance(module, nn.Linear) for module in model.modules())
+    classifier = float32_classifier(model) if is_low and has_classifier else nullcontext()
+    with torch.autocast(device.type, precision, enabled=is_low), classifier:
+        yield
 
 
 def open_head(model: nn.Module) -> nn.Module:

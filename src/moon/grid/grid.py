@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from moon.files import write_json
-from moon.grid.worker import JOB
 from moon.recipe import Recipe
-from moon.run.folder import TODO, check_data, find_run, is_done, is_trained, read_log, todo_of
+from moon.run.folder import JOB, TODO, check_data, find_run, is_done, is_trained, read_log, todo_of
 from moon.score.files import read_summary, which_scored
 from moon.training import is_locked
 

@@ -76,7 +76,8 @@ def _task(folder: str, data: str, threads: int, checkpoint_seconds: float, exact
     import ray
     import torch
 
-    from moon.grid.worker import work
+    from moon.grid.worker import log_to_stderr, work
 
+    log_to_stderr()
     torch.set_num_threads(threads)
     work(Path(folder), Path(data), "cuda" if ray.get_gpu_ids() else "cpu", checkpoint_seconds, exact)

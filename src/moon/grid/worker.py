@@ -18,16 +18,16 @@ from pathlib import Path
 from moon.data import DataError
 from moon.files import write_json
 from moon.recipe import Recipe
-from moon.run.folder import TODO, todo_of
+from moon.run.folder import JOB, TODO, todo_of
 from moon.run.images import BenchmarkImages
+from moon.run.machine import cudnn_mode
 from moon.run.train import train_run
 from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
 
-JOB = "job"  # the name of a worker's lock
 PERMANENT = (ValueError, DataError, Diverged, DamagedCheckpoint)  # a retry would fail again
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("moon.grid.worker")  # __name__ is "__main__" in a worker process
 Open = Callable[[Path, str, str], BenchmarkImages]
 
 
@@ -45,7 +45,7 @@ def work(
 ) -> None:
     """Train the run in this folder and score it with the detectors that `todo.json` lists."""
     try:
-        with locked(folder, JOB):  # from training to scoring
+        with locked(folder, JOB), cudnn_mode(exact):  # from training to scoring
             recipe = Recipe.load(folder / "recipe.json")
             images = open_images(data, recipe.benchmark, recipe.outliers)
             train_run(recipe, folder, images, device=device, checkpoint_seconds=checkpoint_seconds, exact=exact)
@@ -63,6 +63,13 @@ def work(
         _log.error("%s", error)
 
 
+def log_to_stderr() -> None:
+    """Write what `moon` logs to stderr, which goes to worker.log."""
+    logger = logging.getLogger("moon")
+    logger.addHandler(logging.StreamHandler())
+    logger.setLevel(logging.INFO)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="moon.grid.worker", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
@@ -70,7 +77,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     parser.add_argument("--inexact", action="store_true")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # stderr, which goes to worker.log
+    log_to_stderr()
     answers = os.dup(1)
     open_images = lru_cache(maxsize=1)(_open)
     for line in sys.stdin:

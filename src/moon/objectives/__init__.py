@@ -1,7 +1,7 @@
 """Training objectives: what a step minimises, one method per file."""
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective
+from moon.objectives.base import DeviceEpoch, Objective, View, at_least_float32, check_open, epoch_number
 from moon.objectives.cigl import CigL
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.dac import Dac
@@ -33,6 +33,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 __all__ = [
-    "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "EowSoftmax", "Hod", "LabelSmoothing", "LogitNorm",
-    "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "Vos", "moon_loss",
+    "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "DeviceEpoch", "EowSoftmax", "Hod", "LabelSmoothing",
+    "LogitNorm", "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "View", "Vos",
+    "at_least_float32", "check_open", "epoch_number", "moon_loss",
 ]  # fmt: skip

@@ -84,7 +84,8 @@ class Vos(Objective):
         if started is not False:  # True, or a tensor whose value is not known here
             head = model.get_submodule(classifier_name(model))
             assert isinstance(head, nn.Linear)
-            virtual = at_least_float32(linear(self.virtual_outliers(), head.weight, head.bias))[:, : batch.num_known]
+            with torch.autocast(x.device.type, enabled=False):  # as the classifier computes the logits of images
+                virtual = linear(self.virtual_outliers(), head.weight, head.bias)[:, : batch.num_known]
             terms["virtual_outliers"] = self.weight * started * self.energy_loss(logits, virtual)
         return terms
 

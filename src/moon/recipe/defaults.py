@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -15,6 +15,8 @@ from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
 from moon.sparse import SparseTopology, sparse_weights
 from moon.suggest import did_you_mean
+
+_TYPES = get_type_hints(Recipe)
 
 # w_f as the paper sets it for particular known sets.
 _PAPER_OPTIONS: dict[tuple[str, str], dict[str, Scalar]] = {
@@ -62,7 +64,7 @@ def make_recipe(
     """
     if isinstance(benchmark, str):
         benchmark = find_benchmark(Path(root), benchmark)
-    settings = {name: value for name, value in settings.items() if value is not None}
+    settings = {name: _converted(name, value) for name, value in settings.items() if value is not None}
     if preset is not None:
         named = pick("preset", preset)
         if objective is not None:
@@ -73,6 +75,11 @@ def make_recipe(
     recipe = _filled(benchmark, objective or "moon", options or {}, rates, settings)
     _check(recipe, benchmark)
     return recipe
+
+
+def _converted(name: str, value: Any) -> Any:
+    """An integer as a float where the recipe has a float, so that 0 and 0.0 are the same recipe."""
+    return float(value) if type(value) is int and _TYPES.get(name) is float else value
 
 
 def _filled(
@@ -95,7 +102,7 @@ def _filled(
                 f"train for at least {rate.cycles + 1} epochs"
             )
     sparsity, pattern = settings.pop("sparsity", None), settings.get("pattern", Recipe.pattern)
-    if settings.get("topology") == "dense":
+    if not issubclass(topology, SparseTopology):
         if sparsity:
             raise ValueError(f"a dense network has no sparsity ({sparsity:g} was given); choose a sparse topology")
         sparsity = 0.0
@@ -151,9 +158,10 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
         model = build.network(recipe, benchmark, "meta")
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
     allocation = pick("allocation", recipe.allocation)
-    if recipe.topology != "dense":
+    topology = pick("topology", recipe.topology)
+    if issubclass(topology, SparseTopology):
         pattern = build.pattern(recipe.pattern)
-        pick("topology", recipe.topology).check_pattern(pattern)
+        topology.check_pattern(pattern)
         pattern.densities(shapes, recipe.sparsity, allocation)
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern ('{recipe.pattern}' was given); choose a sparse topology")

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
+from inspect import Parameter, signature
 from typing import Any
 
 from moon.detect import DETECTORS, Detector
@@ -19,6 +20,7 @@ from moon.sparse import ALLOCATIONS, TOPOLOGIES, Topology
 from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
+_FACTS = ("epochs", "num_known", "num_features", "outliers", "outlier_classes")  # a run provides them to objectives
 
 
 class Registry(Mapping[str, Any]):
@@ -63,6 +65,17 @@ class Registry(Mapping[str, Any]):
             raise ValueError(f"{self.kind} '{name}' must be callable, not {entry!r}")
         if self.base is not None and not (isinstance(entry, type) and issubclass(entry, self.base)):
             raise ValueError(f"{self.kind} '{name}' must be a subclass of {self.base.__name__}, not {entry!r}")
+        if unknown := self._unknown_arguments(entry):
+            names = ", ".join(unknown)
+            raise ValueError(f"{self.kind} '{name}' requires {names}, which a run does not provide; give defaults")
+
+    def _unknown_arguments(self, entry: Any) -> list[str]:
+        """The required constructor arguments of a detector or objective that a run cannot provide."""
+        if self.kind not in ("detector", "objective"):
+            return []
+        takes = entry.takes() if self.kind == "objective" else signature(entry).parameters
+        skipped = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return [n for n, p in takes.items() if p.default is p.empty and p.kind not in skipped and n not in _FACTS]
 
     def add(self, name: str, entry: Any) -> None:
         """Add an entry; raises a ValueError if the name is taken or the entry is invalid."""
@@ -84,6 +97,11 @@ class Registry(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._builtin) + len(self._installed) + len(self._registered)
+
+    def names(self) -> list[str]:
+        """The names of all entries, without loading those of other packages."""
+        installed = [point.name for point in entry_points(group=self.group)] if self.group else []
+        return list(dict.fromkeys([*self._builtin, *installed, *self._registered]))
 
     def is_builtin(self, name: str) -> bool:
         """Whether the entry is part of this package."""

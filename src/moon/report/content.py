@@ -10,7 +10,6 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -18,6 +17,7 @@ from moon.results.format import mean_and_deviation
 from moon.results.plotting import svg
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 
@@ -55,7 +55,7 @@ class Table:
 class Picture:
     """A figure as an inline `<svg>` element, with its caption."""
 
-    svg: Markup
+    svg: Markup  # not escaped again
     caption: str
 
 
@@ -120,6 +120,8 @@ def make_table(
 
 def picture(figure: Figure, caption: str) -> Picture:
     """Return a figure for a page; the caption is also what screen readers say."""
+    from markupsafe import Markup  # comes with jinja2, an extra
+
     return Picture(Markup(svg(figure, caption)), caption)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from moon.files import write_text
 from moon.recipe.labels import labels
 from moon.report import sections
 from moon.results.collect import Run, collect
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MOST_PICTURED = 6  # methods in a figure; more would be hard to distinguish
 
@@ -77,6 +79,8 @@ def page(runs: Sequence[Run], left_out: Sequence[str] = (), title: str = "") -> 
 
 def _environment() -> Environment:
     """Templates that escape what they show, and fail on names that do not exist."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # an extra: other commands work without it
+
     return Environment(
         loader=PackageLoader("moon.report"),
         autoescape=True,

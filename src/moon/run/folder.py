@@ -28,6 +28,7 @@ from moon.training.checkpoint import load_tensors
 from moon.training.loop import Record
 
 TODO = "todo.json"
+JOB = "job"  # the lock that a grid worker holds from training to scoring
 
 
 class Log:

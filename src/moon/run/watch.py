@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from moon.data import Batches, DataSet, StreamedBatches, evaluation_batches
-from moon.evidence import Evidence, read
+from moon.evidence import Evidence, autocast, read
 from moon.metrics import accuracy, brier, ece, nll
 from moon.run.images import BenchmarkImages
 from moon.training.loop import Record
@@ -59,7 +59,7 @@ def watcher(images: BenchmarkImages, device: torch.device, precision: torch.dtyp
     unknown_batches = [evaluation_batches(data, images.benchmark, device, batch_size) for data in samples]
 
     def evaluate(model: nn.Module, batches: Batches | StreamedBatches) -> Evidence:
-        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+        with autocast(model, device, precision):
             evidence = read(model, batches)
         return replace(evidence, logits=evidence.logits.float(), features=evidence.features.float())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moon.evidence import float32_classifier
+from moon.evidence import autocast
 from moon.objectives import Objective
 from moon.objectives.base import Epoch
 from moon.sparse import Topology
@@ -57,9 +56,7 @@ class TrainingSetup:
 
     def loss(self, x: Tensor, y: Tensor, epoch: Epoch) -> Tensor:
         """The loss of a batch, a scalar. The forward pass has the precision of the run, the classifier float32."""
-        is_low = self.precision != torch.float32
-        classifier = float32_classifier(self.model) if is_low else nullcontext()
-        with torch.autocast(self.device.type, self.precision, enabled=is_low), classifier:
+        with autocast(self.model, self.device, self.precision):
             return self.objective(self.model, x, y, epoch=epoch)
 
     def set_lr(self, lr: float) -> None:
