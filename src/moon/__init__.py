@@ -18,7 +18,7 @@ _HOMES = {
     for alias in node.names
 }
 _ROOMS = {path.stem for path in Path(__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
-__all__ = sorted(_HOMES)
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from moon import DropSchedule, Objective, RigL, SparseTopology, TicketSchedule, Vos, WeightVote, open_head
-from moon.objectives.base import DeviceEpoch
+from moon.objectives.epoch import DeviceEpoch
 from moon.recipe.registry import table
 from moon.sparse import sparse_weights
 

@@ -1,11 +1,12 @@
 """Training objectives: what a step minimises, one method per file."""
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import DeviceEpoch, Objective, View, at_least_float32, check_open, epoch_number
+from moon.objectives.base import Objective, View, at_least_float32, check_open
 from moon.objectives.cigl import CigL
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.dac import Dac
 from moon.objectives.eow_softmax import EowSoftmax
+from moon.objectives.epoch import DeviceEpoch, epoch_number
 from moon.objectives.hod import Hod
 from moon.objectives.label_smoothing import LabelSmoothing
 from moon.objectives.logitnorm import LogitNorm

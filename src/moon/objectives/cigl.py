@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from moon.objectives.base import Epoch, Objective, Terms, View
+from moon.objectives.base import Objective, Terms, View
 from moon.objectives.cross_entropy import CrossEntropy
+from moon.objectives.epoch import Epoch
 
 
 class CigL(Objective):

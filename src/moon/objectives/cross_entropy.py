@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Epoch, Objective, Terms, at_least_float32
+from moon.objectives.base import Objective, Terms, at_least_float32
+from moon.objectives.epoch import Epoch
 
 
 class CrossEntropy(Objective):

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Epoch, Objective, Terms, at_least_float32, check_open, epoch_number
+from moon.objectives.base import Objective, Terms, at_least_float32, check_open
+from moon.objectives.epoch import Epoch, epoch_number
 
 
 class Dac(Objective):

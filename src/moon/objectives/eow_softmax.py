@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.fast import without_buffers
-from moon.objectives.base import Epoch, Objective, Terms, View, at_least_float32, check_open
+from moon.objectives.base import Objective, Terms, View, at_least_float32, check_open
+from moon.objectives.epoch import Epoch
 
 _CONVOLUTION = nn.modules.conv._ConvNd
 _EPSILON = 1e-12  # the authors'; it bounds the loss of a sample and its gradient

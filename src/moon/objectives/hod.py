@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.evidence import look
-from moon.objectives.base import Draw, Epoch, Objective, Terms, at_least_float32, check_open
+from moon.objectives.base import Draw, Objective, Terms, at_least_float32, check_open
+from moon.objectives.epoch import Epoch
 
 
 class Hod(Objective):

@@ -6,8 +6,9 @@ from math import inf
 
 from torch import Tensor, nn
 
-from moon.objectives.base import Epoch, Objective, Terms, View, at_least_float32
+from moon.objectives.base import Objective, Terms, View, at_least_float32
 from moon.objectives.cross_entropy import CrossEntropy
+from moon.objectives.epoch import Epoch
 
 
 def normalised(logits: Tensor, temperature: float) -> Tensor:

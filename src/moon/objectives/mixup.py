@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from moon.objectives.base import Epoch, Objective, Terms, at_least_float32
+from moon.objectives.base import Objective, Terms, at_least_float32
+from moon.objectives.epoch import Epoch
 from moon.objectives.mixing import blended, blended_cross_entropy, check_concentration
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Epoch, Objective, Terms, at_least_float32
+from moon.objectives.base import Objective, Terms, at_least_float32
+from moon.objectives.epoch import Epoch
 from moon.objectives.mixing import blended, blended_cross_entropy, check_concentration
 
 

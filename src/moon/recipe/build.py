@@ -31,7 +31,7 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
         model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels)
         if pick("objective", recipe.objective).extra_logits:
             model = open_head(model)
-    return model.to(device).to(memory_format=torch.channels_last)
+    return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 def objective(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | None = None) -> Objective:

@@ -65,6 +65,7 @@ def watcher(images: BenchmarkImages, device: torch.device, precision: torch.dtyp
 
     def watch(model: nn.Module) -> Record:
         known = evaluate(model, known_batches)
+        assert known.labels is not None
         record: Record = {"val_accuracy": accuracy(known.prediction, known.labels)}
         unknown = None
         if unknown_batches and known.is_open:

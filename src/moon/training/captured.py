@@ -22,7 +22,7 @@ from moon.fast import (
     write_addresses,
 )
 from moon.objectives import Objective
-from moon.objectives.base import DeviceEpoch
+from moon.objectives.epoch import DeviceEpoch
 from moon.sparse import SparseTopology, Topology
 from moon.training.setup import TrainingSetup
 

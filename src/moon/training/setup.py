@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from moon.evidence import autocast
 from moon.objectives import Objective
-from moon.objectives.base import Epoch
+from moon.objectives.epoch import Epoch
 from moon.sparse import Topology
 from moon.training.ranks import Ranks
 
