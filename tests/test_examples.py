@@ -22,6 +22,7 @@ def test_there_is_a_test_for_every_example():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"plug_in.py", "score_a_model.py", "own_detector.py"}
 
 
+@pytest.mark.slow
 def test_plug_in():
     output = run("plug_in.py")
     assert "sparsity 95.0%" in output
@@ -31,6 +32,7 @@ def test_plug_in():
 
 
 @pytest.mark.parametrize(("name", "least"), [("score_a_model.py", 0.6), ("own_detector.py", 0.9)])
+@pytest.mark.slow
 def test_scores(name, least):
     found = [float(value) for value in re.findall(r"AUROC ([\d.]+)", run(name))]
     assert len(found) == (5 if name == "score_a_model.py" else 1)

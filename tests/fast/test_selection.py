@@ -40,6 +40,7 @@ def expected(score, count):
 
 @pytest.mark.parametrize("kind", ["any", "few values", "similar", "mostly -inf"])
 @pytest.mark.parametrize("count", [1, 37, 700, 1499])
+@pytest.mark.slow
 def test_the_highest_are_those_that_sorting_finds(kind, count):
     score = scores(kind)
     assert torch.equal(top_masks([score], [count])[0], expected(score, count))

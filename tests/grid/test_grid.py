@@ -160,6 +160,7 @@ def workers_of(out: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_every_run_is_done_once_with_the_same_metrics_if_processes_are_killed_at_random(data_root, tmp_path):
     # 12 runs; workers and drivers are killed while two independent drivers work on one grid.
     file = tmp_path / "compare.toml"

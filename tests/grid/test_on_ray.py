@@ -26,6 +26,7 @@ print([str(state) for state in planned.states().values()], [job.tries for job in
 """
 
 
+@pytest.mark.slow
 def test_the_run_of_a_killed_worker_resumes_in_another(data_root, tmp_path):
     pytest.importorskip("ray")
     out = tmp_path / "runs"
@@ -57,6 +58,7 @@ def test_without_ray_the_message_names_the_extra(monkeypatch):
         RayWorkers("local", Path())
 
 
+@pytest.mark.slow
 def test_ray_is_imported_only_when_it_is_used():
     code = "import sys, moon.cli, moon.grid.grid; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -54,6 +54,7 @@ def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
     assert len(complete) > len(empty)
 
 
+@pytest.mark.slow
 def test_the_paper_s_means_are_crosses(tmp_path):
     other_data, _ = drawn(items()["summary"], tmp_path)  # the paper has no numbers for digits
     assert "the paper's mean" not in other_data

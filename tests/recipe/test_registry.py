@@ -151,6 +151,7 @@ def test_entry_points_of_other_packages_are_found_and_broken_ones_skipped(monkey
     assert "detector 'msp' exists already" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_methods_of_an_installed_package(tmp_path):
     (tmp_path / "plugin.py").write_text(
         "import moon\n\nclass Margin(moon.Detector):\n    '''The margin of the logits.'''\n"

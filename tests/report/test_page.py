@@ -60,6 +60,7 @@ class Addresses(HTMLParser):
             self.links.append(named["href"])
 
 
+@pytest.mark.slow
 def test_the_page_has_all_sections_and_loads_nothing(html):
     text = html
     parser = Addresses()

@@ -71,6 +71,7 @@ def test_reliability_in_literals():
         (lambda: figures.layer_densities({"a": {"x.weight": 0.5, "y.weight": 0.1}}), ["non-zero weights", ">x<"]),
     ],
 )
+@pytest.mark.slow
 def test_inline_figures_are_reproducible_svg_with_text(figure, labels):
     text = svg(figure(), "what it & shows")
     root = ElementTree.fromstring(text)

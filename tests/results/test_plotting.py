@@ -18,6 +18,7 @@ def settings():
     return dict(matplotlib.rcParams.copy())
 
 
+@pytest.mark.slow
 def test_drawing_and_saving_do_not_change_settings(tmp_path):
     before = settings()
     scores = {"msp": {"known": np.arange(20.0), "letters": np.arange(10.0)}}

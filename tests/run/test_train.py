@@ -311,6 +311,7 @@ def test_results_do_not_depend_on_the_random_state_before_the_run(images, tmp_pa
         ("regmixup", "sup-tickets", {}),
     ],
 )
+@pytest.mark.slow
 def test_objectives_and_topologies_resume_bit_for_bit(data_root, tmp_path, objective, topology, options):
     outliers = "notmnist" if objective == "hod" else ""
     images = BenchmarkImages.open(data_root, "mnist", outliers=outliers)

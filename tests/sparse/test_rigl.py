@@ -26,6 +26,7 @@ def recovery_loss(kind, seed: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_rigl_finds_the_weights_that_static_sparsity_lacks(seed):
     # A RigL that only matches static sparsity is broken.
     static, rigl, grown_at_random = (recovery_loss(kind, seed) for kind in (Static, RigL, SET))

@@ -69,11 +69,13 @@ def check_same(plain, fast, tolerance):
 
 
 @pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if kind.capturable])
+@pytest.mark.slow
 def test_every_objective_has_the_same_steps(name):
     check_same(training(name, captured=False), training(name, captured=True), 1e-9)
 
 
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "sup-tickets"])
+@pytest.mark.slow
 def test_every_topology_has_the_same_steps(name):
     check_same(training(topology=name, captured=False), training(topology=name, captured=True), 1e-9)
 
@@ -385,6 +387,7 @@ def test_each_captured_step_from_the_state_of_a_plain_one_is_the_same(name, devi
 @of_the_compiler
 @on_both
 @pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
+@pytest.mark.slow
 def test_the_best_captured_step_of_each_kind_equals_the_plain_one_up_to_rounding(name, device, monkeypatch):
     """An error of the method is in all steps of a kind, also in those in which no input of a ReLU changes its sign."""
     plain, fast = (small_run(name, device, captured, monkeypatch, epochs=8) for captured in (False, True))
