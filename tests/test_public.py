@@ -40,10 +40,12 @@ def _imported(code: str) -> set[str]:
     return set(_output(f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})").split())
 
 
+@pytest.mark.slow
 def test_rooms_are_attributes():
     assert "RigL" in _output("import moon; print(moon.sparse.RigL)")
 
 
+@pytest.mark.slow
 def test_commands_work_without_the_extras():
     code = "import sys; sys.modules.update(dict.fromkeys(('jinja2', 'matplotlib', 'ray', 'mlxtend', 'skimage')))\n"
     assert "usage: moon" in _output(f"{code}from moon.cli.main import parser; parser().print_help()")
@@ -53,6 +55,7 @@ def test_importing_moon_imports_nothing_heavy():
     assert not _imported("import moon") & HEAVY
 
 
+@pytest.mark.slow
 def test_using_a_name_imports_its_room_only():
     assert _imported("from moon import Moon, RigL, Knn, WeightVote, open_head, auroc") & HEAVY == {"torch", "numpy"}
 

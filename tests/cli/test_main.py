@@ -69,6 +69,7 @@ def test_train_then_score(moon, tmp_path):
     assert list(scored["detectors"]) == ["msp", "odin", "ebo", "knn", "klm"]
 
 
+@pytest.mark.slow
 def test_the_run_folder_is_named_after_the_recipe(moon, tmp_path):
     assert moon(*TRAIN)[0] == 0
     assert moon(*TRAIN, "--seed", "1")[0] == 0
@@ -119,6 +120,7 @@ def test_data_imports(moon, data_root):
         assert file["labels"].tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("dear")
@@ -351,6 +353,7 @@ def test_hold_out_divides_the_training_images(moon, data_root):
     fails(moon("data", "hold-out", "mnist", "--name", "near"), 3, "'near' is not a valid data set name")
 
 
+@pytest.mark.slow
 def test_outliers_and_tuning_from_the_command_line(moon, tmp_path):
     plain = [word for word in TRAIN if word not in ("--set", "quiet_epochs=1")]
     fails(moon(*plain, "--objective", "hod"), 2, "name a set of them (--outliers)")

@@ -179,6 +179,7 @@ def test_torch_functions_see_feature_maps_as_tensors():
     assert torch.equal(kept, first)
 
 
+@pytest.mark.slow
 def test_the_kernel_is_not_used_for_dense_models_other_models_gradients_hooks_and_training():
     x = torch.randn(2, 3, 32, 32)
     for model in (resnet18(10).eval(), sparse(lenet(10), 0.1)):
@@ -333,6 +334,7 @@ def test_kept_evidence_is_used_for_its_own_precision_only(tmp_path):
     assert not torch.equal(evidence().features, half.features)
 
 
+@pytest.mark.slow
 def test_only_the_weights_that_a_topology_keeps_are_multiplied():
     model = resnet18(10)
     topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.95)

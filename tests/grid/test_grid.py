@@ -222,6 +222,7 @@ def test_a_job_reports_its_progress(data_root, tmp_path):
     assert planned.seconds_left(places=1) == pytest.approx(5 * 2)
 
 
+@pytest.mark.slow
 def test_a_worker_starts_without_warnings():
     command = [sys.executable, "-W", "error", "-m", "moon.grid.worker", "--help"]
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0

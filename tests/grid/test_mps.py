@@ -63,6 +63,7 @@ def test_a_running_service_is_used(log, monkeypatch):
     assert not log.exists()
 
 
+@pytest.mark.slow
 def test_the_service_is_stopped_even_if_our_process_is_killed(log):
     script = (
         "import time; from moon.grid import mps; mps._TRY = ''\n"

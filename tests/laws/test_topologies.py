@@ -99,6 +99,7 @@ def test_resuming_is_bit_identical(name, stop, small_net):
 
 
 @EVERY
+@pytest.mark.slow
 def test_one_voter_elects_itself(name, small_net):
     model, optimizer, topology = build(name, small_net)
     for number in range(STEPS):

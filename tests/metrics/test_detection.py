@@ -45,6 +45,7 @@ def test_fpr_in_literals():
 
 @settings(max_examples=200)
 @given(scores, scores, st.sampled_from([0.5, 0.8, 0.9, 0.95, 1.0]))
+@pytest.mark.slow
 def test_fpr_is_the_first_point_of_the_roc_curve(known, unknown, tpr):
     def first_point(positives, negatives):
         truth = [1] * len(positives) + [0] * len(negatives)

@@ -141,6 +141,7 @@ def test_several_sparsities_make_a_figure(tmp_path, fabricate):
     assert "<h2>Sparsity" in page(*collect([tmp_path]))
 
 
+@pytest.mark.slow
 def test_runs_without_arrays_are_reported(tmp_path, fabricate):
     fabricate(tmp_path, make("moon"), arrays=False)
     text = page(*collect([tmp_path]))
@@ -148,6 +149,7 @@ def test_runs_without_arrays_are_reported(tmp_path, fabricate):
     assert "<h2>Examples" not in text
 
 
+@pytest.mark.slow
 def test_names_are_escaped(tmp_path, fabricate):
     fabricate(tmp_path, make("moon"), near=["<script>alert(1)</script>"])
     text = page(*collect([tmp_path]), "a < b & c")

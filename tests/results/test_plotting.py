@@ -51,6 +51,7 @@ def test_the_backend_does_not_change_and_pyplot_is_not_imported(monkeypatch, tmp
     assert "matplotlib.pyplot" not in sys.modules
 
 
+@pytest.mark.slow
 def test_files_are_written_in_the_format_of_their_suffix(tmp_path):
     figure, axes = panels(2, 3)
     assert axes.shape == (2, 3)

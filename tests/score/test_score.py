@@ -72,6 +72,7 @@ def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypa
     assert len(calls) - len(shared) == 4  # ODIN's own
 
 
+@pytest.mark.slow
 def test_the_unknown_detector_is_left_out_for_a_plain_model(images, plain_folder):
     result, _ = score_run(plain_folder, images)
     assert "unknown" not in result["detectors"]

@@ -59,6 +59,7 @@ def test_erk_on_101_outputs():
 
 @pytest.mark.parametrize("allocation", [erk, uniform])
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.8, 0.99, 0.9999])
+@pytest.mark.slow
 def test_the_network_has_the_given_sparsity(allocation, sparsity):
     size = {name: prod(shape) for name, shape in shapes(10).items()}
     density = allocation(shapes(10), sparsity)

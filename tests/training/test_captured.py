@@ -248,6 +248,7 @@ def test_code_of_other_packages_is_captured_only_if_it_declares_so(parts, obstac
 
 
 @pytest.mark.parametrize("kind", [Adversarial, Late])
+@pytest.mark.slow
 def test_a_custom_objective_that_declares_so_has_the_same_steps(kind):
     plain, fast = (training("cross-entropy", captured=captured) for captured in (False, True))
     plain.setup.objective, fast.setup.objective = kind(), kind()
@@ -371,6 +372,7 @@ on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=o
 @of_the_compiler
 @on_both
 @pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
+@pytest.mark.slow
 def test_each_captured_step_from_the_state_of_a_plain_one_is_the_same(name, device, monkeypatch):
     """One by one, so that rounding errors cannot grow; a captured step is replayed in all steps of its kind.
 

@@ -6,6 +6,7 @@ import pytest
 from moon.training import RunLocked, is_locked, locked
 
 
+@pytest.mark.slow
 def test_a_second_process_is_rejected(tmp_path):
     code = "import sys, pathlib; from moon.training import locked\nwith locked(pathlib.Path(sys.argv[1])): input()"
     arguments = [sys.executable, "-c", code + "\n", str(tmp_path)]
