@@ -37,11 +37,15 @@ def test_p_values_are_adjusted_over_the_family():
     assert isnan(third.p)
 
 
-def test_one_seed_makes_no_claim():
-    (found,) = compare([Pairs([0.9], [0.1])])
-    assert found.has_one_seed
-    assert found.verdict == "one seed"
-    assert found.difference == pytest.approx(0.8)
+@pytest.mark.parametrize(("seeds", "text"), [(1, "1 seed: no claim"), (2, "2 seeds: no claim"), (3, "")])
+def test_fewer_than_three_seeds_make_no_claim(seeds, text):
+    # Two differences of almost the same size: a t-test would call them significant.
+    a, b = [0.9, 0.9001, 0.9][:seeds], [0.1, 0.1, 0.1][:seeds]
+    (found,) = compare([Pairs(a, b)])
+    assert found.verdict == ("better" if seeds == 3 else "too few seeds")
+    assert found.no_claim == text
+    assert isnan(found.p) == (seeds < 3)
+    assert found.has_interval == (seeds > 1)
 
 
 def test_an_empty_family():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 from moon.paper.names import describe, display_name
 from moon.paper.number import Number
 from moon.paper.spec import Item
-from moon.results.compare import NO_CLAIM, Comparison, Pairs, compare, pair_by_seed
+from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
 from moon.results.format import interval_text, signed
 
 LOWER_IS_BETTER = ("fpr95", "ece", "ece_scaled", "time_ratio")
@@ -23,8 +24,8 @@ class Claim:
 
     Attributes:
         pairs: The two numbers that are compared, at each sparsity.
-        comparison: The test over all seeds that both have. Its p-value is adjusted within the table, separately for
-            claims at one sparsity and for claims over several.
+        comparison: The test over the seeds that both have at all these sparsities, on the mean over sparsities. Its
+            p-value is adjusted within the table, separately for claims at one sparsity and for claims over several.
     """
 
     pairs: tuple[NumberPair, ...]
@@ -49,11 +50,12 @@ class Claim:
         setting = " ".join([*network, *describe(measurement, ("detector", "metric")), self.number.set]).strip()
         names = f"{display_name(measurement.training)} against {display_name(other.training)}"
         head = f"{names}, {setting}: {signed(found.difference, digits)}"
-        if found.has_one_seed:
-            return f"{head} ({NO_CLAIM})"
+        if found.has_interval:
+            head += f" {interval_text(*found.interval, digits, sign=True)}"
+        if found.no_claim:
+            return f"{head} ({found.no_claim})"
         p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
-        between = interval_text(*found.interval, digits, sign=True)
-        return f"{head} {between}, n = {len(found.a)}, {p}: {found.verdict}"
+        return f"{head}, n = {len(found.a)}, {p}: {found.verdict}"
 
 
 def find_claims(item: Item, numbers: Sequence[Number]) -> tuple[Claim, ...]:
@@ -80,6 +82,9 @@ def find_claims(item: Item, numbers: Sequence[Number]) -> tuple[Claim, ...]:
 def pool_claims(claims: Iterable[Claim]) -> tuple[Claim, ...]:
     """Repeat comparisons that a table makes at several sparsities over all of them together.
 
+    The seed is the unit: the values of a seed are averaged over the sparsities, because networks that share a seed
+    share their initial weights and the order of their images.
+
     Args:
         claims: The claims of a table.
 
@@ -98,7 +103,14 @@ def _tested(found: Sequence[tuple[NumberPair, ...]]) -> tuple[Claim, ...]:
     """Claims about these pairs of numbers, tested as one family."""
     family = []
     for pairs in found:
-        by_sparsity = [pair_by_seed(a.ours, b.ours) for a, b in pairs]
-        a, b = ([value for both in by_sparsity for value in both[side]] for side in (0, 1))
-        family.append(Pairs(a, b, pairs[0][0].measurement.metric not in LOWER_IS_BETTER))
-    return tuple(Claim(pairs, comparison) for pairs, comparison in zip(found, compare(family), strict=True))
+        first, second = (_mean_by_seed([pair[side] for pair in pairs]) for side in (0, 1))
+        family.append(Pairs(*pair_by_seed(first, second), pairs[0][0].measurement.metric not in LOWER_IS_BETTER))
+    return tuple(
+        Claim(pairs, comparison) for pairs, comparison in zip(found, compare(family), strict=True) if comparison.a
+    )
+
+
+def _mean_by_seed(numbers: Sequence[Number]) -> dict[int, float]:
+    """The mean over numbers, for each seed that all of them have."""
+    seeds = [seed for seed in numbers[0].ours if all(seed in number.ours for number in numbers)]
+    return {seed: mean(number.ours[seed] for number in numbers) for seed in seeds}

@@ -12,7 +12,7 @@ from moon.paper.names import describe, display_name
 from moon.paper.number import Number, read_numbers
 from moon.paper.spec import EPOCHS, Item, Measurement, Scale
 from moon.paper.values import RunValues
-from moon.results.compare import ONE_SEED
+from moon.results.compare import MIN_SEEDS, TOO_FEW
 from moon.results.tables import describe_images
 
 _MARKS = {"better": "▲", "worse": "▼"}
@@ -65,7 +65,7 @@ class PaperTable:
         for measurement in map(scale.with_nearest_sparsity, item.measurements):
             data = measurement.data
             benchmarks.setdefault(replace(measurement, data=replaced.get(data, data)), by_data[data])
-        runs = RunValues(folder, scale, benchmarks)
+        runs = RunValues(folder, scale, benchmarks, root)
         numbers = read_numbers(item, benchmarks, runs)
         claims = find_claims(item, numbers)
         return cls(
@@ -118,8 +118,8 @@ class PaperTable:
             lines.append(f"{self.runs_needed - self.runs_done} of {self.runs_needed} runs are missing.")
         if any(not number.ours for number in self.numbers):
             lines.append("'-' marks numbers that were not measured.")
-        if any(claim.comparison.verdict == ONE_SEED for claim in self.claims):
-            lines.append("No claim is made where there is only one seed.")
+        if any(claim.comparison.verdict == TOO_FEW for claim in self.claims):
+            lines.append(f"No claim is made where there are fewer than {MIN_SEEDS} seeds.")
         if any(self.mark(number) for number in self.numbers):
             rivals = dict.fromkeys(display_name(c.against.measurement.training) for c in self._marking_claims())
             lines.append(

@@ -1,4 +1,4 @@
-"""Compare two methods over the seeds they share: paired t-tests with Holm's correction, and bootstrap intervals."""
+"""Compare two methods over the seeds they share: paired t-tests with Holm's correction, and t intervals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 from moon.metrics import holm, interval, paired_test, verdict
 
-ONE_SEED = "one seed"  # the verdict where nothing can be tested
-NO_CLAIM = f"{ONE_SEED}: no claim"  # the same, in a sentence or a table cell
+MIN_SEEDS = 3  # fewer are not tested: two differences that happen to be alike look like certainty
+TOO_FEW = "too few seeds"  # the verdict then
 
 
 class Pairs(NamedTuple):
@@ -49,21 +49,28 @@ class Comparison:
         return mean(self.differences)
 
     @property
-    def has_one_seed(self) -> bool:
-        """Whether there is only one pair, so that neither an interval nor a claim is possible."""
-        return len(self.a) < 2
+    def has_interval(self) -> bool:
+        """Whether there are at least two pairs, so that the difference has an interval."""
+        return len(self.a) > 1
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95% bootstrap interval of the mean difference; requires at least two pairs."""
+        """The 95% t interval of the mean difference; requires at least two pairs."""
         return interval(self.differences)
 
     @property
-    def verdict(self) -> Literal["better", "no evidence", "worse", "one seed"]:
-        """Whether a is better or worse than b at the 5% level. With one seed no claim is made."""
-        if self.has_one_seed:
-            return ONE_SEED
+    def verdict(self) -> Literal["better", "no evidence", "worse", "too few seeds"]:
+        """Whether a is better or worse than b at the 5% level. With fewer than three seeds no claim is made."""
+        if len(self.a) < MIN_SEEDS:
+            return TOO_FEW
         return verdict(self.a, self.b, self.p, higher_is_better=self.higher_is_better)
+
+    @property
+    def no_claim(self) -> str:
+        """What to show in place of p-value and verdict if there are too few seeds, such as "2 seeds: no claim"."""
+        if self.verdict != TOO_FEW:
+            return ""
+        return f"{len(self.a)} seed{'s' if len(self.a) > 1 else ''}: no claim"
 
 
 def pair_by_seed(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[list[float], list[float]]:
@@ -89,8 +96,8 @@ def compare(family: Iterable[Pairs]) -> list[Comparison]:
     """Test every comparison of a family with a paired t-test and adjust the p-values with Holm's correction.
 
     Args:
-        family: All comparisons that are shown together, such as those of one table. Comparisons with one pair are
-            not tested and do not count in the correction.
+        family: All comparisons that are shown together, such as those of one table. Comparisons with fewer than
+            three pairs are not tested and do not count in the correction.
 
     Returns:
         One comparison for each member of the family, in the same order.
@@ -100,11 +107,11 @@ def compare(family: Iterable[Pairs]) -> list[Comparison]:
         >>> (found,) = compare([Pairs([0.91, 0.92, 0.93], [0.80, 0.82, 0.81])])
         >>> round(found.difference, 2), found.verdict
         (0.11, 'better')
-        >>> compare([Pairs([0.9], [0.8])])[0].verdict
-        'one seed'
+        >>> compare([Pairs([0.91, 0.92], [0.80, 0.81])])[0].verdict
+        'too few seeds'
     """
     family = list(family)
-    adjusted = holm([paired_test(pairs.a, pairs.b) if len(pairs.a) > 1 else nan for pairs in family])
+    adjusted = holm([paired_test(pairs.a, pairs.b) if len(pairs.a) >= MIN_SEEDS else nan for pairs in family])
     return [
         Comparison(tuple(pairs.a), tuple(pairs.b), pairs.higher_is_better, float(p))
         for pairs, p in zip(family, adjusted, strict=True)
