@@ -8,14 +8,16 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --igno
 .PHONY: demo test test-fast test-cross-check lint clean
 
 demo: .venv/demo
-	$(BIN)/moon demo
+	@echo 'moon demo: trains two sparse networks and compares them (about a minute on 2 cores)'
+	@$(BIN)/moon demo
 
 test: .venv/dev
-	$(PYTEST)
+	@echo 'running all tests (make test-fast runs the quick ones)'
+	@$(PYTEST)
 
 # All tests but those marked slow: under two minutes.
 test-fast: .venv/dev
-	$(PYTEST) -m 'not slow'
+	@$(PYTEST) -m 'not slow'
 
 # Comparisons with independent implementations, whose dependencies need a separate environment.
 test-cross-check: .venv-cross/ready
@@ -26,24 +28,29 @@ lint: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --warnings
 
+# pip is quiet, so each target says what it installs.
 .venv/pip:
-	$(PYTHON) -c 'import sys; sys.exit("moon needs Python 3.11 or newer, found " + sys.version) if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv .venv
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit("moon needs Python 3.11 or newer, found " + sys.version) if sys.version_info < (3, 11) else None'
+	@echo 'creating the virtual environment .venv'
+	@$(PYTHON) -m venv .venv
+	@touch $@
 
 .venv/demo: .venv/pip pyproject.toml constraints.txt
-	$(PIP) --editable '.[demo]'
-	touch $@
+	@echo 'installing moon and its dependencies into .venv (once; a few minutes: PyTorch is large)'
+	@$(PIP) --editable '.[demo]'
+	@touch $@
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
-	$(PIP) --editable '.[dev,tensorboard]'
-	touch $@
+	@echo 'installing moon, its dependencies and the tools of the tests into .venv (once; a few minutes: PyTorch is large)'
+	@$(PIP) --editable '.[dev,tensorboard]'
+	@touch $@
 
 .venv-cross/ready: pyproject.toml constraints.txt tests/cross_check/requirements.txt
-	$(PYTHON) -m venv .venv-cross
-	.venv-cross/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	@echo 'installing moon and the implementations it is compared with into .venv-cross (once; a few minutes)'
+	@$(PYTHON) -m venv .venv-cross
+	@.venv-cross/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable . --requirement tests/cross_check/requirements.txt
-	touch $@
+	@touch $@
 
 clean:
 	rm -rf .venv .venv-cross runs dist .pytest_cache .ruff_cache .hypothesis

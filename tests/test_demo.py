@@ -12,3 +12,8 @@ def test_the_recipes_differ_only_in_the_method():
 def test_seeds_are_paired():
     runs = demo.recipes(epochs=10, seeds=3)
     assert [[r.seed for r in recipes] for recipes in runs.values()] == [[0, 1, 2]] * 2
+
+
+def test_one_epoch_is_enough():
+    _, moon = demo.recipes(epochs=1, seeds=1).values()
+    assert moon[0].to_json()["objective_options"] == {"quiet_epochs": 0}

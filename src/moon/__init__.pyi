@@ -13,6 +13,7 @@ from moon.data import (
     find_benchmark as find_benchmark,
     fit_to as fit_to,
     import_set as import_set,
+    import_splits as import_splits,
     open_set as open_set,
     read_any as read_any,
     read_cifar as read_cifar,
@@ -111,7 +112,7 @@ from moon.recipe import (
 )
 from moon.run import (
     BenchmarkImages as BenchmarkImages,
-    load_model as load_model,
+    load as load,
     load_result as load_result,
     train_run as train_run,
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from moon.recipe import Recipe, make_recipe
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moon.recipe import Recipe
 
 BENCHMARK, SPARSITY = "digits", 0.95
 PAPER_DETECTORS = ("msp", "odin", "ebo", "knn", "klm")
@@ -10,8 +13,10 @@ PAPER_DETECTORS = ("msp", "odin", "ebo", "knn", "klm")
 
 def recipes(epochs: int, seeds: int) -> dict[str, list[Recipe]]:
     """Return the runs of each method, paired by seed. Batches are smaller than the paper's because the set is small."""
+    from moon.recipe import make_recipe  # here, because the command line needs the names above before torch
+
     common = {"sparsity": SPARSITY, "epochs": epochs, "batch_size": 64}
-    quiet = max(1, epochs // 20)  # the same fraction of the run as the paper's
+    quiet = min(max(1, epochs // 20), epochs - 1)  # the same fraction of the run as the paper's
     return {
         "plain RigL": [make_recipe(BENCHMARK, "cross-entropy", seed=seed, **common) for seed in range(seeds)],
         "MOON + RigL": [

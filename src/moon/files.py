@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from moon.errors import DiskFull
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL_TEXTS = [os.strerror(number) for number in sorted(_FULL)]  # for errors that libraries raise without a number
 
 
 def sha256(path: Path) -> str:
@@ -29,6 +36,40 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def full_disk(error: BaseException, path: Path | None = None) -> DiskFull | None:
+    """Find out whether a full disk caused an error, whichever exceptions wrap it.
+
+    Args:
+        error: The error.
+        path: The file that was being written, if it is known.
+
+    Returns:
+        The error to report instead, which names the file if it is known; None for an error of another kind.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DiskFull):
+            return cause
+        number = cause.errno if isinstance(cause, OSError) else None
+        if number in _FULL or (number is None and any(text in str(cause) for text in _FULL_TEXTS)):
+            name = path or (cause.filename if isinstance(cause, OSError) else None)
+            text = "the disk is full; free some space, then try again"
+            return DiskFull(number or errno.ENOSPC, text, *[str(name)] * (name is not None))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Context in which a file is written: the error of a full disk then names it."""
+    try:
+        yield
+    except Exception as error:
+        if (full := full_disk(error, path)) is not None and full is not error:
+            raise full from error
+        raise
+
+
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Create a file or folder atomically.
 
@@ -37,19 +78,31 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         write: Called with a temporary path in the same folder; writes the file, or creates the folder and its files.
     """
     partial = path.with_name(f".{path.name}.part")
-    if partial.is_dir():
-        shutil.rmtree(partial)
-    write(partial)
-    for child in sorted(partial.iterdir()) if partial.is_dir() else ():
-        sync(child)
-    sync(partial)
-    partial.rename(path)
-    sync(path.parent)
+    _remove(partial)
+    try:
+        with writing(path):
+            write(partial)
+            for child in sorted(partial.iterdir()) if partial.is_dir() else ():
+                sync(child)
+            sync(partial)
+            partial.rename(path)
+            sync(path.parent)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    write_atomic(path, lambda partial: partial.write_text(text))
+    write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,6 +112,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray], *, compress: bool = True) -> None:
     """Write an .npz file atomically."""
+    import numpy as np
 
     def save(partial: Path) -> None:
         with partial.open("wb") as file:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from moon.grid import Grid, Job, Processes, State, worker
+from moon.grid import DataFacts, Grid, Job, Processes, State, worker
 from moon.grid.grid import scored_with
+from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.recipe.expand import expand
-from moon.run.folder import is_done, todo_of
+from moon.run.folder import is_done
 from moon.training import is_locked, locked
 
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
@@ -69,7 +70,7 @@ def test_runs_are_done_and_scored_once(data_root, tmp_path):
     # Detectors that are requested before a run is scored are added to those it waits for.
     for names in (["msp", "ebo"], ["msp", "knn"]):
         (job,) = Grid.plan(tmp_path, small(data_root, seed=[1]), names).jobs
-    assert todo_of(job.folder) == ["msp", "unknown", "ebo", "knn"]
+    assert Todo.read(job.folder).detectors == ("msp", "unknown", "ebo", "knn")
     worker.work(job.folder, data_root)
     assert set(scored_with(job.folder)[0]) == {"msp", "unknown", "ebo", "knn"}
     # An additional detector is scored without training again; one that does not fit the model is left out.
@@ -140,13 +141,72 @@ def test_stopping_a_driver_stops_its_workers(data_root, tmp_path):
     assert all((job.folder / "checkpoints").exists() for job in planned.jobs)
 
 
+def test_runs_are_scored_on_the_sets_that_the_grid_names(data_root, tmp_path, monkeypatch):
+    (recipe,) = small(data_root, epochs=1)
+    (job,) = Grid.plan(tmp_path, [recipe], ["msp"], near=["dtd"], far=["notmnist"]).jobs
+    todo = {"detectors": ["msp"], "near": ["dtd"], "far": ["notmnist"]}
+    assert json.loads((job.folder / "todo.json").read_text()) == todo
+    opened = []
+    original = worker.BenchmarkImages.open
+    open_images = lambda *a: opened.append(a) or original(*a)  # noqa: E731
+    worker.work(job.folder, data_root, open_images=open_images)
+    assert len(opened) == 1  # images are read once for training and scoring
+    scores = json.loads((job.folder / "scores.json").read_text())
+    assert (scores["near"], scores["far"]) == (["dtd"], ["notmnist"])
+    # Scores on other sets are missing scores; without names, those that exist are accepted.
+    states = [
+        next(iter(Grid.of(tmp_path, [recipe], ["msp"], **sets).states().values()))
+        for sets in ({}, {"near": ["dtd"]}, {"near": ["dtd"], "far": ["notmnist"]}, {"near": ["fashionmnist"]})
+    ]
+    assert states == [State.DONE, State.DONE, State.DONE, State.WAITING]
+    (job,) = Grid.plan(tmp_path, [recipe], ["msp"], near=["fashionmnist"]).jobs
+    worker.work(job.folder, data_root)
+    scores = json.loads((job.folder / "scores.json").read_text())
+    assert (scores["near"], scores["far"]) == (["fashionmnist"], ["dtd"])  # far: those of the benchmark that exist
+
+
+def test_sets_that_a_driver_names_while_a_run_is_scored_are_scored_as_well(data_root, tmp_path, monkeypatch):
+    (recipe,) = small(data_root, epochs=1)
+    (job,) = Grid.plan(tmp_path, [recipe], ["msp"], near=["dtd"]).jobs
+    score_run = worker.score_run
+
+    def score_and_plan(*arguments, **settings):
+        monkeypatch.setattr(worker, "score_run", score_run)
+        Grid.plan(tmp_path, [recipe], ["msp"], near=["notmnist"])
+        return score_run(*arguments, **settings)
+
+    monkeypatch.setattr(worker, "score_run", score_and_plan)
+    worker.work(job.folder, data_root)
+    assert json.loads((job.folder / "scores.json").read_text())["near"] == ["notmnist"]
+    assert is_done(job.folder)
+
+
+def test_todo_files_of_earlier_versions_are_read(tmp_path):
+    (tmp_path / "todo.json").write_text('{"detectors": ["msp", "ebo"]}')
+    assert Todo.read(tmp_path) == Todo(("msp", "ebo"))
+    Todo(("msp", "ebo")).write(tmp_path)
+    assert json.loads((tmp_path / "todo.json").read_text()) == {"detectors": ["msp", "ebo"]}
+    assert Todo.read(tmp_path / "nowhere") == Todo()
+
+
+def test_scores_are_computed_again_if_the_sets_change_but_not_if_there_are_none(data_root, tmp_path, fabricate):
+    (recipe,) = small(data_root)
+    folder = fabricate(tmp_path, recipe, detectors=["msp"])
+    summary = json.loads((folder / "scores.json").read_text())
+    (folder / "scores.json").write_text(json.dumps(summary | {"near": ["notmnist"], "far": []}))
+    for near, far, state in ([], [], State.DONE), (["notmnist"], [], State.DONE), ([], ["notmnist"], State.WAITING):
+        facts = DataFacts({}, {"sha256": {}, "near": near, "far": far})
+        planned = Grid.plan(tmp_path, [recipe], ["msp"], facts=lambda _, facts=facts: facts)
+        assert planned.states() == {recipe.name: state}, (near, far)
+
+
 DRIVER = """
 import sys
 from pathlib import Path
 from moon.grid import Grid, Processes
-from moon.recipe.expand import read_file
+from moon.grid.file import read_file
 root, out, file, places = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-Grid.plan(out, read_file(root, file), ["msp"], retries=100).run(Processes(places, root, ["cpu"], 1, 0))
+Grid.plan(out, read_file(root, file).recipes, ["msp"], retries=100).run(Processes(places, root, ["cpu"], 1, 0))
 """
 
 

@@ -1,15 +1,20 @@
 """A grid on a local Ray cluster; the run of a killed worker resumes from its checkpoint in another worker."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from moon.grid import Grid, on_ray, worker
 from moon.grid.on_ray import RayWorkers
+from moon.recipe.expand import expand
 from moon.training import is_locked
 
 DRIVER = """
@@ -52,10 +57,20 @@ def test_the_run_of_a_killed_worker_resumes_in_another(data_root, tmp_path):
         assert len(log.read_text().splitlines()) == 30
 
 
-def test_without_ray_the_message_names_the_extra(monkeypatch):
+def test_without_ray_the_message_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"pip install 'moon-sparse\[ray\]'"):
+    with pytest.raises(ValueError, match=r"pip install ray$"):
         RayWorkers("local", Path())
+
+
+def test_a_task_scores_the_sets_that_the_grid_names(data_root, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_gpu_ids=list))
+    monkeypatch.setattr(worker, "log_to_stderr", lambda: None)
+    axes = {"benchmark": "mnist", "net": "lenet-norm", "objective": "cross-entropy", "epochs": 1, "batch_size": 64}
+    (job,) = Grid.plan(tmp_path, expand(data_root, axes), ["msp"], near=["dtd"], far=["notmnist"]).jobs
+    on_ray._task(str(job.folder), str(data_root), torch.get_num_threads(), 30.0, True)
+    scores = json.loads((job.folder / "scores.json").read_text())
+    assert (scores["near"], scores["far"]) == (["dtd"], ["notmnist"])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def test_without_unknown_sets_the_figure_is_empty(tmp_path):
     table = PaperTable.read(items()["summary"], Scale({"cifar10": "alone"}, seeds=1), tmp_path, tmp_path)
     draw(table, tmp_path, tmp_path / "summary")
     assert "AUROC" not in (tmp_path / "summary.svg").read_text()
+
+
+@pytest.mark.slow
+def test_panels_have_the_names_of_the_classes(tmp_path, fabricate):
+    item = items()["figure9"]
+    recipe = recipe_for(item.measurements[0], SCALE, find_benchmark(Path(), "digits"), 0)
+    folder = fabricate(tmp_path, recipe, **SETS)
+    assert "class 3" in drawn(item, tmp_path)[0]
+    classes = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    (folder / "data.json").write_text(json.dumps({"preparation": {}, "known": {"classes": classes}}))
+    named, _ = drawn(item, tmp_path)
+    assert "three" in named
+    assert "class 3" not in named
 
 
 def test_every_kind_of_figure_is_tested():

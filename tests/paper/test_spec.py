@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from moon.data import find_benchmark
-from moon.paper.items import OURS, choose, items
+from moon.paper.items import choose, items
 from moon.paper.names import describe, display_name
 from moon.paper.published import published
 from moon.paper.recipes import missing_data, needed_runs, recipe_for
-from moon.paper.spec import FULL, MINI, Measurement, Scale
+from moon.paper.spec import FULL, MINI, OURS, Measurement, Scale
 
 
 def recipe_of(measurement, scale=FULL, seed=0):
@@ -157,3 +157,13 @@ def test_choosing_items():
 def test_display_names():
     assert display_name("without-at-final") == "MOON w/o AT (w_f throughout)"
     assert describe(measure("plain", "dense", 0.0), ["topology", "sparsity", "detector"]) == ["dense"]
+
+
+def test_short_runs_on_few_images_change_their_masks(data_root):
+    declared = "[small]\nknown = 'mnist'\nnet = 'lenet-norm'\nnear = ['notmnist']\nfar = []\n"
+    (data_root / "benchmarks.toml").write_text(declared)
+    scale = MINI.with_benchmarks(["cifar10=small"])
+    measurement = Measurement("cifar10", "rigl", 0.9, "plain")
+    recipe = recipe_for(measurement, scale, find_benchmark(data_root, "small"), 0, data_root)
+    assert recipe.delta_t_steps < 5  # 2 epochs of 4 steps; the paper's interval is 100
+    assert needed_runs(data_root, [items()["table16"]], scale).keys() >= {recipe}

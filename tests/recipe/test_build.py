@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from moon import Energy, Odin, OpenHead, Scaled
-from moon.data import BENCHMARKS, DataSet
+from moon.data import BENCHMARKS, DataSet, open_set
 from moon.objectives import OBJECTIVES
 from moon.recipe import Recipe, build, make_recipe, table
 from moon.sparse import TOPOLOGIES, Dense
@@ -17,7 +17,7 @@ DIGITS = BENCHMARKS["digits"]
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"epochs": 5}, "quiet_epochs=5 of epochs=5"),
+        ({"epochs": 5, "options": {"quiet_epochs": 5}}, "quiet_epochs"),
         ({"lr_start": -1.0}, "learning rates must be"),
         ({"lr_start": float("nan")}, "lr_start must be finite"),
         ({"objective": "mooon"}, "unknown objective 'mooon', did you mean 'moon'"),
@@ -129,7 +129,7 @@ def test_detectors_by_name():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_is_built_from_a_recipe(name):
     needs = "outliers" in OBJECTIVES[name].takes()
-    recipe = make_recipe(DIGITS, name, outliers="photos" if needs else "", epochs=20)
+    recipe = make_recipe(DIGITS, name, outliers="photos" if needs else "", epochs=20, delta_t_steps=2)
     images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
     training = build.training(recipe, DIGITS, images, "cpu", images if needs else None)
     assert isinstance(training.objective, OBJECTIVES[name])
@@ -182,7 +182,7 @@ def test_cycles_are_whole_epochs_and_a_vote_share_of_0_disables_the_vote():
 
 
 def test_the_sparsity_follows_from_the_pattern():
-    recipe = make_recipe(DIGITS, pattern="2:4")
+    recipe = make_recipe(DIGITS, pattern="2:4", delta_t_steps=10)
     assert recipe.sparsity == 0.5
     model = build.network(recipe, DIGITS, "cpu")
     topology = build.topology(recipe, model, torch.optim.SGD(model.parameters(), 0.1), 100)
@@ -198,11 +198,12 @@ def test_impossible_batches_and_layers_are_rejected_by_a_trial_step_that_changes
     ):
         with pytest.raises(ValueError, match=what):
             build.training(make_recipe(DIGITS, objective, options=options), DIGITS, images, "cpu")
-    training = build.training(make_recipe(DIGITS, "vos"), DIGITS, images, "cpu")
+    training = build.training(make_recipe(DIGITS, "vos", delta_t_steps=9), DIGITS, images, "cpu")
     assert not training.objective.seen.any()
     assert training.model.training
     assert training.model.body[1].num_batches_tracked == 0
-    assert build.training(make_recipe(DIGITS, "moon"), DIGITS, images, "cpu").objective.weight.beta.isnan()
+    moon = build.training(make_recipe(DIGITS, "moon", delta_t_steps=9), DIGITS, images, "cpu")
+    assert moon.objective.weight.beta.isnan()
 
 
 def test_settings_override_the_preset():
@@ -210,7 +211,37 @@ def test_settings_override_the_preset():
     assert control == make_recipe(DIGITS, "cross-entropy", rates="moon", vote_share=0.2, epochs=10)
     assert make_recipe(DIGITS, preset="control", rates="plain", epochs=10).lr_start == 0.1
     ablated = make_recipe(DIGITS, preset="without-lm", epochs=10, options={"final": 0.5})
-    assert dict(ablated.objective_options) == {"schedule": "final", "final": 0.5}
+    assert dict(ablated.objective_options) == {"schedule": "final", "final": 0.5, "quiet_epochs": 1}
+
+
+def test_defaults_shrink_with_a_short_run(data_root):
+    # mnist has 256 training images: 120 steps in 15 epochs of 8 batches, of which 84 may rewire
+    recipe = make_recipe("mnist", "moon", root=data_root, epochs=15, batch_size=32)
+    assert recipe.delta_t_steps == 16
+    assert build.schedule(recipe, 120).changes == 5
+    assert dict(recipe.objective_options)["quiet_epochs"] == 1
+    assert make_recipe("mnist", "moon", root=data_root, epochs=15, batch_size=32, delta_t_steps=3).delta_t_steps == 3
+    long = make_recipe("mnist", "moon", root=data_root, epochs=100, batch_size=8)
+    assert long.delta_t_steps == 100  # 22 rewirings
+    assert "quiet_epochs" not in dict(long.objective_options)
+    assert make_recipe("mnist", "moon", root=data_root, topology="static", epochs=15).delta_t_steps == 100  # unused
+    assert make_recipe("cifar10", "moon", root=data_root, epochs=1).delta_t_steps == 100  # images cannot be counted
+    for epochs, quiet in ((1, 0), (2, 1), (3, 1), (30, 2), (50, 2), (99, 5), (300, None)):
+        assert dict(make_recipe(DIGITS, "moon", epochs=epochs).objective_options).get("quiet_epochs") == quiet
+    assert dict(make_recipe(DIGITS, "dac", epochs=20).objective_options)["quiet_epochs"] == 2  # 10 of 100
+
+
+def test_a_run_that_would_never_rewire_is_rejected(data_root, caplog):
+    images = open_set(data_root, "mnist", "train")
+    recipe = make_recipe("mnist", root=data_root, epochs=15, batch_size=32, delta_t_steps=100)
+    with pytest.raises(ValueError, match=r"RigL would never change its masks: with delta_t=100 and t_end=84"):
+        build.training(recipe, BENCHMARKS["mnist"], images, "cpu")
+    training = build.training(replace(recipe, delta_t_steps=30), BENCHMARKS["mnist"], images, "cpu")
+    assert training.topology.schedule.changes == 2
+    assert "RigL changes its masks only 2 times" in caplog.text
+    caplog.clear()
+    build.training(replace(recipe, delta_t_steps=16), BENCHMARKS["mnist"], images, "cpu")
+    assert caplog.text == ""
 
 
 def test_votes_while_masks_change_are_rejected_before_data_are_read():

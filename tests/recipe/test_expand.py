@@ -2,8 +2,7 @@
 
 import pytest
 
-from moon.recipe.expand import expand, read_file
-from moon.recipe.labels import labels
+from moon.recipe.expand import expand
 
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
 
@@ -47,59 +46,3 @@ def test_presets_are_an_axis(data_root):
         expand(data_root, SMALL | {"preset": ["plain", "without-lm"], "set": {"final": 2}, "epochs": 9})
     with pytest.raises(ValueError, match="unknown preset 'contrl', did you mean 'control'"):
         expand(data_root, SMALL | {"preset": "contrl"})
-
-
-FILE = """
-benchmark = "mnist"
-net = "lenet-norm"
-epochs = 4
-seed = [0, 1]
-[[runs]]
-objective = ["cross-entropy", "moon"]
-set.quiet_epochs = 1
-[[runs]]
-objective = "cross-entropy"
-rates = "moon"
-vote = 0.25
-"""
-
-
-def test_a_file_describes_a_grid(data_root, tmp_path):
-    path = tmp_path / "compare.toml"
-    path.write_text(FILE)
-    found = read_file(data_root, path)
-    assert len(found) == 6
-    assert [(r.objective, r.lr_start, r.vote_share, r.seed) for r in found][4] == ("cross-entropy", 0.12, 0.25, 0)
-    assert sorted(set(labels(found).values())) == ["cross-entropy lr_start=0.1", "cross-entropy lr_start=0.12", "moon"]
-
-
-def test_a_block_may_have_an_objective_in_place_of_a_preset(data_root, tmp_path):
-    path = tmp_path / "compare.toml"
-    path.write_text("benchmark = 'mnist'\npreset = 'control'\n[[runs]]\n[[runs]]\nobjective = 'moon'\n")
-    assert [recipe.objective for recipe in read_file(data_root, path)] == ["cross-entropy", "moon"]
-    path.write_text("benchmark = 'mnist'\nobjective = 'moon'\n[[runs]]\n[[runs]]\npreset = 'control'\n")
-    assert [recipe.objective for recipe in read_file(data_root, path)] == ["moon", "cross-entropy"]
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("benchmrk = 'mnist'", "a grid has no axis 'benchmrk', did you mean 'benchmark'"),
-        ("benchmark = 'mnst'", "unknown benchmark 'mnst', did you mean 'mnist'"),
-        ("epochs = 3", "needs at least one benchmark"),
-        ("benchmark = 'mnist'\nset = 3", "'set' must be a table"),
-        ("benchmark = 'mnist'\nruns = 3", "must be blocks"),
-        ("benchmark = ", "is not valid TOML"),
-        ("benchmark = 'mnist'\n[[runs]]\nobjective = 'mooon'", r"block 1 of \[\[runs\]\]: unknown objective 'mooon'"),
-        ("benchmark = 'mnist'\nepochs = 'many'", "'epochs' must be an integer, not 'many'"),
-        ("benchmark = 'mnist'\nobjective = 3", "'objective' must be a string, not 3"),
-        ("benchmark = 'mnist'\npreset = ['plain', 3]", "'preset' must be a string, not 3"),
-    ],
-)
-def test_messages_about_a_file_name_the_mistake(data_root, tmp_path, text, what):
-    path = tmp_path / "compare.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=what):
-        read_file(data_root, path)
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_file(data_root, tmp_path / "nowhere.toml")

@@ -27,8 +27,8 @@ def test_presets_are_labelled_by_their_names(data_root):
         "cross-entropy lr_start=0.3",
     ]
     assert labelled({"objective": "moon", "set": {"quiet_epochs": 1, "final": [1, 2]}}) == [
-        "moon final=1.0 quiet_epochs=1",
-        "moon final=2.0 quiet_epochs=1",
+        "moon final=1.0",
+        "moon final=2.0",
     ]
     changes = [{"lr": 0.3}, {"weight_decay": [1e-3, 1e-4]}, {"lr": 0.3, "vote": 0.0}]
     assert labelled(*({"objective": "mixup", "vote": 0.2} | change for change in [{}, *changes])) == [
@@ -47,9 +47,20 @@ def test_presets_are_labelled_by_their_names(data_root):
     ]
     several = {"set": {"quiet_epochs": 1, "final": 5}}
     assert labelled({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [
-        "moon final=5.0 quiet_epochs=1",
-        "moon final=0.01 quiet_epochs=1",
+        "moon final=5.0",
+        "moon final=0.01",
     ]
+
+
+def test_values_that_follow_from_the_length_of_a_run_are_not_shown(data_root):
+    short, long = ({"objective": ["cross-entropy", "moon"], "epochs": epochs, "batch_size": 8} for epochs in (3, 60))
+    found = [recipe for axes in (short, long) for recipe in expand(data_root, SMALL | axes)]
+    assert len({(recipe.delta_t_steps, recipe.objective_options) for recipe in found}) == 4
+    assert list(labels(found).values()) == [
+        "cross-entropy epochs=3", "moon epochs=3", "cross-entropy epochs=60", "moon epochs=60",
+    ]  # fmt: skip
+    old = [replace(recipe, objective_options=(("final", 0.01),)) for recipe in found if recipe.objective == "moon"]
+    assert len({*labels([*found, *old]).values()}) == 6  # runs of earlier versions had five quiet epochs
 
 
 def test_each_label_belongs_to_one_method(data_root):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from moon.recipe import kinds, table
-from moon.recipe.methods import find, methods
+from moon.recipe.methods import card_of, find, methods
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +14,15 @@ def test_every_method_is_listed_once_with_a_summary_and_a_card():
     assert listed == [(kind, name) for kind in kinds() for name in table(kind)]
     for method in methods():
         assert 10 < len(method.summary) < 130, method.name
-        assert (ROOT / method.source).is_file(), method.name
+        if table(method.kind).is_builtin(method.name):
+            assert method.source == card_of(method.kind, method.name)
+            assert (ROOT / method.source).is_file(), method.name
+
+
+def test_the_card_of_a_name_with_a_hyphen_has_an_underscore_in_every_kind():
+    for kind in ("objective", "topology", "detector"):
+        assert card_of(kind, "nearest-mean") == "docs/methods/nearest_mean.md"
+    assert card_of("net", "lenet-norm") == "docs/methods/nets.md"
 
 
 def test_the_index_of_cards_names_every_method():

@@ -86,7 +86,7 @@ def test_registered_methods_are_used_like_built_in_ones(registered):
         registered(kind, name, entry)
         assert pick(kind, name) is entry
         assert name in list(table(kind))
-    recipe = make_recipe(DIGITS, "halved", topology="renamed", net="tiny", sparsity=0.5)
+    recipe = make_recipe(DIGITS, "halved", topology="renamed", net="tiny", sparsity=0.5, delta_t_steps=10)
     model = build.network(recipe, DIGITS, "cpu")
     assert isinstance(build.objective(recipe, model), Halved)
     assert isinstance(build.topology(recipe, model, torch.optim.SGD(model.parameters()), 100), Renamed)
@@ -144,7 +144,7 @@ def test_entry_points_of_other_packages_are_found_and_broken_ones_skipped(monkey
     ]
     monkeypatch.setattr(EntryPoint, "load", lambda point: Margin if "Margin" in point.value else 1 / 0)
     monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "moon.detectors" else [])
-    detectors = registry.Registry("detector", {"msp": moon.Msp}, moon.Detector, "moon.detectors")
+    detectors = registry.Registry("detector", {"msp": moon.Msp}, moon.Detector)
     assert dict(detectors) == {"msp": moon.Msp, "margin": Margin}
     assert len(detectors) == 2
     assert "entry point broken = no_such_package:Broken is skipped: division by zero" in caplog.text

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 from moon import auroc
 from moon.detect import DETECTORS, TemperatureScaling
 from moon.recipe import build, table
-from moon.run.folder import load_model, load_result
+from moon.run.folder import load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
 from moon.score.files import KNOWN, read_scores, read_summary, which_scored
@@ -94,7 +95,7 @@ def test_scaled_detectors_use_logits_divided_by_the_temperature_of_the_run(image
     assert list(result["detectors"]) == names
     scaling = TemperatureScaling(result["known_scaled"]["temperature"])
     assert scaling.temperature != 1
-    cache = EvidenceCache(images, load_model(folder, images.benchmark), result_digest(folder), folder)
+    cache = EvidenceCache(images, load(folder), result_digest(folder), folder)
     test, train, val = (
         cache.get(name, images.splits[split])
         for name, split in (("known", "test"), ("fit/train", "train"), ("fit/val", "val"))
@@ -114,7 +115,7 @@ def result_digest(folder):
 def test_missing_unknown_sets_are_an_error(images, folder, data_root):
     for name in ("notmnist", "fashionmnist", "dtd"):
         (data_root / name / "test.npz").unlink()
-    with pytest.raises(ValueError, match="no unknown set was found for mnist"):
+    with pytest.raises(ValueError, match=r"no unknown set was found for mnist.*\(near, far\).*benchmarks.toml"):
         score_run(folder, BenchmarkImages.open(data_root, "mnist"))
 
 
@@ -198,7 +199,7 @@ def test_float16_scores_do_not_replace_float32_ones(images, folder):
     with pytest.raises(ValueError, match="float16: it is not one of moon's residual networks"):
         score_run(folder, images, ["msp"], precision="float16")
     result, _ = score_run(folder, images, ["msp", "ebo"])
-    with pytest.raises(ValueError, match=r"already has float32 scores.*score a copy"):
+    with pytest.raises(ValueError, match=r"already has float32 scores.*another folder for the scores \(out\)"):
         score_run(folder, images, ["msp"], precision="float16")
     assert read_summary(folder)["detectors"] == result["detectors"]
     assert which_scored(result) == which_scored(read_summary(folder))
@@ -230,3 +231,24 @@ def test_mirrored_scores_are_kept_separately(images, folder):
     assert score_run(folder, images, ["msp"], mirrored=True)[0]["detectors"].keys() == {"msp", "ebo"}
     files = {path.name for path in (folder / "mirrored").iterdir()}
     assert files == {"scores.json", "scores.npz", "known.npz", "examples.npz"}
+
+
+def test_scores_can_be_written_to_another_folder(images, folder, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    out = tmp_path / "elsewhere" / "scores"
+    first, scores = score_run(folder, images, ["msp"], keep_evidence=True, out=out)
+    assert read_scores(out)[0] == first
+    assert {"scores.json", "scores.npz", "known.npz", "examples.npz", "evidence"} <= {p.name for p in out.iterdir()}
+    both, _ = score_run(folder, images, ["ebo"], out=out)
+    assert list(both["detectors"]) == ["ebo", "msp"]  # scores that are there are kept
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before  # not even a lock
+    in_place, same = score_run(folder, images, ["msp"])
+    assert in_place["detectors"] == first["detectors"]
+    assert np.array_equal(same["msp"]["dtd"], scores["msp"]["dtd"])
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_before_the_model_runs(images, folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder)
+    monkeypatch.setattr(BenchmarkImages, "evidence", None)
+    with pytest.raises(ValueError, match=r"run: cannot be written; give another folder for the scores \(out\)"):
+        score_run(folder, images, ["msp"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from moon.recipe import PARAMETERS, names_of
 
-from moon.recipe import PARAMETERS, table
+if TYPE_CHECKING:
+    import torch
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +21,14 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default=Path(os.environ.get("MOON_DATA", "data")),
         help="folder of data sets, <name>/<split>.npz (default: $MOON_DATA, else ./data)",
     )
+
+
+def check_data(arguments: argparse.Namespace) -> None:
+    """Raise a ValueError if the data root is a file; one that does not exist matters only where data are read."""
+    root = getattr(arguments, "data", None)
+    if isinstance(root, Path) and root.exists() and not root.is_dir():
+        where = "MOON_DATA" if str(root) == os.environ.get("MOON_DATA") else "--data"
+        raise ValueError(f"{root}: is a file, not a folder; give the folder that contains the data sets ({where})")
 
 
 def add_inexact(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +46,9 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
             continue
         text = parameter.help
         if parameter.table:
-            text += f": {', '.join(table(parameter.table).names())}"
+            text += f": {', '.join(names_of(parameter.table))}"
+        if parameter.table == "net":
+            text += ", or an import path, package.module:function"
         if parameter.default:
             text += f" (default: {parameter.default})"
         parser.add_argument(
@@ -72,9 +84,13 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def local_device() -> str | None:
     """Return the GPU of this process if torchrun started it, else None."""
-    if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-    return None
+    if "LOCAL_RANK" not in os.environ:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
 
 
 def whole(text: str) -> int:
@@ -101,6 +117,8 @@ def seconds(text: str) -> float:
 
 def device_of(name: str | None) -> torch.device:
     """Return the device of this name; raise a ValueError if a test allocation on it fails."""
+    import torch
+
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -6,19 +6,15 @@ import argparse
 import datetime
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from moon import timing
 from moon.cli.arguments import add_data, add_device, add_inexact, device_of, whole
-from moon.cli.screen import counted, tracked
-from moon.data import Benchmark, find_benchmark
-from moon.files import write_json
-from moon.recipe import Recipe, pick, table
-from moon.run.machine import cudnn_mode, hardware, software
+
+if TYPE_CHECKING:
+    import torch
+    from rich.table import Table
+
+    from moon.data import Benchmark
 
 EXAMPLES = """
 examples:
@@ -43,7 +39,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     add("--topology", nargs="+", default=["rigl"], metavar="NAME", help="topologies to time, or all (default: rigl)")
     add("--benchmark", default="cifar10", help="benchmark whose image shape and network to use (default: %(default)s)")
-    add("--net", help="network (default: the benchmark's)")
+    add("--net", help="network, or its import path, package.module:function (default: the benchmark's)")
     add("--sparsity", type=float, help="sparsity of the network (default: 0.95)")
     add("--batch-size", type=whole, default=128, help="images per batch (default: %(default)s)")
     add("--precision", default="float32", help="float32, bfloat16 (train) or float16 (score) (default: %(default)s)")
@@ -64,6 +60,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
+    from moon.data import find_benchmark
+    from moon.files import write_json
+    from moon.run.machine import cudnn_mode, hardware, software
+
     if arguments.batch_size < 2:
         raise ValueError("BatchNorm needs at least two images; give --batch-size 2 or more")
     if arguments.out is not None:
@@ -101,6 +101,8 @@ def _check_out(path: Path) -> None:
 
 
 def _names(kind: str, given: list[str]) -> list[str]:
+    from moon.recipe import pick, table
+
     if given == ["all"]:
         return list(table(kind))
     for name in given:
@@ -112,6 +114,9 @@ _TEXTS = ("objective", "topology", "detector", "loop")
 
 
 def _new_table(title: str, *headings: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         made.add_column(heading, no_wrap=True, justify="left" if heading in _TEXTS else "right")
@@ -119,6 +124,14 @@ def _new_table(title: str, *headings: str) -> Table:
 
 
 def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict:
+    from rich.console import Console
+
+    from moon import timing
+    from moon.cli.output import show_table
+    from moon.cli.screen import counted, tracked
+    from moon.recipe import Recipe
+    from moon.run.machine import hardware
+
     topologies = _names("topology", arguments.topology)
     contenders = [(o, t) for t in topologies for o in (timing.BASE, *_names("objective", arguments.objective))]
     epoch = -(-arguments.images // arguments.batch_size)
@@ -148,7 +161,7 @@ def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
     shown.add_section()
     for name, key in (("arithmetic", "matrix_milliseconds"), ("with memory", "milliseconds")):
         shown.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * epoch / 10:.0f} s")
-    Console().print(shown)
+    show_table(shown)
     for r in records:
         if "plain_because" in r:
             print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
@@ -171,6 +184,14 @@ def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
 
 
 def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict:
+    from rich.console import Console
+
+    from moon import timing
+    from moon.cli.output import show_table
+    from moon.cli.screen import tracked
+    from moon.recipe import table
+    from moon.run.machine import hardware
+
     result = timing.time_scores(
         benchmark, table("detector"), device=device, net=arguments.net, bank=arguments.bank,
         queries=arguments.queries, from_evidence=arguments.from_evidence, precision=arguments.precision, track=tracked,
@@ -184,7 +205,7 @@ def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
         print(f"{name} is left out: {reason}")
     for name, seconds in sorted(result["alone"].items(), key=lambda item: -item[1]):
         shown.add_row(name, f"{result['own'][name]:.3f}", f"{seconds:.3f}")
-    Console().print(shown)
+    show_table(shown)
     Console().print(
         "scoring: fitting and scoring only; total: including the forward passes that the detector needs. Detectors "
         "that perturb the images (odin) need separate forward passes and are not timed.",

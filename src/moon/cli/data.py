@@ -6,33 +6,21 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from moon.cli.arguments import add_data, whole
-from moon.cli.screen import tracked
-from moon.data import (
-    SOURCES,
-    Benchmark,
-    SavedSplit,
-    all_benchmarks,
-    download_set,
-    has_set,
-    hold_out,
-    import_set,
-    set_names,
-    verify_sets,
-)
+from moon.recipe import names_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from moon.data import Benchmark, DataSet, SavedSplit
 
 EXAMPLES = """
 examples:
   moon data                                                             which sets are found, which are missing
   moon data download cifar10
-  moon data import cifar-10-python.tar.gz --name cifar10 --split train
+  moon data import photos/ --name pets                                  photos/train/cat/1.jpg, photos/test/cat/2.jpg
   moon data hold-out cifar10 --name cifar10-held
   moon data verify
 
@@ -46,15 +34,19 @@ examples:
   moon data list --data ~/data
 """
 _IMPORT_HELP = """
-The split is saved as ROOT/NAME/SPLIT.npz. The format is recognised by file names:
+A split is saved as ROOT/NAME/SPLIT.npz. The format is recognised by file names:
 
   CIFAR-10, CIFAR-100   the published .tar.gz, its folder, or one batch; Python or binary version
   MNIST idx             a folder with train-images-idx3-ubyte, t10k-images-idx3-ubyte and their labels, .gz or not
   SVHN                  train_32x32.mat or test_32x32.mat, or their folder
-  class folders         SOURCE/<class>/<image>; classes are numbered in alphabetical order
+  class folders         SOURCE/<class>/<image>, or SOURCE/<split>/<class>/<image>, where <split> is train, val (valid,
+                        validation) or test (testing): all splits are then imported, or one with --split
   image list            a .txt file with one '<path> <label>' per line; label -1 for an image of no known class
 
+Classes are numbered in alphabetical order of the training split's folders; other splits are matched by name.
+
 examples:
+  moon data import photos/ --name pets --size 64
   moon data import cifar-10-python.tar.gz --name cifar10 --split train
   moon data import mnist/ --name mnist --split test
   moon data import test_32x32.mat --name svhn
@@ -69,16 +61,17 @@ examples:
   moon data hold-out cifar10 --name cifar10-held
   moon data hold-out mine --name mine-held --share 0.2
 """
-_DOWNLOAD_HELP = f"""
+_DOWNLOAD_HELP = """
 A file is verified by its published digest. The same command resumes an interrupted download.
 
 sets:
-  {", ".join(SOURCES)}
+  {sets}
 
 examples:
   moon data download cifar10
   moon data download svhn --data ~/data
 """
+_FEW_CLASSES = 12  # up to this many are listed with their counts
 _VERIFY_HELP = """
 examples:
   moon data verify
@@ -98,18 +91,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe_import(actions: Any) -> None:
-    parser = _add_action(actions, "import", _import, "import one split of a set from a public format", _IMPORT_HELP)
+    parser = _add_action(actions, "import", _import, "import a set from class folders or a public format", _IMPORT_HELP)
     add = parser.add_argument
     add("source", metavar="SOURCE", type=Path, help="a file or folder in one of the formats below")
     add("--name", required=True, help="name of the new set")
-    add("--split", default="test", help="train, val or test (default: %(default)s)")
-    add(
-        "--size",
-        type=whole,
-        default=32,
-        metavar="PIXELS",
-        help="height and width of images from class folders and image lists (default: %(default)s)",
-    )
+    add("--split", help="train, val or test (default: all splits that SOURCE has as folders, else test)")
+    text = "height and width of the images (default: 32 for class folders and image lists, else unchanged)"
+    add("--size", type=whole, metavar="PIXELS", help=text)
+    add("--grey", action="store_true", help="convert the images to one channel")
     add(
         "--root",
         type=Path,
@@ -129,7 +118,8 @@ def _describe_hold_out(actions: Any) -> None:
 
 
 def _describe_download(actions: Any) -> None:
-    parser = _add_action(actions, "download", _download, "download a public set from its official site", _DOWNLOAD_HELP)
+    text = _DOWNLOAD_HELP.format(sets=", ".join(names_of("download")))
+    parser = _add_action(actions, "download", _download, "download a public set from its official site", text)
     parser.add_argument("name", metavar="SET", help="one of the sets below")
 
 
@@ -163,20 +153,24 @@ def act(arguments: argparse.Namespace) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> None:
-    saved = import_set(
-        arguments.data,
-        arguments.source,
-        arguments.name,
-        arguments.split,
-        image_root=arguments.root,
-        size=arguments.size,
-        replace=arguments.replace,
-        track=lambda images: tracked(images, "decoding"),
-    )
-    _print_saved(saved)
+    from moon.cli.screen import tracked
+    from moon.data import find_splits, import_set, import_splits
+
+    settings: dict[str, Any] = {name: getattr(arguments, name) for name in ("size", "grey", "replace")}
+    settings["track"] = lambda images: tracked(images, "decoding")
+    place = arguments.data, arguments.source, arguments.name
+    if arguments.split is None and arguments.root is None and find_splits(arguments.source).splits:
+        for saved in import_splits(*place, **settings):
+            _print_saved(saved)
+        return
+    _print_saved(import_set(*place, arguments.split or "test", image_root=arguments.root, **settings))
+    if arguments.split is None:
+        print("imported as the test split; --split train or --split val imports another one")
 
 
 def _hold_out(arguments: argparse.Namespace) -> None:
+    from moon.data import hold_out
+
     for saved in hold_out(arguments.data, arguments.source, arguments.name, arguments.share, replace=arguments.replace):
         _print_saved(saved)
 
@@ -184,10 +178,32 @@ def _hold_out(arguments: argparse.Namespace) -> None:
 def _print_saved(saved: SavedSplit) -> None:
     images = saved.dataset.images
     size = f"{len(images):,} images of {'x'.join(map(str, images.shape[1:]))}"
-    print(f"{saved.path}: {size}" if saved.is_new else f"{saved.path}: already exists, with the same {size}")
+    same = "" if saved.is_new else "already exists, with the same "
+    print(f"{saved.path}: {same}{size}\n  {_classes_of(saved.dataset)}")
+
+
+def _classes_of(dataset: DataSet) -> str:
+    """Describe the classes: names and counts of a few, else their number and the range of their counts."""
+    import numpy as np
+
+    labels, counts = np.unique(dataset.labels[dataset.labels >= 0], return_counts=True)
+    unknown = int((dataset.labels < 0).sum())
+    parts = [f"{unknown:,} images of no known class (label -1)"] if unknown else []
+    if len(labels):
+        few, low, high = len(labels) <= _FEW_CLASSES, counts.min(), counts.max()
+        names = [dataset.classes[label] if dataset.classes else str(label) for label in labels]
+        shown = [f"{name} {count:,}" for name, count in zip(names, counts, strict=True)] if few else names[:3]
+        spread = "" if few else f" of {low:,} images" if low == high else f" of {low:,} to {high:,} images"
+        heading = f"{len(labels):,} class{'' if len(labels) == 1 else 'es'}{spread}"
+        parts.insert(0, f"{heading}: {', '.join(shown)}{'' if few else ', ...'}")
+    return "; ".join(parts)
 
 
 def _download(arguments: argparse.Namespace) -> None:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from moon.data import download_set
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
@@ -203,26 +219,39 @@ def _download(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
+    from moon.cli.screen import tracked
+    from moon.data import verify_sets
+
     for line in verify_sets(arguments.data, arguments.name, lambda paths: tracked(paths, "verifying")):
         print(line)
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    from moon.cli.output import show_table
+    from moon.data import all_benchmarks, set_names
+    from moon.data.embedded import EMBEDDED_SPLITS, INSTALL, is_installed
+
     root: Path = arguments.data
     benchmarks, errors = all_benchmarks(root)
-    console = Console()
-    console.print(f"Benchmarks, with the sets that are found (✓) and missing (✗) under {root}")
-    console.print(_benchmark_table(root, benchmarks))
+    print(f"Benchmarks, with the sets that are found (✓) and missing (✗) under {root}")
+    show_table(_benchmark_table(root, benchmarks))
     listed = {name for b in benchmarks for name in (b.known_set, *b.near, *b.far)}
     if others := [name for name in set_names(root) if name not in listed]:
-        console.print(f"other sets under {root}: {', '.join(others)}")
+        print(f"other sets under {root}: {', '.join(others)}")
+    if absent := [name for name in EMBEDDED_SPLITS if not is_installed(name)]:
+        print(f"the images of {', '.join(absent)} are in packages that are not installed: {INSTALL}")
     if not root.is_dir():
-        console.print(f"{root} is not a folder; set the data root with --data or MOON_DATA")
+        print(f"{root} does not exist; set the data root with --data or MOON_DATA")
     for error in errors:
-        console.print(str(error), highlight=False, markup=False)
+        print(error)
 
 
 def _benchmark_table(root: Path, benchmarks: list[Benchmark]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from moon.data import has_set
+
     def mark(text: str, is_found: bool) -> str:
         return f"[green]✓{text}[/]" if is_found else f"[dim]✗{text}[/]"
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from moon.cli.arguments import add_data, add_parameters, pair
-from moon.cli.runner import add_workers, check_done, data_facts, run_grid, state_table
+from moon.cli.unknown_sets import add_unknown_sets, data_facts
+from moon.cli.workers import add_workers
 from moon.demo import PAPER_DETECTORS
-from moon.files import write_text
-from moon.grid import Grid, State
-from moon.recipe import PARAMETERS, Recipe, pick, table
-from moon.recipe.expand import expand, read_file
-from moon.recipe.labels import labels
-from moon.results.tables import csv_text, summary_table, tidy
-from moon.score.files import read_summary
+
+if TYPE_CHECKING:
+    from moon.grid import Grid
+    from moon.grid.file import GridFile
 
 EXAMPLES = """
 examples:
   moon grid digits --objective cross-entropy moon --sparsity 0.9 0.95 --seed 0 1 2 --epochs 10
   moon grid cifar10 --preset plain control --seed 0 1 2    presets
+  moon grid mine --near flowers --far textures    unknown sets for a data set of your own
   moon grid compare.toml --jobs 2                 run the same command again to resume
   moon grid compare.toml --plan                   only show what is done, running and missing
   moon grid compare.toml --per-gpu 4              four runs at a time per GPU
@@ -33,6 +30,7 @@ compare.toml:
   benchmark = "cifar10"
   sparsity = [0.9, 0.95]
   seed = [0, 1, 2]
+  near = ["cifar100", "tin"]                      optional: as --near, and far as --far
   [[runs]]
   objective = ["cross-entropy", "moon"]
   [[runs]]                                        cross-entropy with MOON's rates and vote
@@ -46,24 +44,38 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_parameters(parser, several=True)
     add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="option of the objectives")
     add("--out", type=Path, default=Path("runs/grid"), help="folder of the runs (default: %(default)s)")
-    add("--detector", nargs="+", default=list(PAPER_DETECTORS), metavar="NAME", help="to score with, or all, or none")
+    text = f"detectors to score with, or all, or none (default: {' '.join(PAPER_DETECTORS)})"
+    add("--detector", nargs="+", default=list(PAPER_DETECTORS), metavar="NAME", help=text)
+    add_unknown_sets(parser)
     add_workers(parser)
     add("--plan", action="store_true", help="only show the state of the runs")
     add_data(parser)
 
 
 def act(arguments: argparse.Namespace) -> None:
-    recipes = _recipes(arguments)
+    from rich.console import Console
+
+    from moon.cli.runner import run_grid, state_table
+    from moon.grid import Grid
+
+    described = _described(arguments)
     detectors = _detectors(arguments.detector)
+    near, far = tuple(arguments.near) or described.near, tuple(arguments.far) or described.far
+    settings = arguments.out, described.recipes, detectors, arguments.retries
     if arguments.plan:
-        Console().print(state_table(Grid.of(arguments.out, recipes, detectors)))
+        Console().print(state_table(Grid.of(*settings, near=near, far=far)))
         return
-    grid = Grid.plan(arguments.out, recipes, detectors, arguments.retries, data_facts(arguments.data))
+    grid = Grid.plan(*settings, data_facts(arguments.data, near, far), near=near, far=far)
     run_grid(grid, arguments)
     _show(grid, arguments.out)
 
 
-def _recipes(arguments: argparse.Namespace) -> list[Recipe]:
+def _described(arguments: argparse.Namespace) -> GridFile:
+    """The runs that a file or the options describe."""
+    from moon.grid.file import GridFile, read_file
+    from moon.recipe import PARAMETERS
+    from moon.recipe.expand import expand
+
     files = [name for name in arguments.what if name.endswith(".toml")]
     axes: dict[str, Any] = {name: getattr(arguments, name, None) for name in PARAMETERS if name != "benchmark"}
     axes = {name: values for name, values in axes.items() if values}
@@ -72,10 +84,12 @@ def _recipes(arguments: argparse.Namespace) -> list[Recipe]:
             raise ValueError(f"{files[0]} describes the whole grid; give no benchmark, axis or --set in addition")
         return read_file(arguments.data, Path(files[0]))
     options = {name: values.split(",") for name, values in arguments.set}
-    return expand(arguments.data, {"benchmark": arguments.what} | axes | {"set": options})
+    return GridFile(expand(arguments.data, {"benchmark": arguments.what} | axes | {"set": options}), (), ())
 
 
 def _detectors(names: Sequence[str]) -> list[str]:
+    from moon.recipe import pick, table
+
     if list(names) == ["none"]:
         return []
     if list(names) == ["all"]:
@@ -87,6 +101,15 @@ def _detectors(names: Sequence[str]) -> list[str]:
 
 def _show(grid: Grid, out: Path) -> None:
     """Print the table of all finished runs; raise a ValueError if some are not done."""
+    from moon.cli.runner import check_done
+    from moon.cli.scoring import show_group
+    from moon.files import write_text
+    from moon.grid import State
+    from moon.recipe.labels import labels
+    from moon.results.latex import group_as_latex
+    from moon.results.tables import csv_text, summary_table, tidy
+    from moon.score.files import read_summary
+
     methods: dict[str, list] = {}
     names = labels([job.recipe for job in grid.jobs])
     rows = []
@@ -95,9 +118,10 @@ def _show(grid: Grid, out: Path) -> None:
             methods.setdefault(names[job.recipe.name], []).append(found)
             rows += tidy(job.recipe, names[job.recipe.name], found)
     if methods:
-        Console().print(summary_table(methods))
-        path = out / "results.csv"
-        write_text(path, csv_text(rows))
-        print(f"every number of every run: {path}")
+        summary = summary_table(methods)
+        show_group(summary)
+        write_text(out / "results.csv", csv_text(rows))
+        write_text(out / "results.tex", group_as_latex(summary))
+        print(f"every number of every run: {out / 'results.csv'}; the table above as LaTeX: {out / 'results.tex'}")
     check_done(grid)
     print(f"all {len(grid.jobs)} runs are done: {out}")

@@ -1,128 +1,82 @@
-"""Parse the command line and call the command; errors become one line on stderr and an exit code."""
+"""Parse the command line and call the command; errors become one line on stderr and an exit code.
+
+A command imports the library when it acts. Until then nothing heavy is imported, so that `--help`, `--version` and
+errors in the arguments answer at once.
+"""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
-from rich import get_console
+from moon.cli.stopping import Stop, leave_imports_at_once
 
-from moon import __version__
-from moon.cli import bench, data, demo, grid, methods, paper, report, score, train
-from moon.data import DataError
-from moon.recipe import PARAMETERS
-from moon.training import DamagedCheckpoint, Diverged, RunLocked
-
-VERBS = {
-    "demo": demo,
-    "train": train,
-    "score": score,
-    "grid": grid,
-    "paper": paper,
-    "report": report,
-    "methods": methods,
-    "bench": bench,
-    "data": data,
-}
-
-# The first match wins, because a DataError is also a ValueError.
-EXIT_CODES: dict[type[Exception], int] = {
-    DataError: 3,
-    DamagedCheckpoint: 4,
-    Diverged: 5,
-    RunLocked: 6,
-    ValueError: 2,
-    OSError: 3,
-    Exception: 1,
-}
+VERBS = ("demo", "train", "score", "grid", "paper", "report", "methods", "bench", "data")
 EPILOG = """exit codes:
   0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model
-  5 the loss diverged   6 another process uses the run folder   130 stopped with Ctrl-C"""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
-        sys.exit(2)
+  5 the loss diverged   6 another process uses the run folder   7 the disk is full   130 stopped with Ctrl-C"""
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser; the module of each command adds its own arguments."""
-    layout = argparse.RawDescriptionHelpFormatter
-    top = _Parser(
-        prog="moon",
-        allow_abbrev=False,
-        description="Train sparse neural networks that know what they do not know.",
-        epilog=EPILOG,
-        formatter_class=layout,
+    from moon import __version__
+    from moon.cli.parsing import Parser
+
+    top = Parser(
+        prog="moon", description="Train sparse neural networks that know what they do not know.", epilog=EPILOG
     )
     top.add_argument("--version", action="version", version=f"moon {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, module in VERBS.items():
+    for name in VERBS:
+        module = import_module(f"moon.cli.{name}")
         text = (module.__doc__ or "").strip()
-        made = verbs.add_parser(
-            name,
-            allow_abbrev=False,
-            help=text.replace("%", "%%"),
-            description=text,
-            epilog=module.EXAMPLES.strip("\n"),
-            formatter_class=layout,
-        )
+        epilog = module.EXAMPLES.strip("\n")
+        made = verbs.add_parser(name, help=text.replace("%", "%%"), description=text, epilog=epilog)
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         made.set_defaults(act=module.act)
         module.describe(made)
     return top
 
 
-class _Printer(logging.Handler):
-    """Prints what the library logs, above a progress bar if there is one; warnings go to stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            print(self.format(record), file=sys.stderr)
-            return
-        get_console().print(self.format(record), highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_logs() -> None:
-    logger = logging.getLogger("moon")
-    if not any(isinstance(handler, _Printer) for handler in logger.handlers):
-        logger.addHandler(_Printer())
-    logger.setLevel(logging.INFO)
-
-
-def _with_flags(message: str) -> str:
-    """The message of the library with command-line flags for the parameters that it names in parentheses."""
-    for parameter in PARAMETERS.values():
-        message = message.replace(f"({parameter.setting})", f"(--{parameter.name.replace('_', '-')})")
-    return message
-
-
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
-    _print_logs()  # building the parser may log already: it looks methods up
+    stop = Stop()
+    with leave_imports_at_once(stop):
+        try:
+            from moon.cli.output import printed_logs, replace_unprintable
+
+            replace_unprintable()
+            with printed_logs():
+                _run(argv, stop)
+        except KeyboardInterrupt:
+            print(stop, file=sys.stderr)
+            sys.exit(130)
+    sys.exit(0)
+
+
+def _run(argv: Sequence[str] | None, stop: Stop) -> None:
+    from moon.cli.arguments import check_data
+
     arguments, unknown = parser().parse_known_args(argv)
+    stop.verb = arguments.verb
+    command = f"moon {arguments.verb}"
     if unknown:
-        verb = f"moon {arguments.verb}"
-        print(f"{verb}: unrecognized arguments: {' '.join(unknown)} (see {verb} --help)", file=sys.stderr)
+        print(f"{command}: unrecognized arguments: {' '.join(unknown)} (see {command} --help)", file=sys.stderr)
         sys.exit(2)
+    if os.getcwd() not in sys.path:  # last, so that a file of the user cannot replace a module of Python
+        sys.path.append(os.getcwd())
     try:
+        check_data(arguments)
         arguments.act(arguments)
-    except KeyboardInterrupt:
-        print("\nmoon: stopped; the same command resumes from the last checkpoint, if there is one", file=sys.stderr)
-        sys.exit(130)
     except Exception as error:
         if arguments.debug:
             raise
-        code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        text = _with_flags(str(error))
-        if isinstance(error, OSError) and error.filename is not None and error.strerror:
-            text = f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
-        if code == 1:
-            text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows the traceback)"
-        print(f"moon {arguments.verb}: {text}", file=sys.stderr)
+        from moon.cli.failing import explained
+
+        code, text = explained(error)
+        print(f"{command}: {text}", file=sys.stderr)
         sys.exit(code)
-    sys.exit(0)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from moon.recipe.methods import Method, find, methods
+if TYPE_CHECKING:
+    from moon.recipe.methods import Method
 
 EXAMPLES = """
 examples:
@@ -34,6 +31,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
+    from moon.recipe.methods import find, methods
+
     name = arguments.name
     found = methods() if name is None else find(name)
     if name is None or name == found[0].kind:
@@ -44,17 +43,22 @@ def act(arguments: argparse.Namespace) -> None:
 
 def _list(found: list[Method]) -> None:
     """One table per kind, narrow enough for a terminal of 80 columns."""
-    console = Console()
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from moon.cli.output import show_table
+
     for kind in dict.fromkeys(method.kind for method in found):
         table = Table(title=kind, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
         table.add_column("name", no_wrap=True, min_width=16)
-        table.add_column("summary (paper)")
+        table.add_column("summary (paper)", min_width=20)
         table.add_column("card or module", no_wrap=True)
         for method in found:
             if method.kind == kind:
                 paper = f" [dim]({method.paper})[/]" if method.paper else ""
                 table.add_row(method.name, escape(method.summary) + paper, method.source.rpartition("/")[2])
-        console.print(table)
+        show_table(table)
 
 
 def _explained(method: Method) -> str:
@@ -63,8 +67,15 @@ def _explained(method: Method) -> str:
         lines.append(f"paper: {method.paper}")
     lines += ["", textwrap.indent(method.about, "  "), ""]
     if method.options:
-        lines.append("options: " + ", ".join(f"{key}={value!r}" for key, value in method.options.items()))
+        lines.append("options: " + ", ".join(f"{key}={_shown(value)}" for key, value in method.options.items()))
     if method.facts:
         lines.append("from the run: " + ", ".join(method.facts))
     use = _USE[method.kind].format(method.name) + (" --outliers photos" if "outliers" in method.facts else "")
     return "\n".join([*lines, f"use:     {use}", f"see:     {method.source}"])
+
+
+def _shown(value: Any) -> str:
+    """The value of an option: functions, classes and objects by their names."""
+    if value is None or isinstance(value, int | float | str | list | tuple | dict):
+        return repr(value)
+    return getattr(value, "__name__", type(value).__name__.lower())

@@ -6,8 +6,6 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from moon.report.page import write_report
-
 EXAMPLES = """
 examples:
   moon report runs/demo                             all runs in a folder
@@ -23,7 +21,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> None:
     if missing := [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]:
-        raise ValueError(f"the report needs {' and '.join(missing)}; pip install 'moon-sparse[report]'")
+        raise ValueError(f"the report needs {' and '.join(missing)}; pip install {' '.join(missing)}")
+    from moon.report.page import write_report
+
     target = arguments.out or arguments.runs[0] / "report.html"
     if target.suffix != ".html":
         raise ValueError(f"{target}: the report must be an .html file (--out)")

@@ -1,4 +1,4 @@
-"""Run a grid from the command line: its options, the progress display, and the outcome."""
+"""Run a grid from the command line: where its runs are executed, the progress display, and the outcome."""
 
 from __future__ import annotations
 
@@ -6,133 +6,171 @@ import argparse
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 import torch
-from rich import box
-from rich.console import Console, Group
+from rich import box, get_console
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from moon.cli.arguments import add_checkpoint_seconds, add_inexact, device_of, whole
-from moon.cli.screen import counted, tracked
-from moon.grid import DataFacts, Grid, Job, Processes, State, Workers
+from moon.cli.arguments import device_of
+from moon.cli.screen import counted, duration
+from moon.grid import Grid, Job, Processes, State, Workers
 from moon.grid.mps import shared_gpus
-from moon.recipe import Recipe
 from moon.recipe.labels import labels
-from moon.run.images import BenchmarkImages
-from moon.score.files import digests
+from moon.run.machine import cores
 
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the options for where to run and how many runs at a time."""
-    add = parser.add_argument
-    add("--jobs", type=whole, help="runs at a time (default: one per core, or one per GPU)")
-    add("--per-gpu", type=whole, default=1, help="runs at a time on each GPU (default: %(default)s)")
-    add("--threads", type=whole, help="CPU threads of each run (default: its share of the cores)")
-    add("--device", help="cpu, cuda or cuda:1, ... (default: all GPUs, else cpu)")
-    add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on Ray: local (default), auto, or an address")
-    add("--gpus", type=float, default=0.0, help="GPUs per run on Ray; fractions share one (default: %(default)s)")
-    add_inexact(parser)
-    add("--retries", type=int, default=3, help="retries if a run's process or machine fails (default: %(default)s)")
-    add("--retry-failed", action="store_true", help="also retry runs that failed because of their settings or data")
-    add_checkpoint_seconds(parser)
+STATUS_SECONDS = 30.0  # minimum time between two status lines, where there is no terminal
 
 
 def run_grid(grid: Grid, arguments: argparse.Namespace) -> None:
     """Run what is missing, with a progress display; `check_done` then reports what is still not done."""
     if arguments.retry_failed:
         grid.forget_failures()
+    exact = not arguments.inexact
+    if arguments.ray is not None:
+        from moon.grid.on_ray import RayWorkers
+
+        resources = arguments.threads or 1, arguments.gpus
+        execute(grid, RayWorkers(arguments.ray, arguments.data, *resources, arguments.checkpoint_seconds, exact))
+        return
     with ExitStack() as stack:
-        _run(grid, _workers(arguments, stack))
+        workers = local_workers(
+            grid,
+            arguments.data,
+            arguments.device,
+            jobs=arguments.jobs,
+            per_gpu=arguments.per_gpu,
+            threads=arguments.threads,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            exact=exact,
+            stack=stack,
+        )
+        execute(grid, workers)
 
 
-def check_done(grid: Grid) -> None:
-    """Raise a ValueError that names what is not done."""
+def local_workers(
+    grid: Grid,
+    data: Path,
+    device_name: str | None,
+    *,
+    stack: ExitStack,
+    jobs: int | None = None,
+    per_gpu: int = 1,
+    threads: int | None = None,
+    checkpoint_seconds: float = 30.0,
+    exact: bool = True,
+) -> Processes:
+    """Processes of this machine for what is missing in a grid.
+
+    Args:
+        grid: The grid.
+        data: The data root.
+        device_name: The device; None: all GPUs, else the CPU.
+        stack: Stops what the processes share when it is closed.
+        jobs: Runs at a time; by default one per core or GPU, and no more than are missing.
+        per_gpu: Runs at a time on each GPU.
+        threads: CPU threads of each run; by default OMP_NUM_THREADS, else as for `Processes`.
+        checkpoint_seconds: As for `train_run`.
+        exact: As for `train_run`.
+    """
+    device = device_of(device_name)
+    devices = [str(device)]
+    if device.type == "cuda":
+        if device.index is None:
+            devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+        places = jobs or per_gpu * len(devices)
+    else:
+        places = jobs or max(1, min(cores(), len(_open_jobs(grid))))
+        if per_gpu > 1:
+            print(f"--per-gpu {per_gpu} has no effect on {device.type}: {counted(places, 'run')} at a time")
+    environment = {}
+    if device.type == "cuda" and places > len(devices):
+        environment = stack.enter_context(shared_gpus())
+        how = "through MPS" if environment else "by time slicing, because MPS is not available"
+        print(f"{places} runs share {counted(len(devices), 'GPU')} {how}")
+    if threads is None and "OMP_NUM_THREADS" in os.environ:
+        threads = torch.get_num_threads()
+    return Processes(places, data, devices, threads, checkpoint_seconds, exact, environment)
+
+
+def check_done(grid: Grid, again: str = "run the command again with --retry-failed") -> None:
+    """Raise a ValueError that names what is not done, and what to do about runs that failed."""
     states = grid.states()
     failed = [job for job in grid.jobs if states[job.recipe.name] is State.FAILED]
-    open_jobs = [job for job in grid.jobs if states[job.recipe.name] not in (State.DONE, State.FAILED)]
     if failed:
         raise ValueError(
-            f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].reason()}; correct the cause, "
-            "then run the command again with --retry-failed"
+            f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].reason()}; "
+            f"correct the cause, then {again}"
         )
-    if open_jobs:
+    if open_jobs := _open_jobs(grid):
         raise ValueError(
             f"{len(open_jobs)} of {len(grid.jobs)} runs are not done ({open_jobs[0].reason()}); "
             "see worker.log in their folders"
         )
 
 
-def data_facts(root: Path) -> Callable[[Recipe], DataFacts]:
-    """Return a function that reads the current data of a recipe; the data of each benchmark are read once."""
-
-    @cache
-    def facts(name: str, outliers: str) -> DataFacts:
-        images = BenchmarkImages.open(
-            root, name, outliers=outliers, track=lambda items: tracked(items, f"reading {name}")
-        )
-        if not images.unknown:
-            print(f"{name}: no unknown set was found under {root}, so nothing is scored (moon data shows what exists)")
-        benchmark = images.benchmark
-        near, far = ([name for name in names if name in images.unknown] for names in (benchmark.near, benchmark.far))
-        return DataFacts(images.fingerprint(), {"sha256": digests(images), "near": near, "far": far})
-
-    return lambda recipe: facts(recipe.benchmark, recipe.outliers)
+def _open_jobs(grid: Grid) -> list[Job]:
+    return [job for job in grid.jobs if job.state() not in (State.DONE, State.FAILED)]
 
 
-def _workers(arguments: argparse.Namespace, stack: ExitStack) -> Workers:
-    exact = not arguments.inexact
-    if arguments.ray is not None:
-        from moon.grid.on_ray import RayWorkers
-
-        resources = arguments.threads or 1, arguments.gpus
-        return RayWorkers(arguments.ray, arguments.data, *resources, arguments.checkpoint_seconds, exact)
-    device = device_of(arguments.device)
-    if device.type == "cuda":
-        every = device.index is None
-        devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if every else [str(device)]
-        places = arguments.jobs or arguments.per_gpu * len(devices)
-    else:
-        devices = [str(device)]
-        places = arguments.jobs or os.cpu_count() or 1
-        if arguments.per_gpu > 1:
-            runs = counted(places, "run")
-            print(f"--per-gpu {arguments.per_gpu} has no effect on {device.type}: {runs} at a time")
-    threads = arguments.threads or max(1, (os.cpu_count() or 1) // places)
-    environment = {}
-    if device.type == "cuda" and places > len(devices):
-        environment = stack.enter_context(shared_gpus())
-        how = "through MPS" if environment else "by time slicing, because MPS is not available"
-        print(f"{places} runs share {counted(len(devices), 'GPU')} {how}")
-    return Processes(places, arguments.data, devices, threads, arguments.checkpoint_seconds, exact, environment)
-
-
-def _run(grid: Grid, workers: Workers) -> None:
-    console = Console()
+def execute(grid: Grid, workers: Workers) -> None:
+    """Run what is missing. A terminal shows bars; elsewhere there are lines, for each run at its end and now and then
+    for the whole grid."""
     reported = {name for name, state in grid.states().items() if state is State.DONE}
 
-    def report(grid: Grid) -> None:
+    def newly_ended() -> Iterator[tuple[Job, State]]:
         for job in grid.jobs:
             name, state = job.recipe.name, job.state()
             if state in (State.DONE, State.FAILED) and name not in reported:
                 reported.add(name)
-                console.print(_line(job, state), highlight=False)
+                yield job, state
 
-    with _sigterm_as_interrupt(), Live(console=console, refresh_per_second=2, transient=True) as live:
+    with _sigterm_as_interrupt():
+        if get_console().is_interactive:
+            _run_with_bars(grid, workers, newly_ended)
+        else:
+            _run_with_lines(grid, workers, newly_ended)
+
+
+NewlyEnded = Callable[[], Iterator[tuple[Job, State]]]
+
+
+def _run_with_bars(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> None:
+    console = get_console()
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
 
         def watch(grid: Grid) -> None:
-            report(grid)
+            for job, state in newly_ended():
+                colour = "red" if state is State.FAILED else "green"
+                word, _, rest = _line(job, state).partition(" ")
+                console.print(f"[{colour}]{word}[/] {escape(rest)}", highlight=False, soft_wrap=True)
             live.update(_progress(grid, workers.places))
 
         grid.run(workers, watch, poll=0.5)
+
+
+def _run_with_lines(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> None:
+    missing = len(_open_jobs(grid))
+    if missing:
+        print(f"{counted(missing, 'run')} to do, {min(workers.places, missing)} at a time", flush=True)
+    shown, shown_at = _counts(grid), time.monotonic()
+
+    def watch(grid: Grid) -> None:
+        nonlocal shown, shown_at
+        for job, state in newly_ended():
+            print(_line(job, state), flush=True)
+        if time.monotonic() - shown_at >= STATUS_SECONDS and (counts := _counts(grid)) != shown:
+            shown, shown_at = counts, time.monotonic()
+            print(_status(grid, workers.places), flush=True)
+
+    grid.run(workers, watch, poll=0.5)
 
 
 @contextmanager
@@ -153,25 +191,42 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def _line(job: Job, state: State) -> str:
-    if state is State.FAILED:
-        return f"[red]failed[/] {job.recipe.name}: {escape(job.reason())}"
-    return f"[green]done[/]   {job.recipe.name}"
+    reason = f": {job.reason()}" if state is State.FAILED else ""
+    return f"{state:6} {job.recipe.name}{reason}"
 
 
-def _progress(grid: Grid, places: int) -> Group:
-    """A bar for the whole grid, and a line for each active run."""
-    total = sum(job.recipe.epochs for job in grid.jobs)
-    done = sum(job.epochs_done() for job in grid.jobs)
+def _counts(grid: Grid) -> tuple[int, ...]:
+    """Runs done, failed and running, and epochs done."""
     states = list(grid.states().values())
+    of_states = (states.count(state) for state in (State.DONE, State.FAILED, State.RUNNING))
+    return *of_states, sum(job.epochs_done() for job in grid.jobs)
+
+
+def _status(grid: Grid, places: int) -> str:
+    """The state of the grid in one line."""
+    done, failed, running, epochs = _counts(grid)
     left = grid.seconds_left(places)
-    time_left = "" if left is None else f", {timedelta(seconds=round(left))} left"
-    head = f"{states.count(State.DONE)} of {len(states)} runs done, {states.count(State.RUNNING)} running{time_left}"
-    table = Table.grid(padding=(0, 1))
+    time_left = "" if left is None else f", {duration(left)} left"
+    of_epochs = f"{epochs} of {sum(job.recipe.epochs for job in grid.jobs)} epochs"
+    failures = f", {failed} failed" if failed else ""
+    return f"{done} of {len(grid.jobs)} runs done{failures}, {running} running, {of_epochs}{time_left}"
+
+
+def _progress(grid: Grid, places: int) -> Table:
+    """A bar for the whole grid, and a line for each active run."""
+    total, done = sum(job.recipe.epochs for job in grid.jobs), sum(job.epochs_done() for job in grid.jobs)
+    active = Table.grid(padding=(0, 1))
+    for name in ("bar", "epochs", "run"):
+        active.add_column(no_wrap=name != "run", overflow="fold")
     for job in grid.jobs:
         if job.state() is State.RUNNING:
             bar = ProgressBar(total=job.recipe.epochs, completed=job.epochs_done(), width=10)
-            table.add_row(bar, f"{job.epochs_done()}/{job.recipe.epochs}", job.recipe.name)
-    return Group(ProgressBar(total=total, completed=done, width=40), head, table)
+            active.add_row(bar, f"{job.epochs_done()}/{job.recipe.epochs}", job.recipe.name)
+    whole = Table.grid()  # not a Group: there, text would follow a bar on the same line
+    whole.add_row(ProgressBar(total=total, completed=done, width=40))
+    whole.add_row(_status(grid, places))
+    whole.add_row(active)
+    return whole
 
 
 def state_table(grid: Grid) -> Table:
@@ -180,7 +235,7 @@ def state_table(grid: Grid) -> Table:
     counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in State)
     table = Table(title=f"{len(states)} runs in {grid.folder}: {counts}", title_justify="left", box=box.SIMPLE)
     for heading in ("run", "method", "state", "epochs"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "epochs")
     methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
         name = job.recipe.name

@@ -1,25 +1,25 @@
-"""Progress bars and result tables in the terminal."""
+"""Progress while something runs: bars in a terminal, and plain lines where there is none (nohup, Slurm, CI)."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich import get_console
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+from rich.table import Column
 
 from moon.recipe import Recipe
-from moon.results.figures import score_histograms
-from moon.results.plotting import save
-from moon.results.tables import known_table, unknown_table
 from moon.run.images import BenchmarkImages
+from moon.run.machine import chosen_threads, hardware, record_threads
 from moon.run.train import train_run
-from moon.score.files import Scores
 from moon.training import Training
 from moon.training.ranks import Ranks
 
@@ -31,9 +31,15 @@ def counted(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """Return a time as h:mm:ss."""
+    return str(timedelta(seconds=round(seconds)))
+
+
 def tracked(items: list, what: str) -> Iterable:
-    """The items, with a progress bar that disappears at the end."""
-    return track(items, what, transient=True, console=Console())
+    """The items, with a progress bar that disappears at the end; without a terminal there is no bar."""
+    console = Console()
+    return track(items, what, transient=True, console=console) if console.is_interactive else items
 
 
 def train_on_screen(
@@ -46,26 +52,66 @@ def train_on_screen(
     plain: bool = False,
     exact: bool = True,
 ) -> dict[str, Any]:
-    """`train_run` with a progress bar; of several processes only the first shows it."""
+    """`train_run` with its progress, which only the first of several processes shows.
+
+    On a CPU, the number of threads is OMP_NUM_THREADS if it is set; otherwise it is chosen, see `threads_for`.
+    """
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
     settings |= {"captured": False if plain else None, "exact": exact}
-    if ranks is not None and not ranks.is_first:
-        return train_run(recipe, folder, images, **settings)
-    with _progress(recipe) as callbacks:
-        return train_run(recipe, folder, images, **settings, **callbacks)
+    is_given = "OMP_NUM_THREADS" in os.environ
+    with nullcontext() if is_given else chosen_threads(recipe, images.benchmark, folder, device):
+        if ranks is not None and not ranks.is_first:
+            return train_run(recipe, folder, images, **settings)
+        with _bar(recipe) if get_console().is_interactive else nullcontext(_lines(recipe)) as callbacks:
+
+            def on_start(training: Training) -> None:
+                record_threads(folder, device)
+                callbacks["on_start"](training)
+
+            settings |= callbacks | {"on_start": on_start}
+            return train_run(recipe, folder, images, **settings)
+
+
+def _state(record: Mapping[str, Any], separator: str = " ") -> str:
+    """Validation accuracy, sparsity and, if there is one, w after an epoch."""
+    parts = [f"acc {record['val_accuracy']:.1%}", f"sparse {1 - record['density']:.1%}"]
+    return separator.join(parts + ([f"w {record['w']:.2f}"] if "w" in record else []))
+
+
+def _lines(recipe: Recipe) -> dict[str, Callable[..., None]]:
+    """A line at the start and after each epoch: callbacks of `train_run`."""
+    first = 0
+
+    def on_start(training: Training) -> None:
+        nonlocal first
+        first = training.next_epoch
+        left = f"{counted(recipe.epochs - first, 'epoch')} of {counted(len(training.batches), 'step')}"
+        print(f"training {recipe.name}: {left} on {hardware(training.device)}", flush=True)
+
+    def on_epoch(record: Mapping[str, Any]) -> None:
+        done = record["epoch"] + 1
+        left = record["elapsed_seconds"] / (done - first) * (recipe.epochs - done)
+        print(
+            f"epoch {done}/{recipe.epochs}: loss {record['loss']:.4f}, {_state(record, ', ')}, "
+            f"{record['seconds']:.1f} s, {duration(left)} left",
+            flush=True,
+        )
+
+    return {"on_start": on_start, "on_epoch": on_epoch}
 
 
 @contextmanager
-def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """A bar for the whole run with loss, accuracy, sparsity, w and time left: the callbacks of `train_run`."""
+def _bar(recipe: Recipe) -> Iterator[dict[str, Callable[..., None]]]:
+    """A bar for the whole run with loss, accuracy, sparsity, w and time left: callbacks of `train_run`."""
+    # Texts wrap if the terminal is narrow; numbers of epochs and times are never cut.
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", table_column=Column(overflow="fold")),
         BarColumn(bar_width=10),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]} {task.fields[state]}"),
+        TextColumn("{task.fields[loss]} {task.fields[state]}", table_column=Column(overflow="fold")),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns) as bar:
+    with Progress(*columns, console=get_console()) as bar:
         label = f"{recipe.objective} {recipe.topology} s{recipe.seed}"  # short, because a terminal may have 80 columns
         task = bar.add_task(label, total=recipe.epochs, loss="", state="")
         steps, shown_at = 1, 0.0
@@ -82,24 +128,7 @@ def _progress(recipe: Recipe) -> Iterator[dict[str, Any]]:
                 bar.update(task, completed=epoch + (step + 1) / steps, loss=f"loss {loss():.2f}")
 
         def on_epoch(record: Mapping[str, Any]) -> None:
-            w = f" w {record['w']:.2f}" if "w" in record else ""
-            state = f"acc {record['val_accuracy']:.1%} sparse {1 - record['density']:.1%}{w}"
-            bar.update(task, completed=record["epoch"] + 1, state=state)
+            bar.update(task, completed=record["epoch"] + 1, state=_state(record))
 
         yield {"on_start": on_start, "on_step": on_step, "on_epoch": on_epoch}
         bar.update(task, completed=recipe.epochs)  # a run that was already finished has not moved the bar
-
-
-def show_scores(
-    methods: Mapping[str, Sequence[Mapping[str, Any]]], scores: Mapping[str, Scores], figure: Path, title: str
-) -> None:
-    """Print the tables of scored runs, and write the figure of known against unknown scores."""
-    console = Console()
-    console.print(known_table(methods))
-    console.print(unknown_table(methods))
-    if find_spec("matplotlib") is None:
-        print("no figure: matplotlib is not installed (pip install 'moon-sparse[report]')")
-        return
-    detector = next(iter(next(iter(scores.values()))))
-    save(score_histograms(scores, detector, title), figure)
-    print(f"figure: {figure}")

@@ -15,13 +15,8 @@ from moon.cli.arguments import (
     local_device,
     pair,
 )
-from moon.cli.screen import counted, train_on_screen
 from moon.data import BENCHMARKS
 from moon.recipe import PARAMETERS
-from moon.recipe.expand import recipe_of
-from moon.run.folder import find_run
-from moon.run.images import BenchmarkImages
-from moon.training.ranks import Ranks
 
 EXAMPLES = """
 examples:
@@ -49,6 +44,12 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
+    from moon.cli.screen import counted, train_on_screen
+    from moon.recipe.expand import recipe_of
+    from moon.run.folder import find_run
+    from moon.run.images import BenchmarkImages
+    from moon.training.ranks import Ranks
+
     given = {name: getattr(arguments, name) for name in PARAMETERS}
     recipe = recipe_of(arguments.data, given, dict(arguments.set))
     device = device_of(arguments.device or local_device())

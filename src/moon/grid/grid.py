@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from moon.files import write_json
+from moon.grid.todo import Todo
 from moon.recipe import Recipe
-from moon.run.folder import JOB, TODO, check_data, find_run, is_done, is_trained, read_log, todo_of
+from moon.run.folder import JOB, check_data, find_run, is_done, is_trained, read_log
 from moon.score.files import read_summary, which_scored
 from moon.training import is_locked
 
@@ -54,7 +55,7 @@ class Job:
     def reason(self) -> str:
         """What went wrong, in one line."""
         try:
-            return json.loads(self.failure.read_text())["message"]
+            return json.loads(self.failure.read_text(encoding="utf-8"))["message"]
         except (OSError, ValueError, KeyError):
             return self.problem
 
@@ -70,7 +71,12 @@ class DataFacts(NamedTuple):
     """Digests of the current data of a benchmark."""
 
     fingerprint: dict[str, Any]  # of the training data, from `BenchmarkImages.fingerprint`
-    scored: dict[str, Any]  # of the scored images, as `which_scored` returns it
+    scored: dict[str, Any]  # of the images to score, as `which_scored` returns it
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether there is an unknown set to score."""
+        return bool(self.scored["near"] or self.scored["far"])
 
 
 class Workers(Protocol):
@@ -112,6 +118,8 @@ class Grid:
         recipes: Iterable[Recipe],
         detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
         retries: int = 3,
+        near: Sequence[str] = (),
+        far: Sequence[str] = (),
     ) -> Grid:
         """Create a grid from the current state of the run folders; nothing is written.
 
@@ -120,12 +128,17 @@ class Grid:
             recipes: The runs.
             detectors: The detectors to score with, for all runs or by recipe.
             retries: As for `Grid`.
+            near: Near unknown sets to score, in place of the benchmarks'.
+            far: Far unknown sets to score, in place of the benchmarks'.
         """
+        given = {group: list(names) for group, names in (("near", near), ("far", far)) if names}
         jobs = []
         for recipe in recipes:
             wanted = detectors[recipe] if isinstance(detectors, Mapping) else detectors
             job = Job(recipe, find_run(folder, recipe), list(wanted))
-            job.lacks_scores = not set(wanted) <= set(scored_with(job.folder)[0])
+            names, scored = scored_with(job.folder)
+            on_others = bool(wanted) and any(scored.get(group) != sets for group, sets in given.items())
+            job.lacks_scores = on_others or not set(wanted) <= set(names)
             jobs.append(job)
         return cls(folder, jobs, retries)
 
@@ -137,6 +150,8 @@ class Grid:
         detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
         retries: int = 3,
         facts: Callable[[Recipe], DataFacts] | None = None,
+        near: Sequence[str] = (),
+        far: Sequence[str] = (),
     ) -> Grid:
         """Like `of`, but also create missing run folders and write into each what remains to be done.
 
@@ -147,8 +162,10 @@ class Grid:
             retries: As for `of`.
             facts: Returns digests of the current data of a recipe. Runs on other data raise a DataError; scores on
                 other images are computed again.
+            near: As for `of`.
+            far: As for `of`.
         """
-        grid = cls.of(folder, recipes, detectors, retries)
+        grid = cls.of(folder, recipes, detectors, retries, near, far)
         for job in grid.jobs:
             current = None if facts is None else facts(job.recipe)
             if current is not None:
@@ -157,12 +174,13 @@ class Grid:
             if not (job.folder / "recipe.json").exists():
                 write_json(job.folder / "recipe.json", job.recipe.to_json())
             names, scored = scored_with(job.folder)
-            is_stale = current is not None and bool(names) and scored != current.scored
-            todo = todo_of(job.folder)
-            if job.lacks_scores or is_stale or todo:
-                everything = list(dict.fromkeys([*todo, *names, *job.detectors]))
-                if everything != todo:
-                    write_json(job.folder / TODO, {"detectors": everything})
+            is_stale = current is not None and current.has_unknown and bool(names) and scored != current.scored
+            todo = Todo.read(job.folder)
+            if job.lacks_scores or is_stale or todo.detectors:
+                everything = tuple(dict.fromkeys([*todo.detectors, *names, *job.detectors]))
+                remaining = Todo(everything, tuple(near), tuple(far))
+                if remaining != todo:
+                    remaining.write(job.folder)
             job.lacks_scores = False  # `todo.json` lists them now
         return grid
 

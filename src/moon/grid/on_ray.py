@@ -36,7 +36,7 @@ class RayWorkers:
         try:
             import ray
         except ImportError:
-            raise ValueError("Ray is not installed; pip install 'moon-sparse[ray]'") from None
+            raise ValueError("Ray is not installed; pip install ray") from None
         self._ray = ray
         where = None if address == "local" else address
         if not ray.is_initialized():

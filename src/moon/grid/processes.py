@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moon.run.machine import cores
+
 
 @dataclass
 class _Process:
@@ -39,7 +41,8 @@ class Processes:
         places: Runs at a time.
         data: The data root.
         devices: The devices to use.
-        threads: CPU threads per process.
+        threads: CPU threads per process. None: those that suit each run, see `threads_for`, at most a process's share
+            of the cores.
         checkpoint_seconds: Minimum time between checkpoints.
         exact: As for `train_run`.
         environment: Environment variables of the processes, in addition to the current ones.
@@ -48,7 +51,7 @@ class Processes:
     places: int
     data: Path
     devices: list[str]
-    threads: int
+    threads: int | None = None
     checkpoint_seconds: float = 30.0
     exact: bool = True
     environment: dict[str, str] = field(default_factory=dict)
@@ -66,6 +69,8 @@ class Processes:
         device = min(self.devices, key=busy.count)  # the first of the least busy ones
         command = [sys.executable, "-m", "moon.grid.worker", "--data", str(self.data), "--device", device]
         command += ["--checkpoint-seconds", str(self.checkpoint_seconds), *["--inexact"] * (not self.exact)]
+        command += ["--choose-threads"] * (self.threads is None)
+        threads = self.threads or max(1, cores() // self.places)
         # In a separate session, so that Ctrl-C reaches the driver only, which then stops its workers.
         with (folder / "worker.log").open("ab") as log:
             popen = subprocess.Popen(
@@ -74,7 +79,7 @@ class Processes:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | self.environment | {"OMP_NUM_THREADS": str(self.threads)},
+                env=os.environ | self.environment | {"OMP_NUM_THREADS": str(threads)},
             )
         process = _Process(popen, device)
         self._all.append(process)

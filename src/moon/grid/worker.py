@@ -8,19 +8,23 @@ tries it again; any other failure, such as a kill, is due to the machine.
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from moon.data import DataError
 from moon.files import write_json
+from moon.grid.todo import Todo
 from moon.recipe import Recipe
-from moon.run.folder import JOB, TODO, todo_of
+from moon.run.folder import JOB, TODO
 from moon.run.images import BenchmarkImages
-from moon.run.machine import cudnn_mode
+from moon.run.machine import chosen_threads, cudnn_mode, record_threads
 from moon.run.train import train_run
 from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
@@ -28,11 +32,7 @@ from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
 PERMANENT = (ValueError, DataError, Diverged, DamagedCheckpoint)  # a retry would fail again
 
 _log = logging.getLogger("moon.grid.worker")  # __name__ is "__main__" in a worker process
-Open = Callable[[Path, str, str], BenchmarkImages]
-
-
-def _open(data: Path, name: str, outliers: str) -> BenchmarkImages:
-    return BenchmarkImages.open(data, name, outliers=outliers)
+Open = Callable[[Path, str, tuple[str, ...], tuple[str, ...], str], BenchmarkImages]
 
 
 def work(
@@ -41,18 +41,24 @@ def work(
     device: str = "cpu",
     checkpoint_seconds: float = 30.0,
     exact: bool = True,
-    open_images: Open = _open,
+    open_images: Open = BenchmarkImages.open,
+    choose_threads: bool = False,
 ) -> None:
-    """Train the run in this folder and score it with the detectors that `todo.json` lists."""
+    """Train the run in this folder and score it as `todo.json` says."""
+    opened = lru_cache(maxsize=1)(open_images)
     try:
         with locked(folder, JOB), cudnn_mode(exact):  # from training to scoring
             recipe = Recipe.load(folder / "recipe.json")
-            images = open_images(data, recipe.benchmark, recipe.outliers)
-            train_run(recipe, folder, images, device=device, checkpoint_seconds=checkpoint_seconds, exact=exact)
-            while detectors := todo_of(folder):
+            todo = Todo.read(folder)
+            images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
+            settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "exact": exact}
+            with chosen_threads(recipe, images.benchmark, folder, device) if choose_threads else nullcontext():
+                train_run(recipe, folder, images, on_start=lambda _: record_threads(folder, device), **settings)
+            while (todo := Todo.read(folder)).detectors:
+                images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
                 if images.unknown:  # otherwise there is nothing to score; a later driver adds it again
-                    score_run(folder, images, detectors, device=device, skip_unfit=True)
-                if todo_of(folder) == detectors:  # a driver may have added more in the meantime
+                    score_run(folder, images, todo.detectors, device=device, skip_unfit=True)
+                if Todo.read(folder) == todo:  # a driver may have added more in the meantime
                     (folder / TODO).unlink()
     except RunLocked:
         return  # another worker is executing it
@@ -76,17 +82,18 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpoint-seconds", type=float, default=30.0)
     parser.add_argument("--inexact", action="store_true")
+    parser.add_argument("--choose-threads", action="store_true")
     arguments = parser.parse_args()
     log_to_stderr()
     answers = os.dup(1)
-    open_images = lru_cache(maxsize=1)(_open)
-    for line in sys.stdin:
+    open_images = lru_cache(maxsize=1)(BenchmarkImages.open)
+    for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
         folder = Path(line.rstrip("\n"))
         with (folder / "worker.log").open("ab") as log:  # all output goes there from now on
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         settings = arguments.device, arguments.checkpoint_seconds, not arguments.inexact
-        work(folder, arguments.data, *settings, open_images)
+        work(folder, arguments.data, *settings, open_images, arguments.choose_threads)
         sys.stdout.flush()
         try:
             os.write(answers, b"\n")

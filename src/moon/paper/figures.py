@@ -16,6 +16,7 @@ from moon.paper.names import display_name, percent
 from moon.paper.number import Number
 from moon.paper.table import PaperTable
 from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, panels, save, styled
+from moon.run.folder import class_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,12 +211,12 @@ def component_histograms(table: PaperTable, folder: Path) -> Figure:
         return figure
     with np.load(path) as file:
         values, labels = file["first_component"], file["labels"]
-    classes = np.unique(labels)[:20]
+    classes, names = np.unique(labels)[:20], class_names(folder / name)
     columns = 5 if len(classes) > 4 else len(classes)
     figure, axes = panels(-(-len(classes) // columns), columns, width=1.9, height=1.5, sharex=True)
     for axis, label in zip(axes.flat, classes, strict=False):
         axis.hist(values[labels == label], bins=40, color=PLAIN)
-        axis.set_title(f"class {label}", fontsize=8)
+        axis.set_title(names[label] if names else f"class {label}", fontsize=8)
         axis.set_yticks([])
     for axis in axes.flat[len(classes) :]:
         axis.set_axis_off()

@@ -8,12 +8,9 @@ from typing import Any
 
 from moon.paper.published import measurements_of, published_rows
 from moon.paper.recipes import NO_VOTE
-from moon.paper.spec import P_UNKNOWN_METRICS, SPARSITIES, Item, Measurement
+from moon.paper.spec import EXTRAS, OURS, P_UNKNOWN_METRICS, SPARSITIES, Item, Measurement
 from moon.recipe import table
 from moon.suggest import did_you_mean
-
-OURS = ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals", "mnist")  # not in the paper
-EXTRAS = ("flops", "theory")  # keys that need no runs
 
 _ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
 _ABLATION_PAIRS = tuple(("moon", name) for name in _ABLATIONS)

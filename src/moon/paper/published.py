@@ -17,7 +17,7 @@ PAPER_NAMES = {"cifar100-part": "cifar100", "dtd": "texture", "places": "places3
 @cache
 def published_rows() -> tuple[Mapping[str, str], ...]:
     """Return the rows of `published.csv`."""
-    with (files("moon.paper") / "published.csv").open() as file:
+    with (files("moon.paper") / "published.csv").open(encoding="utf-8") as file:
         return tuple(csv.DictReader(file))
 
 

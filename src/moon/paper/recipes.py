@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,8 +10,10 @@ from typing import Any
 
 from moon.data import Benchmark, find_benchmark, has_set
 from moon.paper.spec import EPOCHS, Item, Measurement, Scale
-from moon.recipe import Preset, Recipe, make_recipe, pick, table
+from moon.recipe import Preset, Recipe, make_recipe, table
+from moon.recipe.defaults import shortened
 from moon.recipe.presets import MOON_SCHEDULE, PLAIN_SCHEDULE
+from moon.run.folder import is_done
 
 NO_VOTE = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")  # other methods, which have no vote
 
@@ -27,7 +29,9 @@ TRAININGS: dict[str, Preset] = {
 }
 
 
-def recipe_for(measurement: Measurement, scale: Scale, benchmark: Benchmark, seed: int) -> Recipe:
+def recipe_for(
+    measurement: Measurement, scale: Scale, benchmark: Benchmark, seed: int, root: Path = Path("data")
+) -> Recipe:
     """Return the recipe of the run that a measurement needs.
 
     Args:
@@ -35,6 +39,7 @@ def recipe_for(measurement: Measurement, scale: Scale, benchmark: Benchmark, see
         scale: Length and settings of the runs.
         benchmark: The benchmark to use for the measurement's data.
         seed: The seed.
+        root: The data root, where the training images are counted, as for `make_recipe`.
 
     Returns:
         The recipe.
@@ -49,46 +54,30 @@ def recipe_for(measurement: Measurement, scale: Scale, benchmark: Benchmark, see
         ('moon', 0.9, 2)
     """
     network = replace(measurement, data="", detector="", metric="")  # only these fields change the run
-    return replace(_recipe(network, benchmark, scale.epochs, tuple(scale.settings.items())), seed=seed)
+    return replace(_recipe(network, benchmark, scale.epochs, tuple(scale.settings.items()), root), seed=seed)
 
 
 @cache  # many measurements share a run, and checking a recipe takes a while
-def _recipe(network: Measurement, benchmark: Benchmark, epochs: int, common: tuple[tuple[str, Any], ...]) -> Recipe:
+def _recipe(
+    network: Measurement, benchmark: Benchmark, epochs: int, common: tuple[tuple[str, Any], ...], root: Path
+) -> Recipe:
     name, _, value = network.training.partition("=")
     training = TRAININGS["moon" if value else name]
-    options = _shortened_options(training.objective, epochs) | dict(training.options)
+    options = dict(training.options)
     settings: dict[str, Any] = dict(common) | dict(training.settings)
     if name == "w_f":
         options |= {"final": float(value)}
     elif name == "T_e":
-        options |= {"quiet_epochs": _quiet_epochs(int(value), epochs)}
+        options |= {"quiet_epochs": shortened(int(value), epochs)}
     elif name == "votes":
-        settings |= {"vote_share": _shortened(int(value), epochs) / epochs}
+        settings |= {"vote_share": max(1, round(int(value) * epochs / EPOCHS)) / epochs}
     if benchmark.known_set == "imagenet":
         settings |= {"batch_size": 32}  # the paper's
     if (benchmark.known_set, benchmark.net) == ("mnist", "lenet"):
         settings.setdefault("net", "resnet18")  # the paper's; LeNet is OpenOOD's
     settings |= {"topology": network.topology, "epochs": epochs}
     settings |= {"sparsity": None if network.topology == "dense" else network.sparsity}
-    return make_recipe(benchmark, training.objective, options=options, **settings)
-
-
-def _shortened_options(objective: str, epochs: int) -> dict[str, Any]:
-    """The objective's quiet epochs, if the run has another length than the paper's."""
-    takes = pick("objective", objective).takes()
-    if epochs == EPOCHS or "quiet_epochs" not in takes:
-        return {}
-    return {"quiet_epochs": _quiet_epochs(takes["quiet_epochs"].default, epochs)}
-
-
-def _shortened(count: int, epochs: int) -> int:
-    """`count` of the paper's epochs as the same share of a run of `epochs`, at least one."""
-    return max(1, round(count * epochs / EPOCHS))
-
-
-def _quiet_epochs(count: int, epochs: int) -> int:
-    """The same, leaving at least one epoch that is not quiet."""
-    return min(_shortened(count, epochs), epochs - 1)
+    return make_recipe(benchmark, training.objective, options=options, root=root, **settings)
 
 
 def missing_data(root: Path, items: Iterable[Item], scale: Scale) -> dict[str, str]:
@@ -135,7 +124,33 @@ def needed_runs(
     for seed in range(scale.seeds):
         for measurement in measurements:
             if seed in scale.seeds_for(measurement):
-                recipe = recipe_for(measurement, scale, benchmarks(measurement.data), seed)
+                recipe = recipe_for(measurement, scale, benchmarks(measurement.data), seed, root)
                 names = detectors.setdefault(recipe, {"msp": None})  # the figures of a run show msp
                 names |= {measurement.detector: None} if measurement.detector else {}
     return {recipe: list(names) for recipe, names in detectors.items()}
+
+
+def finished_runs(folder: Path) -> list[Recipe]:
+    """The recipes of the runs in a folder that are finished and scored."""
+    folders = sorted(path.parent for path in folder.glob("*/recipe.json"))
+    return [Recipe.load(run / "recipe.json") for run in folders if is_done(run) and (run / "scores.json").exists()]
+
+
+def count_by_precision(root: Path, items: Sequence[Item], scale: Scale, finished: Sequence[Recipe]) -> dict[str, int]:
+    """Count the finished runs that some items could show at another precision.
+
+    Args:
+        root: The data root.
+        items: Tables and figures.
+        scale: How large the evaluation is; its precision is replaced.
+        finished: The recipes of finished runs.
+
+    Returns:
+        The number of runs by precision, where there are any.
+    """
+    names, counts = {recipe.name for recipe in finished}, {}
+    for precision in dict.fromkeys(recipe.precision for recipe in finished):
+        settings = dict(scale.settings) | {"precision": precision}
+        needed = needed_runs(root, items, replace(scale, settings=settings))
+        counts[precision] = sum(recipe.name in names for recipe in needed)
+    return {precision: count for precision, count in counts.items() if count}

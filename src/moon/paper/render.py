@@ -15,6 +15,7 @@ from moon.metrics import interval
 from moon.paper.number import Number
 from moon.paper.spec import Measurement
 from moon.paper.table import PaperTable
+from moon.results.latex import escape, latex
 from moon.results.layout import fit_to_width
 
 
@@ -100,25 +101,12 @@ def _tests(table: PaperTable, number: Number) -> dict[str, str]:
 
 def to_latex(table: PaperTable) -> str:
     """Return a table as LaTeX for the package booktabs; the paper's numbers are in italics below ours."""
-    columns, rows = table.grid()
-    lines = [r"\begin{table}", rf"\caption{{{_tex(table.item.title)}. {_tex(' '.join(table.notes()))}}}",
-             rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"\toprule",
-             " & ".join(["", *map(_tex, columns)]) + r" \\", r"\midrule"]  # fmt: skip
-    for label, numbers in rows:
-        cells = ["" if n is None else _tex(f"{n.text()}{table.mark(n)}") for n in numbers]
-        lines.append(" & ".join([_tex(label), *cells]) + r" \\")
+    columns, grid = table.grid()
+    rows = [["", *map(escape, columns)]]
+    for label, numbers in grid:
+        cells = ["" if n is None else escape(f"{n.text()}{table.mark(n)}") for n in numbers]
+        rows.append([escape(label), *cells])
         if any(n is not None and n.paper for n in numbers):
-            papers = ["" if n is None else rf"\textit{{{_tex(n.paper_text())}}}" for n in numbers]
-            lines.append(" & ".join(["", *papers]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
-
-
-_TEX = str.maketrans({
-    "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-    "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "▲": r"$\uparrow$", "▼": r"$\downarrow$",
-})  # fmt: skip
-
-
-def _tex(text: str) -> str:
-    """Escape a text for LaTeX."""
-    return text.translate(_TEX)
+            rows.append(["", *("" if n is None else rf"\textit{{{escape(n.paper_text())}}}" for n in numbers)])
+    caption = f"{escape(table.item.title)}. {escape(' '.join(table.notes()))}"
+    return latex(caption, "l" + "r" * len(columns), rows)

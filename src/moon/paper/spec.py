@@ -11,6 +11,8 @@ from moon.suggest import did_you_mean
 EPOCHS = 100  # of the paper's runs; where it counts epochs, shorter runs use the same share
 SPARSITIES = (0.8, 0.9, 0.95, 0.99)
 KNOWN_METRICS = ("accuracy", "ece", "ece_scaled")  # measured on known inputs, independent of the unknown sets
+OURS = ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals", "mnist")  # not in the paper
+EXTRAS = ("flops", "theory")  # keys that need no runs
 P_UNKNOWN_METRICS = ("p_unknown_correct", "p_unknown_wrong", "p_unknown_unknown")  # the mean of p_{K+1}
 
 
@@ -129,5 +131,5 @@ MINI = Scale(
     seeds=2,
     other_seeds=1,
     sparsities=(0.7, 0.9, 0.99),
-    settings={"batch_size": 64, "delta_t_steps": 20},
+    settings={"batch_size": 64},
 )

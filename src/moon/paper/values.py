@@ -26,10 +26,11 @@ class RunValues:
         folder: The folder of the run folders.
         scale: Length and settings of the runs.
         benchmarks: The benchmark of each measurement.
+        root: The data root.
     """
 
-    def __init__(self, folder: Path, scale: Scale, benchmarks: Mapping[Measurement, Benchmark]) -> None:
-        self.folder, self.scale = folder, scale
+    def __init__(self, folder: Path, scale: Scale, benchmarks: Mapping[Measurement, Benchmark], root: Path) -> None:
+        self.folder, self.scale, self.root = folder, scale, root
         self.benchmarks = {measurement.data: benchmark for measurement, benchmark in benchmarks.items()}
         self.summaries: dict[str, dict[str, Any]] = {}  # scores.json by the run's name
         self._names: dict[tuple[Measurement, int], str] = {}
@@ -64,7 +65,7 @@ class RunValues:
         """The name of a measurement's run."""
         key = replace(measurement, detector="", metric=""), seed
         if key not in self._names:
-            recipe = recipe_for(measurement, self.scale, self.benchmarks[measurement.data], seed)
+            recipe = recipe_for(measurement, self.scale, self.benchmarks[measurement.data], seed, self.root)
             name = find_run(self.folder, recipe).name
             self._names[key] = name
             self._trainings.setdefault(name, set()).add(measurement.training)

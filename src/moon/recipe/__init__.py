@@ -1,8 +1,9 @@
-"""The description of a run: a frozen recipe, the tables of names, and how names become objects."""
+"""The description of a run: a frozen recipe, the tables of names, and how names become objects.
 
-from moon.recipe.defaults import make_recipe
-from moon.recipe.presets import Preset
-from moon.recipe.recipe import PARAMETERS, Recipe
-from moon.recipe.registry import kinds, pick, register, table, unregister
+A module is imported when one of its names is first used: `PARAMETERS`, which the command line needs for its help, does
+not wait for torch. `__init__.pyi` lists the names.
+"""
 
-__all__ = ["PARAMETERS", "Preset", "Recipe", "kinds", "make_recipe", "pick", "register", "table", "unregister"]
+from moon.lazy import lazy
+
+__all__, __getattr__, __dir__ = lazy(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -28,7 +28,12 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
     make = pick("net", recipe.net)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("weights", recipe.seed))
-        model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels)
+        try:
+            model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels)
+        except TypeError as error:
+            raise ValueError(
+                f"net '{recipe.net}' cannot be made ({error}); it must accept num_classes and in_channels"
+            ) from error
         if pick("objective", recipe.objective).extra_logits:
             model = open_head(model)
     return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
 
-from moon.data import Benchmark, find_benchmark
+from moon.data import Benchmark, count_images, find_benchmark
 from moon.recipe import build
 from moon.recipe.presets import Scalar
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
 from moon.sparse import SparseTopology, sparse_weights
+from moon.sparse.sparse_topology import FEW_CHANGES
 from moon.suggest import did_you_mean
 
 _TYPES = get_type_hints(Recipe)
@@ -39,7 +42,11 @@ def make_recipe(
     """Create a recipe.
 
     Values that are not given come from the preset, else from the topology, objective or benchmark, else from the
-    defaults of `Recipe`. All names and values are checked here, before data are read or a folder is created.
+    defaults of `Recipe`. All names and values are checked here, before images are read or a folder is created.
+
+    Two defaults shrink with a short run: `quiet_epochs` of an objective keeps its share of 100 epochs, and
+    `delta_t_steps` is reduced, if the training images can be counted under `root`, so that the masks change at least
+    five times.
 
     Args:
         benchmark: A benchmark, or the name of one.
@@ -47,7 +54,7 @@ def make_recipe(
         preset: The name of a preset (`moon methods preset` lists them), instead of an objective.
         options: Options of the objective, such as `{"final": 2.0}`.
         rates: The name of a learning-rate schedule.
-        root: The data root, where benchmarks of your own are looked up.
+        root: The data root, where benchmarks of your own are looked up and training images are counted.
         **settings: Fields of `Recipe`, such as `sparsity=0.9`, `epochs=20` or `seed=1`.
 
     Returns:
@@ -72,9 +79,24 @@ def make_recipe(
         objective, options = named.objective, dict(named.options) | dict(options or {})
         settings = dict(named.settings) | settings | ({} if rates is None else {"rates": rates})
         rates = settings.pop("rates", None)
-    recipe = _filled(benchmark, objective or "moon", options or {}, rates, settings)
+    recipe = _filled(benchmark, objective or "moon", options or {}, rates, dict(settings))
+    if "delta_t_steps" not in settings:
+        recipe = _with_rewirings(recipe, benchmark, Path(root))
     _check(recipe, benchmark)
     return recipe
+
+
+def _with_rewirings(recipe: Recipe, benchmark: Benchmark, root: Path) -> Recipe:
+    """The recipe with shorter intervals between rewirings if there would be too few of them."""
+    kind = pick("topology", recipe.topology)
+    if not issubclass(kind, SparseTopology) or not kind.rewires:
+        return recipe
+    images = count_images(root, benchmark.known_set, "train", benchmark)
+    if images is None:
+        return recipe
+    schedule = build.schedule(recipe, recipe.epochs * ceil(images / recipe.batch_size))
+    interval = max(1, (schedule.t_end - 1) // FEW_CHANGES)
+    return replace(recipe, delta_t_steps=interval) if interval < schedule.delta_t else recipe
 
 
 def _converted(name: str, value: Any) -> Any:
@@ -87,9 +109,10 @@ def _filled(
 ) -> Recipe:
     """The recipe with defaults filled in."""
     kind, topology = pick("objective", objective), pick("topology", settings.get("topology", Recipe.topology))
-    options = _PAPER_OPTIONS.get((objective, benchmark.known_set), {}) | dict(options)
-    rate = pick("rates", rates or topology.rates or kind.rates)
     epochs, asked = settings.get("epochs", Recipe.epochs), settings.pop("vote_share", None)
+    known = _PAPER_OPTIONS.get((objective, benchmark.known_set), {})
+    options = quiet_epochs(objective, epochs) | known | dict(options)
+    rate = pick("rates", rates or topology.rates or kind.rates)
     vote_share = next(share for share in (asked, topology.vote_share, kind.vote_share) if share is not None)
     hold = rate.hold
     if rate.cycles:  # all cycles have the same number of whole epochs; each ends with a vote
@@ -124,6 +147,19 @@ def _filled(
         vote_share=vote_share,
         **filled,
     )
+
+
+def quiet_epochs(objective: str, epochs: int) -> dict[str, Scalar]:
+    """The option `quiet_epochs` of an objective in a run shorter than 100 epochs: the same share, if it has one."""
+    usual = options_of(objective).get("quiet_epochs")
+    if usual is None or epochs >= Recipe.epochs:
+        return {}
+    return {"quiet_epochs": shortened(int(usual), epochs)}
+
+
+def shortened(quiet: int, epochs: int) -> int:
+    """`quiet` of 100 epochs as the same share of fewer epochs, at least one, with at least one epoch after them."""
+    return max(0, min(max(1, round(quiet * epochs / Recipe.epochs)), epochs - 1))
 
 
 def options_of(objective: str) -> dict[str, Scalar]:

@@ -1,8 +1,7 @@
-"""Grids: expand axes and TOML files into recipes."""
+"""Grids: expand axes into recipes."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -61,30 +60,7 @@ def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
 def recipe_of(root: Path, given: Mapping[str, Any], options: Mapping[str, Any]) -> Recipe:
     """Make the recipe of these parameters, given by their command-line names."""
     settings = {PARAMETERS[name].setting: value for name, value in given.items() if value is not None}
-    return make_recipe(find_benchmark(root, settings.pop("benchmark")), options=options, **settings)
-
-
-def read_file(root: Path, path: Path) -> list[Recipe]:
-    """Read a TOML file whose keys are axes; each `[[runs]]` block adds to or replaces the keys above it."""
-    try:
-        common = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: is not valid TOML ({error})") from None
-    blocks = common.pop("runs", [{}])
-    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise ValueError(f"{path}: 'runs' must be blocks that begin with [[runs]]")
-    found: dict[str, Recipe] = {}
-    for number, block in enumerate(blocks, start=1):
-        try:
-            replaced = {"preset": "objective", "objective": "preset"}  # a block with one drops the other
-            kept = {name: value for name, value in common.items() if replaced.get(name) not in block}
-            found |= {recipe.name: recipe for recipe in expand(root, kept | block)}
-        except ValueError as error:
-            where = f"{path}, block {number} of [[runs]]" if block else str(path)
-            raise type(error)(f"{where}: {error}") from None
-    return list(found.values())
+    return make_recipe(find_benchmark(root, settings.pop("benchmark")), options=options, root=root, **settings)
 
 
 def _check_options(options: Mapping[str, Any], taken: Mapping[str, list[str]], presets: Mapping[str, Preset]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from moon.recipe import build
+from moon.recipe.defaults import options_of, quiet_epochs
 from moon.recipe.presets import Preset, Scalar
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick, table
@@ -23,8 +24,9 @@ def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
         A label for each recipe, by the recipe's name.
     """
     first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]  # shown for all or for none
-    order = first + [f.name for f in fields(Recipe) if f.name not in (*first, "seed")]
-    methods = {recipe.name: replace(recipe, seed=0) for recipe in recipes}
+    others = [f.name for f in fields(Recipe) if f.name not in (*first, "seed", "delta_t_steps")]
+    order = [*first, *others, "delta_t_steps"]  # last, because its default depends on the other fields
+    methods = {recipe.name: replace(recipe, seed=0, objective_options=_chosen(recipe)) for recipe in recipes}
     trainings = _trainings(methods.values())
     shown = {method: {"objective"} for method in methods.values()}
 
@@ -41,6 +43,15 @@ def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
                 for method in shown if name in first else _unusual(name, tied, shown):
                     shown[method].add(name)
     return {name: label(method) for name, method in methods.items()}
+
+
+def _chosen(recipe: Recipe) -> tuple[tuple[str, Scalar], ...]:
+    """The objective's options without those that `make_recipe` derives from the number of epochs."""
+    if recipe.objective not in table("objective"):  # the package that provided it is not installed here
+        return recipe.objective_options
+    derived = quiet_epochs(recipe.objective, recipe.epochs)
+    usual = {name: options_of(recipe.objective)[name] for name in derived}  # in runs of earlier versions
+    return tuple(option for option in (usual | dict(recipe.objective_options)).items() if option not in derived.items())
 
 
 def _unusual(name: str, methods: Iterable[Recipe], others: Iterable[Recipe]) -> list[Recipe]:

@@ -31,8 +31,17 @@ class Method:
     source: str  # the card, or the module of a method of another package
 
 
+def card_of(kind: str, name: str) -> str:
+    """The card of a built-in method: `docs/methods/<name>.md`, with `_` for `-` as in the names of modules.
+
+    >>> card_of("detector", "nearest-mean")
+    'docs/methods/nearest_mean.md'
+    """
+    return f"docs/methods/{_SHARED_CARDS.get(kind, name.replace('-', '_'))}.md"
+
+
 def _method(kind: str, name: str, entry: Any) -> Method:
-    card = f"docs/methods/{_SHARED_CARDS.get(kind, name.replace('-', '_'))}.md"
+    card = card_of(kind, name)
     if kind == "rates":
         return Method(kind, name, name, "", entry.summary(), inspect.getdoc(type(entry)) or "", {}, (), card)
     if kind == "preset":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+Scalar = int | float | str | bool
+
 
 @dataclass(frozen=True)
 class Parameter:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from moon.recipe.parameters import Scalar
 from moon.training import CosineRate
-
-Scalar = int | float | str | bool
 
 # OpenOOD's schedule, the MOON paper's, and the cyclic one of Sup-tickets.
 RATES = {

@@ -9,9 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from moon.recipe.parameters import Parameter, detail, setting
-from moon.recipe.presets import Scalar
-from moon.training import DamagedCheckpoint
+from moon.errors import DamagedCheckpoint
+from moon.recipe.parameters import Parameter, Scalar, detail, setting
 
 _OWN = "the objective's"
 
@@ -36,7 +35,7 @@ class Recipe:
         >>> from moon import make_recipe
         >>> recipe = make_recipe("digits", objective="moon", sparsity=0.9, epochs=20)
         >>> recipe.name
-        'digits-rigl90-moon-s0-78deba23'
+        'digits-rigl90-moon-s0-551d3732'
     """
 
     benchmark: str = detail("the benchmark: the known set and its unknown sets")
@@ -113,7 +112,7 @@ class Recipe:
     def load(cls, path: Path) -> Recipe:
         """Read a `recipe.json`; fields that it does not have take their defaults."""
         try:
-            return cls(**json.loads(path.read_text()))
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{path.parent}: contains no {path.name}; is this a run folder?") from None
         except (TypeError, ValueError) as error:

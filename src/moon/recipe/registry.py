@@ -15,6 +15,8 @@ from typing import Any
 from moon.detect import DETECTORS, Detector
 from moon.nets import NETS
 from moon.objectives import OBJECTIVES, Objective
+from moon.recipe.import_path import imported
+from moon.recipe.names import group_of
 from moon.recipe.presets import PRESETS, RATES
 from moon.sparse import ALLOCATIONS, TOPOLOGIES, Topology
 from moon.suggest import did_you_mean
@@ -33,11 +35,11 @@ class Registry(Mapping[str, Any]):
         kind: The kind of the entries, such as "detector".
         builtin: The entries of this package.
         base: The class that every entry must be a subclass of; None accepts any callable.
-        group: The entry-point group; "" for kinds that other packages cannot extend.
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, Any], base: type | None = None, group: str = "") -> None:
-        self.kind, self.base, self.group = kind, base, group
+    def __init__(self, kind: str, builtin: Mapping[str, Any], base: type | None = None) -> None:
+        self.kind, self.base = kind, base
+        self.group = group_of(kind)  # "" for kinds that other packages cannot extend
         self._builtin = builtin
         self._registered: dict[str, Any] = {}
 
@@ -98,11 +100,6 @@ class Registry(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._builtin) + len(self._installed) + len(self._registered)
 
-    def names(self) -> list[str]:
-        """The names of all entries, without loading those of other packages."""
-        installed = [point.name for point in entry_points(group=self.group)] if self.group else []
-        return list(dict.fromkeys([*self._builtin, *installed, *self._registered]))
-
     def is_builtin(self, name: str) -> bool:
         """Whether the entry is part of this package."""
         return name in self._builtin
@@ -111,12 +108,12 @@ class Registry(Mapping[str, Any]):
 _TABLES = {
     registry.kind: registry
     for registry in (
-        Registry("objective", OBJECTIVES, Objective, "moon.objectives"),
-        Registry("topology", TOPOLOGIES, Topology, "moon.topologies"),
+        Registry("objective", OBJECTIVES, Objective),
+        Registry("topology", TOPOLOGIES, Topology),
         Registry("allocation", ALLOCATIONS),
         Registry("rates", RATES),
-        Registry("detector", DETECTORS, Detector, "moon.detectors"),
-        Registry("net", NETS, None, "moon.nets"),
+        Registry("detector", DETECTORS, Detector),
+        Registry("net", NETS),
         Registry("preset", PRESETS),
     )
 }
@@ -147,7 +144,7 @@ def pick(kind: str, name: str) -> Any:
 
     Args:
         kind: One of `kinds()`.
-        name: The name of the method.
+        name: The name of the method. For a net also an import path, such as "mypackage.nets:make".
 
     Returns:
         The class, function or value of that name.
@@ -158,8 +155,11 @@ def pick(kind: str, name: str) -> Any:
     entries = table(kind)
     if name in entries:
         return entries[name]
+    if kind == "net" and ":" in name:
+        return imported(kind, name, num_classes=10, in_channels=3)
     called = "learning rates" if kind == "rates" else kind
-    raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {', '.join(entries)}")
+    choices = ", ".join(entries) + (", or an import path such as package.module:function" if kind == "net" else "")
+    raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {choices}")
 
 
 def register(kind: str, name: str, entry: Any) -> None:
@@ -167,7 +167,8 @@ def register(kind: str, name: str, entry: Any) -> None:
 
     `make_recipe`, `score_run`, `moon methods` and the other commands then accept it. A package that should always
     provide it declares an entry point instead, in the group `moon.detectors`, `moon.objectives`, `moon.topologies` or
-    `moon.nets`; worker processes of `moon grid` see entry points only.
+    `moon.nets`; worker processes of `moon grid` see entry points only. A net needs neither: its import path, such as
+    `net="mypackage.nets:make"`, is accepted as its name.
 
     Args:
         kind: "detector", "objective", "topology" or "net".

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.recipe import Recipe
-from moon.run.folder import load_result, read_log
+from moon.run.folder import class_names, load_result, read_log
 from moon.score.files import Scores, read_scores, read_summary
 
 
@@ -47,6 +47,11 @@ class Run:
         return _arrays(self.folder / "known.npz")
 
     @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the known classes (data.json); empty if the data set has none."""
+        return class_names(self.folder)
+
+    @cached_property
     def examples(self) -> dict[str, NDArray] | None:
         """The images with the most extreme scores, by `right/SET` and `wrong/SET` (examples.npz)."""
         return _arrays(self.folder / "examples.npz")
@@ -68,7 +73,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     left_out: list[str] = []
     names: set[str] = set()
     for path in paths:
-        for folder in _run_folders(path):
+        for folder in run_folders(path):
             if folder.name in names:
                 left_out.append(f"{folder}: already included")
             elif not (folder / "result.json").exists():
@@ -84,7 +89,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, left_out
 
 
-def _run_folders(path: Path) -> list[Path]:
+def run_folders(path: Path) -> list[Path]:
     """The folder itself if it is a run, else the runs in it."""
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; expected a run folder or a folder of run folders")

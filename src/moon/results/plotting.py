@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from moon.files import writing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -84,7 +86,8 @@ def save(figure: Figure, *paths: Path) -> None:
     """Write a figure to each path, in the format of its suffix; folders are created."""
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+        with writing(path):
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 @styled

@@ -31,7 +31,7 @@ class EvidenceCache:
         images: The benchmark.
         model: The network.
         model_digest: The SHA-256 of its file.
-        folder: The run folder; evidence that is kept there is reused.
+        folder: The folder of the scores; evidence that is kept there is reused.
         keep: Whether to write evidence to the folder.
         precision: As for `BenchmarkImages.evidence`.
         mirrored: As for `BenchmarkImages.evidence`.
@@ -85,7 +85,7 @@ class EvidenceCache:
         found = self.images.evidence(self.model, data, precision=self.precision, mirrored=self.mirrored)
         path = self._path(name)
         if path is not None and self.keep:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             tensors = {"logits": found.logits.float(), "features": found.features}
             tensors |= {} if found.labels is None else {"labels": found.labels}
             tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))

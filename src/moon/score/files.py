@@ -12,6 +12,7 @@ mirrored/     the same four files for evidence averaged over each image and its 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
 def scores_folder(folder: Path, mirrored: bool) -> Path:
     """Where the scores of a run are."""
     return folder / "mirrored" if mirrored else folder
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether scores can be written to a folder, or the folder can be created."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return os.access(nearest, os.W_OK)
 
 
 def digests(images: BenchmarkImages) -> dict[str, str]:
@@ -61,7 +68,7 @@ def read_summary(folder: Path | str) -> dict[str, Any] | None:
         True
     """
     try:
-        result = json.loads((Path(folder) / "scores.json").read_text())
+        result = json.loads((Path(folder) / "scores.json").read_text(encoding="utf-8"))
         result["detectors"]
         return result
     except (OSError, ValueError, KeyError):

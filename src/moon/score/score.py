@@ -18,12 +18,12 @@ from moon.evidence import Evidence
 from moon.files import write_arrays
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.recipe import Recipe, build, table
-from moon.run.folder import check_data, load_model, load_result
+from moon.run.folder import check_data, load, load_result
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import KNOWN, Scores, digests, read_summary, scores_folder, write_scores
+from moon.score.files import KNOWN, Scores, digests, is_writable, read_summary, scores_folder, write_scores
 from moon.score.tune import tune
 from moon.training import locked
 
@@ -56,9 +56,10 @@ def score_run(
     keep_evidence: bool = False,
     precision: str = "float32",
     mirrored: bool = False,
+    out: Path | str | None = None,
     track: Track = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
-    """Score a run and write the result into its folder.
+    """Score a run and write the result into its folder, or into another one.
 
     Args:
         folder: The folder of a finished run.
@@ -67,16 +68,17 @@ def score_run(
         detectors: Names of detectors; None means all that can be used with the model and the data.
         device: Where to run the model.
         skip_unfit: Whether to leave out named detectors that cannot be used instead of raising an error.
-        keep_evidence: Whether to keep the evidence in the folder, so that scoring again needs no forward pass.
+        keep_evidence: Whether to keep the evidence next to the scores, so that scoring again needs no forward pass.
         precision: As for `BenchmarkImages.evidence`.
         mirrored: As for `BenchmarkImages.evidence`; these scores are written to the subfolder `mirrored`.
+        out: A folder to write to instead of the run folder, which may then be read-only.
         track: Wraps a list of names, with a description, for a progress bar.
 
     Returns:
         The content of `scores.json`, and the scores by detector and set.
 
     Raises:
-        ValueError: If there is nothing to score, or a named detector cannot be used.
+        ValueError: If there is nothing to score, a named detector cannot be used, or the folder cannot be written.
         DataError: If the images are not those that the run was trained on.
 
     Example:
@@ -92,19 +94,22 @@ def score_run(
     """
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
-    target = scores_folder(folder, mirrored)
+    home = folder if out is None else Path(out)
+    target = scores_folder(home, mirrored)
+    if not is_writable(home):
+        raise ValueError(f"{home}: cannot be written; give another folder for the scores (out)")
     _check_request(folder, recipe, images, precision, read_summary(target))
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was given; name at least one")
     chosen = {name: build.detector(name, images.benchmark) for name in (detectors or table("detector"))}
-    model = load_model(folder, images.benchmark, device)
+    model = load(folder, device, images.benchmark)
     digest = load_result(folder)["model_sha256"]
-    cache = EvidenceCache(images, model, digest, folder, keep_evidence, precision, mirrored)
+    cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored)
     must_fit = detectors is not None and not skip_unfit
     scored = _Scoring(images, model, cache, must_fit)
     scored.run(chosen, track)
     result = _summary(scored) | {"detectors": _tables(scored.scores, images)}
-    with locked(folder):
+    with locked(home):
         target.mkdir(exist_ok=True)
         write_scores(target, result, scored.scores)
         write_arrays(target / "known.npz", known_values(cache[KNOWN]))
@@ -125,14 +130,14 @@ def _check_request(
         if images.tuning or recipe.outliers:
             raise ValueError("no unknown set is left to score: all were used for training or tuning; name others")
         raise ValueError(
-            f"no unknown set was found for {name} (looked for {', '.join(images.missing) or 'none'}); "
-            "name near or far sets that are under the data root"
+            f"no unknown set was found for {name} (looked for {', '.join(images.missing) or 'none'}); name sets under "
+            "the data root when the images are opened (near, far), or declare them in benchmarks.toml in the data root"
         )
     check_data(folder, images)
     if precision != "float32" and old is not None and "precision" not in old:
         raise ValueError(
-            f"{folder}: already has float32 scores, which are more exact; use float32, or score a copy of the run "
-            "folder"
+            f"{folder}: already has float32 scores, which are more exact; use float32, or another folder for the "
+            "scores (out)"
         )
 
 

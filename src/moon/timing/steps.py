@@ -18,6 +18,7 @@ from moon.training import Training
 
 Track = Callable[[list, str], Iterable]
 BASE = "cross-entropy"
+_LEAST_STEPS = 5000  # of the run that the measured steps are taken from
 
 
 def noise(benchmark: Benchmark, count: int, seed: int = 0) -> DataSet:
@@ -95,9 +96,10 @@ def _ratios(own: list[float], other: list[float]) -> list[float]:
 def _training(
     benchmark: Benchmark, objective: str, topology: str, steps: int, device: torch.device, **settings: Any
 ) -> Training:
-    """A `Training` on noise with `steps` batches per epoch."""
+    """A `Training` on noise with `steps` batches per epoch, and as many epochs as a run that rewires has."""
     needs = "outliers" in pick("objective", objective).takes()
-    recipe = make_recipe(benchmark, objective, topology=topology, outliers="noise" if needs else "", **settings)
+    settings |= {"topology": topology, "outliers": "noise" if needs else "", "epochs": max(100, _LEAST_STEPS // steps)}
+    recipe = make_recipe(benchmark, objective, **settings)
     outliers = noise(benchmark, 512, seed=1) if needs else None
     return build.training(recipe, benchmark, noise(benchmark, steps * recipe.batch_size), device, outliers)
 

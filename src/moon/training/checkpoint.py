@@ -21,15 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from moon.errors import DamagedCheckpoint
 from moon.files import sha256, write_atomic, write_json
 
 _log = logging.getLogger(__name__)
 
 _TENSORS, _TREE, _MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
-
-
-class DamagedCheckpoint(Exception):
-    """A file of a run differs from what was written."""
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -178,11 +175,11 @@ class Checkpoints:
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         try:
-            manifest = json.loads((path / _MANIFEST).read_text())
+            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
             for name in (_TREE, _TENSORS):
                 if sha256(path / name) != manifest[name]:
                     raise DamagedCheckpoint(f"{path / name} does not match its SHA-256")
-            return _unpack(json.loads((path / _TREE).read_text()), load_tensors(path / _TENSORS))
+            return _unpack(json.loads((path / _TREE).read_text(encoding="utf-8")), load_tensors(path / _TENSORS))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
-class Diverged(Exception):
-    """The loss or a weight became NaN or infinite."""
+from moon.errors import Diverged
 
 
 def check_finite(losses: Tensor, model: nn.Module, epoch: int) -> None:

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-
-class RunLocked(Exception):
-    """Another process uses this run folder."""
+from moon.errors import RunLocked
 
 
 @contextmanager
@@ -44,7 +42,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ValueError(f"{folder}: is a file or inside one; give the path of a folder") from None
-    with (folder / name).open("a+") as file:
+    with (folder / name).open("a+", encoding="utf-8") as file:
         if not _acquire(file):
             file.seek(0)
             raise RunLocked(
@@ -84,7 +82,7 @@ def is_locked(folder: Path, name: str = "lock") -> bool:
     import fcntl
 
     try:
-        with (folder / name).open() as file:  # does not create the file
+        with (folder / name).open(encoding="utf-8") as file:  # does not create the file
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -1,0 +1,39 @@
+"""The exit code of an error, and the line to print."""
+
+from __future__ import annotations
+
+from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, RunLocked
+from moon.files import full_disk
+from moon.recipe import PARAMETERS
+
+# The first match wins, because a DataError is also a ValueError.
+EXIT_CODES: dict[type[Exception], int] = {
+    DiskFull: 7,
+    DataError: 3,
+    DamagedCheckpoint: 4,
+    Diverged: 5,
+    RunLocked: 6,
+    ValueError: 2,
+    OSError: 3,
+    Exception: 1,
+}
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """The exit code of an error and its message in the words of the command line."""
+    error = full_disk(error) or error
+    code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    text = _with_flags(str(error))
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f"{error.filename}: "
+        text = f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
+    if code == 1:
+        text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows the traceback)"
+    return code, text
+
+
+def _with_flags(message: str) -> str:
+    """The message of the library with command-line flags for the parameters that it names in parentheses."""
+    for parameter in PARAMETERS.values():
+        message = message.replace(f"({parameter.setting})", f"(--{parameter.name.replace('_', '-')})")
+    return message

@@ -1,0 +1,87 @@
+"""What the terminal shows: log messages of the library, characters that it lacks, tables that are too wide for it."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_ASCII = {
+    "✓": "+", "✗": "-", "±": "+-", "×": "x", "…": "...", "–": "-", "—": "-", "→": "->", "≤": "<=", "≥": ">=",
+    "’": "'", "“": '"', "”": '"',
+}  # fmt: skip
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+def replace_unprintable() -> None:
+    """Print characters that the terminal's encoding lacks as ASCII, instead of raising an error."""
+    codecs.register_error("moon-ascii", _replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="moon-ascii")
+
+
+class _Printer(logging.Handler):
+    """Prints what the library logs, above a progress bar if there is one; a warning is one line on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            print(f"{record.levelname.lower()}: {' '.join(message.split())}", file=sys.stderr)
+            return
+        from rich import get_console
+
+        get_console().print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def printed_logs() -> Iterator[None]:
+    """Context in which messages of the library are printed."""
+    logger, printer = logging.getLogger("moon"), _Printer()
+    level = logger.level
+    logger.addHandler(printer)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.setLevel(level)
+
+
+def _line(text: object) -> str:
+    """A heading or cell of several lines as one line."""
+    return " ".join(str(text).split())
+
+
+def show_table(table: Table) -> None:
+    """Print a table; if the terminal is too narrow for its columns, as one `heading: value` line per cell.
+
+    Columns that must not be cut, such as numbers, are declared with `no_wrap=True`.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    if Measurement.get(console, console.options.update(width=10_000), table).minimum <= console.width:
+        console.print(table)
+        return
+    if table.title:
+        console.print(table.title, style="bold", highlight=False)
+    columns = [(column.header, list(column.cells)) for column in table.columns]
+    for row in range(table.row_count):
+        console.print()
+        for heading, cells in columns:
+            if cells[row]:
+                console.print(f"{_line(heading)}: {_line(cells[row])}", highlight=False)
+    console.print()

@@ -1,0 +1,207 @@
+"""What `moon score` does: it scores one run after another and shows them in one table."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+
+from moon.cli.arguments import device_of
+from moon.cli.failing import explained
+from moon.cli.output import show_table
+from moon.cli.screen import tracked
+from moon.cli.unknown_sets import no_unknown_set
+from moon.recipe import Recipe
+from moon.recipe.labels import labels
+from moon.results.collect import run_folders as run_folders
+from moon.results.figures import score_histograms
+from moon.results.plotting import save
+from moon.results.tables import known_table, unknown_table
+from moon.run.folder import load_result
+from moon.run.images import BenchmarkImages
+from moon.score.cache import EVIDENCE
+from moon.score.files import is_writable, scores_folder
+from moon.score.score import score_run
+
+_LABEL_WIDTH = 6  # the least width of a column of words, which are folded
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A scored run."""
+
+    folder: Path
+    recipe: Recipe
+    summary: Mapping[str, Any]  # its scores.json
+
+
+def score_runs(arguments: argparse.Namespace) -> None:
+    """Score the runs that the arguments of `moon score` name.
+
+    Images of a benchmark are read once. If there are several runs, one that fails does not stop the others.
+
+    Raises:
+        ValueError: If some of several runs could not be scored.
+    """
+    device = device_of(arguments.device)
+    folders = list(dict.fromkeys(folder for path in arguments.runs for folder in run_folders(path)))
+    homes = _homes(folders, arguments.out)
+    is_single = len(folders) == 1
+    detectors = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
+    failures: list[str] = []
+    recipes: dict[Path, Recipe] = {}
+    done: list[_Scored] = []
+
+    @contextmanager
+    def going_on(folder: Path) -> Iterator[None]:
+        """Context in which an error is reported without stopping the other runs."""
+        try:
+            yield
+        except Exception as error:
+            if is_single or arguments.debug:
+                raise
+            reason = explained(error)[1]
+            failures.append(reason if str(folder) in reason else f"{folder}: {reason}")
+            print(f"failed: {failures[-1]}")
+
+    @lru_cache(maxsize=1)
+    def opened(name: str, outliers: str) -> BenchmarkImages:
+        sets = tuple(arguments.near), tuple(arguments.far), outliers, tuple(arguments.tune_on)
+        return BenchmarkImages.open(arguments.data, name, *sets, lambda items: tracked(items, f"reading {name}"))
+
+    for folder in folders:  # fails before images are read
+        with going_on(folder):
+            recipe = Recipe.load(folder / "recipe.json")
+            load_result(folder)
+            if not is_writable(homes[folder]):
+                raise ValueError(
+                    f"{homes[folder]}: cannot be written; give another folder for the scores (--out FOLDER)"
+                )
+            recipes[folder] = recipe
+    by_images = sorted(recipes.items(), key=lambda run: (run[1].benchmark, run[1].outliers))
+    for folder, recipe in by_images:
+        with going_on(folder):
+            images = opened(recipe.benchmark, recipe.outliers)
+            if not (images.unknown or images.tuning or recipe.outliers):
+                raise ValueError(no_unknown_set(recipe.benchmark, arguments.data))
+            summary, scores = score_run(
+                folder,
+                images,
+                detectors,
+                device=device,
+                keep_evidence=arguments.keep_evidence,
+                precision=arguments.precision,
+                mirrored=arguments.mirrored,
+                out=arguments.out and homes[folder],
+                track=lambda items, what, run=folder.name: tracked(items, what if is_single else f"{run}: {what}"),
+            )
+            if not is_single:
+                print(f"scored: {folder}")
+            if find_spec("matplotlib") is not None:
+                figure = score_histograms({recipe.objective: scores}, next(iter(scores)), recipe.name)
+                save(figure, scores_folder(homes[folder], arguments.mirrored) / "scores.png")
+            done.append(_Scored(folder, recipe, summary))
+    _show(done)
+    _show_files({run.folder: homes[run.folder] for run in done}, arguments)
+    _show_remarks(done, arguments)
+    if failures:
+        raise ValueError(f"{len(failures)} of {len(folders)} runs were not scored, the first one: {failures[0]}")
+
+
+def _homes(folders: Iterable[Path], out: Path | None) -> dict[Path, Path]:
+    """Where the scores of each run go."""
+    folders = list(folders)
+    if out is None or len(folders) == 1:
+        return {folder: out or folder for folder in folders}
+    names = {folder: folder.resolve().name for folder in folders}
+    ((name, count),) = Counter(names.values()).most_common(1)
+    if count > 1:
+        raise ValueError(f"{count} runs are called '{name}', so they cannot share --out {out}; score them one by one")
+    return {folder: out / name for folder, name in names.items()}
+
+
+def _show(runs: list[_Scored]) -> None:
+    """Print a table of known inputs, and one of unknown inputs for each selection of sets."""
+    if not runs:
+        return
+    names = labels(run.recipe for run in runs)
+    if len(names) == 1:
+        names = dict.fromkeys(names, runs[0].recipe.objective)
+    copies = Counter(run.recipe.name for run in runs)
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    by_sets: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
+    for run in runs:
+        name, summary = run.recipe.name, run.summary
+        label = names[name] if copies[name] == 1 else f"{names[name]} {run.folder}"
+        sets = summary["benchmark"], *summary["near"], None, *summary["far"]
+        for table in (methods, by_sets.setdefault(sets, {})):
+            table.setdefault(label, []).append(summary)
+    show_group(known_table(methods))
+    for of_sets in by_sets.values():
+        show_group(unknown_table(of_sets))
+
+
+def show_group(group: Group) -> None:
+    """Print texts and tables; a table whose numbers do not fit into the terminal is printed in lines."""
+    console = Console()
+    for part in group.renderables:
+        if isinstance(part, Table) and not _fits(part, console.width):
+            show_table(part)
+        else:
+            console.print(part)
+
+
+def _fits(table: Table, width: int) -> bool:
+    """Let words be folded, but not numbers; return whether the terminal is then wide enough."""
+    for column in table.columns:
+        lines = [line for cell in column.cells for line in str(cell).splitlines()]
+        is_number = column.justify == "right"
+        parts = lines if column.no_wrap else [word for line in lines for word in line.split()]
+        longest = max(map(len, parts), default=1)
+        column.overflow = "fold"
+        column.min_width = longest if is_number or column.no_wrap else min(longest, _LABEL_WIDTH)
+    return sum(column.min_width or 1 for column in table.columns) + 2 * len(table.columns) < width
+
+
+def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> None:
+    """Say where figures and evidence are."""
+    folders = [scores_folder(home, arguments.mirrored) for home in homes.values()]
+    if find_spec("matplotlib") is None:
+        print("no figure: matplotlib is not installed (pip install matplotlib)")
+    elif folders:
+        several = f", and of {len(folders) - 1} more" if len(folders) > 1 else ""
+        print(f"figure: {folders[0] / 'scores.png'}{several}")
+    for home in homes.values() if arguments.keep_evidence else ():
+        sizes = [path.stat().st_size for path in (home / EVIDENCE).iterdir()]
+        print(f"evidence: {home / EVIDENCE}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
+
+
+def _show_remarks(runs: list[_Scored], arguments: argparse.Namespace) -> None:
+    """Print what was left out, and which options were chosen; a line that several runs share is printed once."""
+    lines: dict[str, None] = {}
+    for run in runs:
+        summary, recipe = run.summary, run.recipe
+        which = "" if len(runs) == 1 else f"{run.folder}: "
+        for name, reason in summary["left_out"].items():
+            lines[f"{name} is left out: {reason}"] = None
+        for name, record in summary["search"].items():
+            chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
+            tried = f"the best of {len(record['tried'])} candidates on {', '.join(record['on'])}"
+            lines[f"{which}{name}: {chosen}, {tried}"] = None
+        if dropped := [name for name in arguments.tune_on if name not in summary["images"]]:
+            lines[f"tuned on and not scored: {', '.join(dropped)}"] = None
+        if recipe.outliers:
+            lines[f"{recipe.outliers} is left out: the network was trained with it as outliers"] = None
+        if summary["missing"]:
+            lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"] = None
+    for line in lines:
+        print(line)

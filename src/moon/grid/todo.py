@@ -1,0 +1,37 @@
+"""`todo.json` in a run folder: what a worker must still score after training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from moon.files import write_json
+from moon.run.folder import TODO
+
+
+class Todo(NamedTuple):
+    """What remains to be scored.
+
+    Args:
+        detectors: The detectors; none if nothing remains.
+        near: Near unknown sets in place of the benchmark's.
+        far: Far unknown sets in place of the benchmark's.
+    """
+
+    detectors: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    far: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Todo:
+        """Read it from a run folder; files of earlier versions name no sets."""
+        try:
+            found = json.loads((folder / TODO).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return cls()
+        return cls(*(tuple(found.get(name, ())) for name in cls._fields))
+
+    def write(self, folder: Path) -> None:
+        """Write it into a run folder."""
+        write_json(folder / TODO, {name: list(values) for name, values in self._asdict().items() if values})

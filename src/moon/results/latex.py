@@ -1,0 +1,72 @@
+"""Tables as LaTeX, for the package booktabs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+_ESCAPED = str.maketrans({
+    "\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "▲": r"$\uparrow$", "▼": r"$\downarrow$",
+})  # fmt: skip
+
+
+def escape(text: str) -> str:
+    r"""Escape a text for LaTeX.
+
+    Example:
+        >>> from moon.results.latex import escape
+        >>> escape("95% ± 1")
+        '95\\% $\\pm$ 1'
+    """
+    return text.translate(_ESCAPED)
+
+
+def latex(caption: str, alignment: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as LaTeX.
+
+    Args:
+        caption: The caption, escaped.
+        alignment: `l`, `c` or `r` for each column.
+        rows: The cells of each row, escaped, headings first; an empty row is a rule.
+
+    Returns:
+        A `table` environment; the document must load booktabs.
+    """
+    headings, *others = rows
+    lines = [" & ".join(cells) + r" \\" if cells else r"\midrule" for cells in (headings, (), *others)]
+    head = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
+    return "\n".join([*head, *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def group_as_latex(group: Group) -> str:
+    """Return the tables of a group that was made for the terminal as LaTeX, with the same rows.
+
+    Args:
+        group: Texts and tables; the first text is the caption of every table.
+
+    Returns:
+        As for `latex`.
+    """
+    caption = next((part for part in group.renderables if isinstance(part, str)), "")
+    tables = [part for part in group.renderables if isinstance(part, Table)]
+    return "\n".join(_table_as_latex(table, caption) for table in tables)
+
+
+def _table_as_latex(table: Table, caption: str) -> str:
+    """A table with rules between its sections."""
+    alignment = "".join("r" if column.justify == "right" else "l" for column in table.columns)
+    by_column = [[escape(_plain(cell)) for cell in (column.header, *column.cells)] for column in table.columns]
+    headings, *others = map(list, zip(*by_column, strict=True))
+    rows = [headings]
+    for cells, row in zip(others, table.rows, strict=True):
+        rows += [cells, []] if row.end_section else [cells]
+    return latex(escape(caption), alignment, rows if rows[-1] else rows[:-1])
+
+
+def _plain(cell: object) -> str:
+    """The text of a cell on one line, without rich's markup."""
+    return " ".join(Text.from_markup(str(cell)).plain.split())

@@ -1,0 +1,83 @@
+"""`moon demo`: what it shows, and what it says at the end. `test_main.py` runs all of it."""
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from moon import demo
+from moon.cli import demo as command, runner, unknown_sets
+from moon.grid import Grid, Processes, State
+from moon.report import page
+
+
+@pytest.fixture
+def finished(fabricate, tmp_path, monkeypatch):
+    """Two finished runs of the demo; the scored images are not compared with today's, and the page is a stub."""
+    monkeypatch.setattr(unknown_sets, "data_facts", lambda _: None)
+    monkeypatch.setattr(page, "write_report", lambda _, target, title: target.write_text(title))
+    for runs in demo.recipes(epochs=2, seeds=1).values():
+        for recipe in runs:
+            fabricate(tmp_path / "demo", recipe, near=["letters"], far=["textures", "photos"])
+    return ("demo", "--epochs", "2", "--out", "demo")
+
+
+def test_the_demo_ends_with_its_page_and_what_to_do_next(moon, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(command.shutil, "which", lambda _: None)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/moon", "demo"])
+    code, out, err = moon(*finished)
+    assert (code, err) == (0, "")
+    assert "plain RigL" in out
+    assert "MOON + RigL" in out
+    assert out.splitlines()[-2:] == [
+        "full report, to open in a browser: demo/report.html",
+        "next: .venv/bin/moon train digits --epochs 20, or your own images: .venv/bin/moon data import --help",
+    ]
+    assert (tmp_path / "demo" / "report.html").read_text().startswith("A 95%-sparse LeNet")
+    assert (tmp_path / "demo" / "known-against-unknown.png").stat().st_size > 1000
+
+
+def test_finished_runs_are_not_trained_again(moon, finished, monkeypatch):
+    monkeypatch.setattr(Processes, "start", lambda *_: pytest.fail("nothing is missing"))
+    _, out, _ = moon(*finished)
+    assert "training" not in out
+    assert "too few seeds" in out
+
+
+def test_without_the_extra_packages_there_is_no_page(moon, finished, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
+    code, out, _ = moon(*finished)
+    assert code == 0
+    assert "no figure and no report: matplotlib not installed (pip install matplotlib)" in out
+    assert out.splitlines()[-1].startswith("next: ")
+
+
+def test_damaged_scores_are_an_error(moon, finished, tmp_path):
+    next((tmp_path / "demo").glob("*-moon-*/scores.npz")).write_bytes(b"damaged")
+    code, _, err = moon(*finished)
+    assert code == 2
+    assert "its scores are damaged; delete this folder" in err
+
+
+@pytest.mark.parametrize(("cores", "places"), [(1, 1), (2, 2), (8, 2)])
+def test_the_runs_are_trained_side_by_side(moon, monkeypatch, tmp_path, cores, places):
+    seen = []
+
+    def execute(grid: Grid, workers) -> None:
+        seen.append((workers.places, workers.threads, [job.detectors for job in grid.jobs]))
+        for job in grid.jobs:
+            (job.folder / "failure.json").write_text('{"message": "no images"}')
+            assert job.state() is State.FAILED
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(runner, "execute", execute)
+    monkeypatch.setattr(runner, "cores", lambda: cores)
+    monkeypatch.setattr(unknown_sets, "data_facts", lambda _: None)
+    for _ in range(2):  # a failed run is tried again
+        code, out, err = moon("demo", "--epochs", "2", "--out", "demo", "--device", "cpu")
+        assert code == 2
+        assert err == (
+            "moon demo: 2 of 2 runs failed, the first one: no images; correct the cause, then run the command again\n"
+        )
+        assert out == "training 2 networks for 2 epochs, scoring with 5 detectors\n"
+    assert seen == [(places, None, [["msp", "odin", "ebo", "knn", "klm"]] * 2)] * 2

@@ -1,0 +1,91 @@
+"""Terminals that are narrow or lack characters, and messages of the library."""
+
+import io
+import logging
+import sys
+
+import pytest
+from rich.table import Table
+
+from moon import cli
+from moon.cli import methods
+from moon.cli.output import replace_unprintable, show_table
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_the_terminal_lacks_become_ascii(monkeypatch, encoding):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    replace_unprintable()
+    print("✓here ✗gone 1.0±0.2 more… K×K 語 \udcff")
+    stream.flush()
+    shown = stream.buffer.getvalue().decode(encoding)
+    assert (
+        shown
+        == {
+            "ascii": "+here -gone 1.0+-0.2 more... KxK ? ?\n",
+            "latin-1": "+here -gone 1.0±0.2 more... K×K ? ?\n",
+            "utf-8": "✓here ✗gone 1.0±0.2 more… K×K 語 ?\n",
+        }[encoding]
+    )
+
+
+@pytest.mark.parametrize("arguments", [("methods",), ("data",), ("--help",), ("train", "--help")])
+def test_commands_print_to_an_ascii_terminal(data_root, monkeypatch, tmp_path, arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MOON_DATA", str(data_root))
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(arguments))
+    assert stop.value.code == 0
+
+
+def numbers() -> Table:
+    table = Table("name", title="Times")
+    for heading in ("milliseconds", "ratio"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    table.add_row("cross-entropy", "12345.678", "1.000 ±0.001")
+    table.add_row("moon", "23456.789", "")
+    return table
+
+
+def test_a_table_that_is_too_wide_is_printed_in_lines(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    show_table(numbers())
+    assert "│ 12345.678 │ 1.000 ±0.001 │" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setenv("COLUMNS", "30")
+    show_table(numbers())
+    assert capsys.readouterr().out == (
+        "Times\n\nname: cross-entropy\nmilliseconds: 12345.678\nratio: 1.000 ±0.001\n"
+        "\nname: moon\nmilliseconds: 23456.789\n\n"
+    )
+
+
+def test_methods_cuts_nothing_in_a_narrow_terminal(moon, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    code, out, _ = moon("methods")
+    assert code == 0
+    assert "…" not in out
+    assert "outlier_exposure.md" in out
+    assert max(map(len, out.splitlines())) <= 40
+
+
+def test_bench_cuts_no_number_in_a_narrow_terminal(moon, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    small = ("--benchmark", "digits", "--steps", "1", "--rounds", "1", "--batch-size", "4")
+    code, out, _ = moon("bench", "train", *small)
+    assert code == 0
+    assert "…" not in out
+    assert out.count("100 epochs: ") == 4
+    assert out.count("vs base: 1.000") == 1
+
+
+def test_a_warning_of_the_library_is_one_line_on_stderr(moon, monkeypatch):
+    def act(_):
+        logger = logging.getLogger("moon.data")
+        logger.warning("first\n  second %s", "third")
+        logger.info("told")
+
+    monkeypatch.setattr(methods, "act", act)
+    assert moon("methods") == (0, "told\n", "warning: first second third\n")

@@ -1,0 +1,137 @@
+"""Running a grid from the command line: where its runs go, and what is shown without and with a terminal."""
+
+import io
+import json
+from contextlib import ExitStack
+
+import pytest
+import torch
+from rich.console import Console
+
+from moon.cli import runner
+from moon.cli.runner import check_done, execute, local_workers, state_table
+from moon.grid import Grid, State
+from moon.recipe import make_recipe
+from moon.training import locked
+
+RECIPES = [make_recipe("digits", "cross-entropy", epochs=2, seed=seed) for seed in range(3)]
+NAMES = [recipe.name for recipe in RECIPES]
+
+
+class Instant:
+    """Workers that finish a run at once; the run with seed 2 fails."""
+
+    places = 2
+
+    def start(self, folder):
+        if json.loads((folder / "recipe.json").read_text())["seed"] == 2:
+            (folder / "failure.json").write_text('{"message": "no [red] images"}')
+        else:
+            (folder / "result.json").write_text("{}")
+
+    def ended(self, _):
+        return ""
+
+    def stop(self, _):
+        pass
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """A grid of three runs, the first of which is done."""
+    grid = Grid.plan(tmp_path, RECIPES)
+    (grid.jobs[0].folder / "result.json").write_text("{}")
+    return grid
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A function that replaces the terminal by one of this width, and returns what it will show."""
+
+    def make(width, encoding="utf-8"):
+        file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+        console = Console(force_terminal=True, width=width, file=file, color_system=None, legacy_windows=False)
+        monkeypatch.setattr(runner, "get_console", lambda: console)
+        return lambda: file.buffer.getvalue().decode(encoding)
+
+    return make
+
+
+def test_without_a_terminal_there_is_a_line_per_run(grid, capsys):
+    execute(grid, Instant())
+    out = capsys.readouterr().out
+    assert out.splitlines() == [
+        "2 runs to do, 2 at a time",
+        f"done   {NAMES[1]}",
+        f"failed {NAMES[2]}: no [red] images",
+    ]
+
+
+def test_without_a_terminal_there_is_a_status_line_at_changes(grid, capsys, monkeypatch):
+    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.0)
+    execute(grid, Instant())
+    assert "2 of 3 runs done, 1 failed, 0 running, 4 of 6 epochs, 0:00:00 left\n" in capsys.readouterr().out
+
+
+def test_nothing_is_said_about_a_grid_that_is_done(grid, capsys, monkeypatch):
+    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.0)
+    execute(Grid.of(grid.folder, RECIPES[:1]), Instant())
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_terminal_shows_finished_runs_above_the_bars(grid, screen, encoding):
+    shown = screen(40, encoding)
+    execute(grid, Instant())
+    assert f"done   {NAMES[1]}\n" in shown()
+    assert f"failed {NAMES[2]}: no [red] images\n" in shown()
+
+
+def test_bars_wrap_in_a_narrow_terminal(grid, screen):
+    shown = screen(40)
+    (grid.jobs[1].folder / "log.jsonl").write_text('{"epoch": 0, "seconds": 100.0}\n')
+    with locked(grid.jobs[1].folder):
+        runner.get_console().print(runner._progress(grid, 2))
+    bar, *lines = shown().splitlines()
+    assert set(bar.strip()) == {"━"}
+    assert "1 of 3 runs done, 1 running, 3 of 6 epochs, 0:00:50 left" in " ".join(" ".join(lines).split())
+    assert f"1/2{NAMES[1]}" in "".join("".join(lines).split())
+    assert max(map(len, lines)) <= 40
+
+
+def test_the_state_table_cuts_no_run_in_a_narrow_terminal(grid, screen):
+    shown = screen(40)
+    runner.get_console().print(state_table(grid))
+    assert "…" not in shown()
+    assert "0/2" in shown()
+
+
+@pytest.mark.parametrize(("cores", "jobs", "places"), [(1, None, 1), (2, None, 2), (8, None, 2), (2, 5, 5)])
+def test_one_run_per_core_but_no_more_than_are_missing(grid, monkeypatch, cores, jobs, places):
+    monkeypatch.setattr(runner, "cores", lambda: cores)
+    with ExitStack() as stack:
+        assert local_workers(grid, grid.folder, "cpu", stack=stack, jobs=jobs).places == places
+
+
+def test_threads_are_those_that_the_user_wants(grid, monkeypatch):
+    def threads(**settings):
+        with ExitStack() as stack:
+            return local_workers(grid, grid.folder, "cpu", stack=stack, **settings).threads
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert threads() is None  # chosen for each run
+    assert threads(threads=3) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    assert threads() == torch.get_num_threads()
+    assert threads(threads=3) == 3
+
+
+def test_a_grid_that_is_not_done_says_what_to_do(grid):
+    with pytest.raises(ValueError, match="2 of 3 runs are not done"):
+        check_done(grid)
+    execute(grid, Instant())
+    assert list(grid.states().values()) == [State.DONE, State.DONE, State.FAILED]
+    with pytest.raises(ValueError, match=r"1 of 3 runs failed, .*: no \[red\] images; .* with --retry-failed"):
+        check_done(grid)
+    with pytest.raises(ValueError, match=r"correct the cause, then run the command again$"):
+        check_done(grid, "run the command again")

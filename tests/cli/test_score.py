@@ -1,0 +1,140 @@
+"""`moon score`: several runs, other folders for the scores, and runs that fail."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from moon.run.images import BenchmarkImages
+
+FAST = ("--detector", "msp", "ebo")
+
+
+@pytest.fixture
+def runs(trained_runs, tmp_path):
+    """A folder of three runs: two seeds of cross-entropy, and MOON."""
+    settings = [{"objective": "cross-entropy", "seed": seed} for seed in (0, 1)] + [{"options": {"quiet_epochs": 1}}]
+    for name, one in zip(("plain-0", "plain-1", "moon-0"), settings, strict=True):
+        shutil.copytree(trained_runs(epochs=3, **one), tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+def contents(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_several_runs_are_scored_with_the_same_images_and_shown_in_one_table(moon, runs, monkeypatch):
+    opened = []
+    original = BenchmarkImages.open
+    monkeypatch.setattr(BenchmarkImages, "open", lambda *a: opened.append(a[1]) or original(*a))
+    code, out, err = moon("score", "runs/plain-0", "runs/moon-0", "runs/plain-1", *FAST)
+    assert code == 0, err
+    assert opened == ["mnist"]
+    assert out.count("Known inputs") == out.count("Unknown inputs") == 1
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[1] for row in rows if row and row[0] == "msp"] == ["cross-entropy", "moon"]
+    assert "±" in out  # over two seeds
+    for name in ("plain-0", "plain-1", "moon-0"):
+        assert f"scored: runs/{name}" in out
+        assert (runs / name / "scores.png").stat().st_size > 1000
+        assert list(json.loads((runs / name / "scores.json").read_text())["detectors"]) == ["msp", "ebo"]
+    assert out.count("left out: cifar10, tin, places") == 1  # for all runs together
+
+
+def test_a_folder_of_runs_stands_for_its_runs(moon, runs):
+    code, out, _ = moon("score", "runs", "runs/moon-0", *FAST)  # each run once
+    assert code == 0
+    assert out.count("scored: ") == 3
+
+
+def test_a_run_that_fails_does_not_lose_the_others(moon, runs):
+    (runs / "moon-0" / "result.json").unlink()
+    (runs / "plain-0" / "model.safetensors").write_bytes(b"x")
+    code, out, err = moon("score", "runs", *FAST)
+    assert code == 2
+    assert "failed: runs/moon-0: the run is not finished" in out
+    assert "failed: runs/plain-0/model.safetensors: is not the model" in out
+    assert err.strip() == (
+        "moon score: 2 of 3 runs were not scored, the first one: runs/moon-0: the run is not finished; "
+        "start it again with the same command"
+    )
+    assert (runs / "plain-1" / "scores.json").exists()
+    assert "cross-entropy" in out
+
+
+def test_runs_of_different_benchmarks_have_a_table_each(moon, runs, data_root):
+    (data_root / "benchmarks.toml").write_text("[part]\nknown = 'mnist'\nnear = ['notmnist']\nfar = ['dtd']\n")
+    recipe = json.loads((runs / "plain-1" / "recipe.json").read_text())
+    (runs / "plain-1" / "recipe.json").write_text(json.dumps(recipe | {"benchmark": "part"}))
+    code, out, err = moon("score", "runs/plain-0", "runs/plain-1", *FAST)
+    assert code == 0, err
+    assert (out.count("Known inputs"), out.count("Unknown inputs")) == (1, 2)
+    assert "part cross-entropy" in out
+
+
+def test_copies_of_a_run_are_not_averaged(moon, runs):
+    shutil.copytree(runs / "plain-0", runs / "copy")
+    code, out, _ = moon("score", "runs/plain-0", "runs/copy", *FAST)
+    assert code == 0
+    assert "cross-entropy runs/copy" in out
+    assert "±" not in out
+
+
+def test_scores_can_go_to_another_folder(moon, runs, tmp_path):
+    before = contents(runs)
+    code, out, err = moon("score", "runs/plain-0", "--out", "scores", "--keep-evidence", *FAST)
+    assert code == 0, err
+    assert "figure: scores/scores.png" in out
+    assert "evidence: scores/evidence, 5 files" in out
+    files = {"scores.json", "scores.npz", "known.npz", "examples.npz", "scores.png"}
+    assert files <= {path.name for path in (tmp_path / "scores").iterdir()}
+    code, out, err = moon("score", "runs", "--out", "all/scores", "--mirrored", *FAST)
+    assert code == 0, err
+    for name in ("plain-0", "plain-1", "moon-0"):
+        assert files == {path.name for path in (tmp_path / "all" / "scores" / name / "mirrored").iterdir()}
+    assert contents(runs) == before  # not even a lock
+    (tmp_path / "more").mkdir()
+    shutil.copytree(runs / "plain-0", tmp_path / "more" / "plain-0")
+    code, _, err = moon("score", "runs", "more/plain-0", "--out", "x", *FAST)
+    assert (code, "2 runs are called 'plain-0'" in err) == (2, True)
+
+
+def test_a_read_only_run_folder_is_reported_before_images_are_read(moon, runs, data_root, monkeypatch):
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "plain-0" not in str(path) and access(path, mode))
+    monkeypatch.setattr(BenchmarkImages, "open", None)
+    code, _, err = moon("score", "runs/plain-0", *FAST)
+    assert code == 2
+    expected = "runs/plain-0: cannot be written; give another folder for the scores (--out FOLDER)"
+    assert err.strip() == f"moon score: {expected}"
+
+
+def test_a_benchmark_without_unknown_sets_gets_a_hint(moon, runs, data_root):
+    for name in ("notmnist", "fashionmnist", "dtd"):
+        shutil.rmtree(data_root / name)
+    code, _, err = moon("score", "runs/plain-0", *FAST)
+    assert code == 2
+    assert "mnist: no unknown set was found" in err
+    assert "--near and --far" in err
+    assert f"{data_root}/benchmarks.toml" in err
+    assert moon("score", "runs/plain-0", "--far", "nothing", *FAST)[0] == 3
+
+
+def test_numbers_are_not_cut_in_a_narrow_terminal(moon, runs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    code, out, _ = moon("score", "runs", *FAST)
+    assert code == 0
+    summary = json.loads((runs / "moon-0" / "scores.json").read_text())
+    assert f"{summary['known']['nll']:.3f}" in out
+    assert f"{100 * summary['detectors']['msp']['sets']['dtd']['auroc']:.1f}" in out
+
+
+def test_without_matplotlib_the_advice_names_the_package(moon, runs, monkeypatch):
+    from moon.cli import scoring
+
+    monkeypatch.setattr(scoring, "find_spec", lambda _: None)
+    code, out, _ = moon("score", "runs/plain-0", *FAST)
+    assert code == 0
+    assert "no figure: matplotlib is not installed (pip install matplotlib)" in out
+    assert not (runs / "plain-0" / "scores.png").exists()
