@@ -132,3 +132,31 @@ def test_save_writes_the_arrays_uncompressed_as_numpy_does(tmp_path):
     with (tmp_path / "expected.npz").open("wb") as file:
         np.savez(file, images=data.images, labels=data.labels)
     assert path.read_bytes() == (tmp_path / "expected.npz").read_bytes()
+
+
+def test_names_of_classes_are_kept(tmp_path):
+    data = DataSet(images(), np.array([0, 1, 2, -1]), ("cat", "dog", "chinchilla"))
+    save(data, tmp_path, "mine", "test")
+    assert load(tmp_path, "mine", "test").classes == data.classes
+    for kept in (data.take(data.labels > 0), fit_to(data, 4, 4, 1), *split_off(data, 0.5)):
+        assert kept.classes == data.classes
+    assert data.digest() == data._replace(classes=()).digest()
+    np.savez(tmp_path / "mine" / "test.npz", images=data.images, labels=data.labels)
+    assert load(tmp_path, "mine", "test").classes == ()
+
+
+@pytest.mark.parametrize(
+    ("classes", "what"),
+    [
+        ([["a", "b"]], r"classes are <U1 of shape \(1, 2\); they must be strings"),
+        ([1, 2, 3], r"classes are int64 of shape \(3,\); they must be strings"),
+        (["a", "b", "a"], "two classes are called 'a'; names must differ"),
+        (["a", " ", "b"], "class 1 has an empty name"),
+        (["a", "b"], "label 2, but only 2 classes have names"),
+    ],
+)
+def test_invalid_names_of_classes_are_rejected(tmp_path, classes, what):
+    (tmp_path / "a").mkdir()
+    np.savez(tmp_path / "a" / "train.npz", images=images(), labels=np.array([0, 1, 2, -1]), classes=np.array(classes))
+    with pytest.raises(DataError, match=rf"a/train\.npz: .*{what}"):
+        load(tmp_path, "a", "train")

@@ -34,5 +34,5 @@ def test_letters_are_centred_and_scaled_like_digits():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"'matplotlib'.*moon-sparse\[demo\]"):
+    with pytest.raises(DataError, match="'matplotlib': pip install mlxtend scikit-image"):
         module.letters("test")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from moon.data import DataError, hold_out, import_set, load
+from moon.data import DataError, DataSet, hold_out, import_set, import_splits, load, save
 
 
 @pytest.fixture
@@ -88,3 +88,82 @@ def test_held_out_images_are_removed_from_the_training_images(data_root):
 def test_invalid_requests_to_hold_out_are_rejected(data_root, name, share, what):
     with pytest.raises(ValueError, match=what):
         hold_out(data_root, "mnist", name, share)
+
+
+def write_splits(root, **classes):
+    """`<split>/<class>/<image>` with two images per class, in another shade of grey in each split and class."""
+    for split, names in classes.items():
+        for index, name in enumerate(names):
+            (root / split / name).mkdir(parents=True)
+            for image in range(2):
+                shade = 60 * len(split) % 200 + 10 * index + image
+                Image.new("RGB", (40, 30), (shade, 0, 0)).save(root / split / name / f"{image}.png")
+    return root
+
+
+def test_all_splits_are_imported_at_once(tmp_path):
+    source = write_splits(tmp_path / "photos", Train=["cat", "dog", "rabbit"], valid=["dog"], test=["cat", "rabbit"])
+    saved = import_splits(tmp_path / "data", source, "pets", size=16)
+    assert [one.path.name for one in saved] == ["train.npz", "val.npz", "test.npz"]
+    assert [one.dataset.labels.tolist() for one in saved] == [[0, 0, 1, 1, 2, 2], [1, 1], [0, 0, 2, 2]]
+    for one in saved:
+        stored = load(tmp_path / "data", "pets", one.path.stem)
+        assert stored.classes == one.dataset.classes == ("cat", "dog", "rabbit")
+        assert stored.images.shape[1:] == (16, 16, 3)
+        assert stored.labels.tolist() == one.dataset.labels.tolist()
+    assert not any(one.is_new for one in import_splits(tmp_path / "data", source, "pets", size=16))
+
+
+def test_all_splits_are_checked_before_one_is_saved(tmp_path):
+    source = write_splits(tmp_path / "photos", train=["cat", "dog"], test=["cat", "hamster"])
+    with pytest.raises(DataError, match="pets/test: has images of class hamster, which pets/train does not have"):
+        import_splits(tmp_path / "data", source, "pets")
+    assert not (tmp_path / "data").exists()
+    source = write_splits(tmp_path / "more", train=["cat", "dog"], test=["cat"])
+    import_set(tmp_path / "data", source / "train", "pets", "test")
+    with pytest.raises(ValueError, match=r"test\.npz: exists with other images"):
+        import_splits(tmp_path / "data", source, "pets")
+    assert not (tmp_path / "data" / "pets" / "train.npz").exists()
+    assert all(one.is_new for one in import_splits(tmp_path / "data", source, "pets", replace=True))
+    with pytest.raises(DataError, match="train: contains no splits; expected train/<class>/<image>"):
+        import_splits(tmp_path / "data", source / "train", "pets")
+
+
+def test_one_of_the_splits_can_be_imported_alone(tmp_path):
+    source = write_splits(tmp_path / "photos", train=["cat", "dog"], test=["dog"])
+    assert import_set(tmp_path / "data", source, "pets", "train").dataset.classes == ("cat", "dog")
+    assert import_set(tmp_path / "data", source, "pets").dataset.labels.tolist() == [1, 1]
+
+
+def test_size_and_channels_can_be_chosen_for_every_format(sources, tmp_path, caplog):
+    caplog.set_level("INFO", "moon")
+    assert import_set(tmp_path, sources[0], "a", grey=True).dataset.images.shape == (1, 32, 32, 1)
+    (tmp_path / "test_batch.bin").write_bytes(bytes([3]) + bytes(3072))
+    assert import_set(tmp_path, tmp_path / "test_batch.bin", "b").dataset.images.shape == (1, 32, 32, 3)
+    caplog.clear()
+    saved = import_set(tmp_path, tmp_path / "test_batch.bin", "c", size=28, grey=True)
+    assert saved.dataset.images.shape == (1, 28, 28, 1)
+    assert caplog.messages == [
+        f"{tmp_path / 'test_batch.bin'}: images resized from 32x32 to 28x28: shorter side resized, centre cropped"
+    ]
+
+
+def test_names_are_added_to_a_split_that_has_none(sources, tmp_path):
+    saved = import_set(tmp_path, sources[0], "mine")
+    save(saved.dataset._replace(classes=()), tmp_path, "mine", "test")
+    assert import_set(tmp_path, sources[0], "mine").is_new
+    assert load(tmp_path, "mine", "test").classes == ("class",)
+    save(saved.dataset._replace(classes=("other",)), tmp_path, "mine", "test")
+    with pytest.raises(ValueError, match="exists with other names of classes"):
+        import_set(tmp_path, sources[0], "mine")
+
+
+def test_an_image_root_is_for_lists_only(sources, tmp_path):
+    with pytest.raises(ValueError, match="is not an image list, so image_root"):
+        import_set(tmp_path, sources[0], "mine", image_root=tmp_path)
+
+
+def test_held_out_images_keep_the_names_of_classes(tmp_path):
+    data = DataSet(np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8, 1), np.arange(40) % 2, ("cat", "dog"))
+    save(data, tmp_path, "pets", "train")
+    assert {one.dataset.classes for one in hold_out(tmp_path, "pets", "held")} == {("cat", "dog")}

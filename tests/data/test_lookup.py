@@ -4,8 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from moon.data import BENCHMARKS, DataError, all_benchmarks, find_benchmark, known_splits
+from moon.nets import NETS
 
 
 def test_other_unknown_sets_may_be_named(data_root):
@@ -113,7 +115,7 @@ def test_an_invalid_declaration_does_not_affect_the_others(data_root):
     ("text", "what"),
     [
         ("[a]\nnear = ['dtd']", r"\[a\] must have known ="),
-        ("[a]\nknown = 'a'", r"\[a\] known = 'a' is its own name"),
+        ("[a]\nknown = 'a'", r"\[a\] known = 'a' is neither a benchmark nor a set"),
         ("a = 3", r"\[a\] must be a table"),
         ("[a]\nknown = 'mnst'", r"toml: \[a\] known = 'mnst' is neither .*, did you mean 'mnist'"),
         ("[b]\nknown = 'mnist'\n[a]\nknown = 'b'", r"\[a\] known = 'b' is neither a benchmark nor a set"),
@@ -145,3 +147,82 @@ def test_a_declaration_without_images_is_enough_to_show_results(tmp_path):
     assert (part.known_set, part.near, part.far) == ("cifar10", ("tin",), ("dtd",))
     with pytest.raises(DataError, match="cifar10"):
         known_splits(tmp_path, part)
+
+
+def own(root, size=28, channels=1, **more):
+    (root / "mine").mkdir(exist_ok=True)
+    images = np.zeros((4, size, size, channels), np.uint8)
+    images[:2, :, :, 0] = 51
+    np.savez(root / "mine" / "train.npz", images=images, labels=np.arange(4) % 2, **more)
+
+
+def test_mean_and_deviation_of_own_sets_are_measured(tmp_path):
+    own(tmp_path, channels=3)
+    benchmark = find_benchmark(tmp_path, "mine")
+    assert benchmark.mean == (0.1, 0.0, 0.0)
+    assert benchmark.std == (0.1, 1.0, 1.0)  # a channel of one value is not divided
+    images = np.random.default_rng(0).integers(0, 256, (30, 9, 9, 3), dtype=np.uint8)
+    np.savez(tmp_path / "mine" / "train.npz", images=images, labels=np.arange(30) % 2)
+    benchmark = find_benchmark(tmp_path, "mine")
+    assert benchmark.mean == tuple((images / 255).mean((0, 1, 2)).round(4).tolist())
+    assert benchmark.std == tuple((images / 255).std((0, 1, 2)).round(4).tolist())
+
+
+def test_images_of_own_sets_are_read_once(tmp_path, monkeypatch):
+    own(tmp_path)
+    first = find_benchmark(tmp_path, "mine")
+    monkeypatch.setattr("moon.data.lookup.load", None)
+    assert find_benchmark(tmp_path, "mine") == first
+    own(tmp_path, size=32)
+    with pytest.raises(TypeError):  # another file is read
+        find_benchmark(tmp_path, "mine")
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "net"),
+    [
+        (20, 1, "resnet18"), (28, 1, "lenet"), (63, 1, "lenet"), (64, 1, "resnet18-imagenet"),
+        (28, 3, "resnet18"), (63, 3, "resnet18"), (64, 3, "resnet18-imagenet"), (96, 3, "resnet18-imagenet"),
+    ],
+)  # fmt: skip
+def test_the_default_net_of_own_sets_accepts_their_images(tmp_path, size, channels, net):
+    own(tmp_path, size, channels)
+    assert find_benchmark(tmp_path, "mine").net == net
+    with torch.no_grad():
+        assert NETS[net](num_classes=2, in_channels=channels).eval()(torch.zeros(1, channels, size, size)).shape == (
+            1,
+            2,
+        )
+
+
+def test_the_classes_of_own_sets_are_those_with_names(tmp_path):
+    own(tmp_path, classes=np.array(["cat", "dog"]))
+    assert find_benchmark(tmp_path, "mine").num_known == 2
+    own(tmp_path, classes=np.array(["cat", "dog", "rabbit"]))
+    with pytest.raises(DataError, match="no image of class rabbit; remove its name, or add images"):
+        find_benchmark(tmp_path, "mine")
+
+
+def test_a_set_under_the_root_can_be_declared_under_its_own_name(data_root):
+    shutil.copytree(data_root / "mnist", data_root / "mine")
+    measured = find_benchmark(data_root, "mine")
+    for known in ("", "known = 'mine'\n"):
+        (data_root / "benchmarks.toml").write_text(f"[mine]\n{known}mean = [0.5]\nstd = [0.5]\nfar = ['dtd']")
+        declared = find_benchmark(data_root, "mine")
+        assert (declared.name, declared.known_set, declared.far) == ("mine", "mine", ("dtd",))
+        assert (declared.mean, declared.std) == ((0.5,), (0.5,))
+        assert measured.mean != declared.mean
+
+
+def test_whether_known_images_are_resized_can_be_declared(data_root):
+    (data_root / "benchmarks.toml").write_text("[part]\nknown = 'mnist'\nfar = ['dtd']\nresize_known = true")
+    assert find_benchmark(data_root, "part").resize_known
+    assert not find_benchmark(data_root, "mnist").resize_known
+
+
+def test_an_unknown_name_names_own_sets_and_a_missing_root(data_root):
+    shutil.copytree(data_root / "mnist", data_root / "pets")
+    with pytest.raises(ValueError, match=r"did you mean 'pets'.*moon data import"):
+        find_benchmark(data_root, "pet")
+    with pytest.raises(ValueError, match=r"the data root .*nowhere does not exist$"):
+        find_benchmark(data_root / "nowhere", "pets")

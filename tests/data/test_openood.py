@@ -148,7 +148,8 @@ def test_a_run_on_images_that_stay_on_disk(imagenet, tmp_path):
     images = BenchmarkImages.open(imagenet, "imagenet-v1.5", tune_on=("openimage_o",))
     assert isinstance(images.splits["train"], ImageList)
     assert images.missing == ("ssb_hard", "inaturalist", "openimage_o")
-    recipe = make_recipe(images.benchmark, "moon", options={"quiet_epochs": 1}, epochs=3, batch_size=8, sparsity=0.5)
+    settings = {"epochs": 3, "batch_size": 8, "sparsity": 0.5, "delta_t_steps": 2}
+    recipe = make_recipe(images.benchmark, "moon", options={"quiet_epochs": 1}, **settings)
     result = train_run(recipe, tmp_path / "run", images)
     assert result["images"] == {"train": 24, "test": 12, "val": 6}
     scores, _ = score_run(tmp_path / "run", images, ["msp", "odin", "gen"])

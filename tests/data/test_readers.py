@@ -229,3 +229,48 @@ def test_unrecognised_sources_are_rejected(tmp_path):
     (tmp_path / "x.doc").write_text("x")
     with pytest.raises(DataError, match="not recognised"):
         read_any(tmp_path / "x.doc", "test")
+    (tmp_path / "x.npz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"x\.npz: is not imported; copy it to <root>/<name>/<split>\.npz"):
+        read_any(tmp_path / "x.npz", "test")
+
+
+def test_names_of_cifar_are_read_without_executing_anything(cifar10, tmp_path, caplog):
+    (cifar10 / "batches.meta").write_bytes(pickle.dumps({b"label_names": [f"c{n}".encode() for n in range(10)]}, 2))
+    assert read_cifar(cifar10, "train").classes == tuple(f"c{n}" for n in range(10))
+    archive = tmp_path / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(cifar10, cifar10.name)
+    assert read_cifar(archive, "test").classes == tuple(f"c{n}" for n in range(10))
+    assert not caplog.messages
+    (cifar10 / "batches.meta").write_bytes(pickle.dumps({"label_names": io.BytesIO}, 2))
+    assert read_cifar(cifar10, "train").classes == ()
+    assert "batches.meta: names of classes cannot be read" in caplog.text
+    (cifar10 / "batches.meta").write_bytes(pickle.dumps({"label_names": ["c0", "c1"]}, 2))
+    assert read_cifar(cifar10, "train").classes == ()  # fewer names than labels
+
+
+def test_names_of_the_binary_version_and_of_cifar100(tmp_path):
+    (tmp_path / "data_batch_1.bin").write_bytes(binary(FLAT, LABELS))
+    (tmp_path / "batches.meta.txt").write_text("".join(f"c{n}\n" for n in range(10)) + "\n", encoding="utf-8")
+    assert read_cifar(tmp_path, "train").classes == tuple(f"c{n}" for n in range(10))
+    fine = tmp_path / "fine"
+    fine.mkdir()
+    (fine / "train").write_bytes(pickle.dumps({"data": FLAT, "fine_labels": LABELS.tolist()}, 2))
+    names = {"coarse_label_names": ["x"] * 20, "fine_label_names": [f"f{n}" for n in range(100)]}
+    (fine / "meta").write_bytes(pickle.dumps(names, 2))
+    assert read_cifar(fine, "train").classes[:2] == ("f0", "f1")
+
+
+def test_resizing_is_logged_with_the_original_sizes(tree, caplog):
+    caplog.set_level("INFO", "moon")
+    read_folders(tree, 32)
+    assert not caplog.messages  # all images are 32x32
+    Image.new("RGB", (60, 40)).save(tree / "dog" / "d.png")
+    read_folders(tree, 32)
+    assert caplog.messages == [
+        f"{tree}: 1 of 4 images resized from 60x40 to 32x32: shorter side resized, centre cropped"
+    ]
+    read_folders(tree, 16)
+    assert caplog.messages[1] == (
+        f"{tree}: 4 of 4 images resized from 32x32..60x40 to 16x16: shorter side resized, centre cropped"
+    )

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from moon import lenet, look, open_head, resnet18, resnet50
-from moon.nets import NETS
+from moon.nets import NETS, resnet18_imagenet
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,10 @@ def test_resnet50_has_the_parameters_of_torchvisions():
 def test_every_net_has_num_classes_and_in_channels(name):
     model = NETS[name](num_classes=7, in_channels=1).eval()
     assert model(torch.randn(1, 1, 32, 32)).shape == (1, 7)
+
+
+def test_resnet18_for_large_images_reduces_the_resolution_first():
+    model = resnet18_imagenet(10, in_channels=1)
+    assert sum(p.numel() for p in resnet18_imagenet().parameters()) == 11_689_512  # as torchvision's
+    assert model.maxpool(model.conv1(torch.zeros(1, 1, 64, 64))).shape == (1, 64, 16, 16)
+    assert look(model.eval(), torch.randn(1, 1, 64, 64)).features.shape == (1, 512)

@@ -1,10 +1,12 @@
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from moon import lenet
+from moon import DataError, lenet
+from moon.run.folder import check_data
 from moon.run.images import BenchmarkImages
 
 
@@ -76,3 +78,46 @@ def test_the_train_split_of_outliers_is_preferred(data_root):
 def test_a_set_can_have_only_one_role(data_root, arguments, what):
     with pytest.raises(ValueError, match=what):
         BenchmarkImages.open(data_root, "mnist", **arguments)
+
+
+def test_resized_unknown_sets_are_logged_once(data_root, caplog):
+    caplog.set_level("INFO", "moon")
+    np.savez(data_root / "dtd" / "val.npz", images=np.zeros((3, 40, 36, 3), np.uint8), labels=np.zeros(3, int))
+    BenchmarkImages.open(data_root, "mnist")
+    assert caplog.messages == ["resized to 28x28x1: dtd 32x32x3"]
+    caplog.clear()
+    BenchmarkImages.open(data_root, "mnist", tune_on=("dtd",), far=("fashionmnist",), outliers="notmnist")
+    assert caplog.messages == ["resized to 28x28x1: dtd 40x36x3"]
+
+
+def test_known_images_of_another_size_are_rejected_unless_the_benchmark_resizes_them(data_root, caplog):
+    caplog.set_level("INFO", "moon")
+    for split, size in (("train", 28), ("test", 32)):
+        images, labels = np.zeros((100, size, size, 1), np.uint8), np.arange(100) % 10
+        (data_root / "mine").mkdir(exist_ok=True)
+        np.savez(data_root / "mine" / f"{split}.npz", images=images, labels=labels)
+    what = (
+        r"mine/test: images are 32x32x1, but the known images of mine are 28x28x1; import them again \(`moon data "
+        r"import` with --size 28 --grey\), or declare a benchmark with resize_known = true in .*benchmarks.toml"
+    )
+    with pytest.raises(DataError, match=what):
+        BenchmarkImages.open(data_root, "mine")
+    (data_root / "benchmarks.toml").write_text("[mine]\nresize_known = true\nfar = ['fashionmnist']")
+    images = BenchmarkImages.open(data_root, "mine")
+    assert images.splits["test"].images.shape == (90, 28, 28, 1)
+    assert caplog.messages == ["resized to 28x28x1: mine/test 32x32x1, mine/val 32x32x1"]
+
+
+def test_the_fingerprint_holds_what_a_network_needs_to_be_built(data_root):
+    images = BenchmarkImages.open(data_root, "mnist")
+    assert images.fingerprint()["known"] == {"num_known": 10, "channels": 1, "size": 28, "classes": []}
+    digits = BenchmarkImages.open("nowhere", "digits").fingerprint()["known"]
+    assert digits["classes"] == list("0123456789")
+
+
+def test_runs_of_earlier_versions_are_resumed(data_root, tmp_path):
+    images = BenchmarkImages.open(data_root, "mnist")
+    earlier = images.fingerprint()
+    del earlier["known"]
+    (tmp_path / "data.json").write_text(json.dumps(earlier), encoding="utf-8")
+    check_data(tmp_path, images)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 
 from moon.data import DataError
 from moon.recipe import build, make_recipe
-from moon.run.folder import load_model, load_result, read_log
+from moon.run.folder import load, load_result, read_log, trained_on
 from moon.run.images import BenchmarkImages
 from moon.run.train import train_run
 from moon.run.watch import WATCHED, watcher
@@ -51,7 +52,7 @@ def test_the_folder_has_all_files_of_a_run(images, tmp_path):
     assert result["turnover"] > 0
     assert set(result["known"]) == {"accuracy", "ece", "ece_10_bins", "nll", "brier"}
     assert result["images"] == {"train": 256, "test": 90, "val": 10}
-    model = load_model(tmp_path, images.benchmark)
+    model = load(tmp_path)
     zeros = sum(int((w == 0).sum()) for w in sparse_weights(model).values())
     assert zeros / sum(w.numel() for w in sparse_weights(model).values()) >= 0.949
     log = read_log(tmp_path)
@@ -86,8 +87,28 @@ def test_a_finished_run_is_not_trained_again(images, tmp_path):
 
 def test_another_recipe_is_rejected(images, tmp_path):
     train_run(recipe(images), tmp_path, images)
-    with pytest.raises(ValueError, match="another recipe"):
+    with pytest.raises(ValueError, match=r"another recipe \(seed was 0, now 1\); choose another folder"):
         train_run(recipe(images, seed=1), tmp_path, images)
+    with pytest.raises(ValueError, match=r"\(epochs was 4, now 9\); .* cannot be extended; choose another folder"):
+        train_run(recipe(images, epochs=9), tmp_path, images)
+
+
+def test_a_run_is_loaded_without_its_data(images, tmp_path):
+    train_run(recipe(images), tmp_path, images)
+    model = load(tmp_path)  # no data root is given; the folder says how many classes there are
+    assert model.fc.num_known == 10
+    assert not model.training
+    facts = json.loads((tmp_path / "data.json").read_text())
+    assert trained_on(tmp_path) == replace(images.benchmark, near=(), far=(), net="lenet")
+    del facts["known"]  # a run of version 0.2
+    (tmp_path / "data.json").write_text(json.dumps(facts))
+    assert trained_on(tmp_path) == images.benchmark
+
+
+def test_the_log_says_how_often_the_masks_change(images, tmp_path, caplog):
+    caplog.set_level("INFO", "moon")
+    train_run(recipe(images), tmp_path, images)
+    assert "RigL changes its masks 2 times, every 3 steps" in caplog.text  # 16 steps, 60% of them
 
 
 def test_other_data_are_rejected(images, data_root, tmp_path):
@@ -119,7 +140,7 @@ def test_a_changed_model_is_rejected(images, tmp_path):
     content[-1] ^= 1
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(DamagedCheckpoint, match="is not the model this run wrote"):
-        load_model(tmp_path, images.benchmark)
+        load(tmp_path)
 
 
 def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
@@ -139,7 +160,7 @@ def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
         file.write('{"epoch": 3, "lo')  # truncated by a kill
     with caplog.at_level("INFO", "moon.run"):
         train_run(recipe(images), resumed, images)
-    assert caplog.messages == ["resuming from epoch 2 of 4"]
+    assert "resuming from epoch 2 of 4" in caplog.messages
     assert same_log(uninterrupted, resumed)
 
 

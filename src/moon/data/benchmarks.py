@@ -14,8 +14,8 @@ class Benchmark:
         near: Names of the near unknown sets.
         far: Names of the far unknown sets.
         num_known: Number of known classes, K.
-        size: Height and width of the network's input in pixels; images of other sizes are resized.
-        channels: Number of channels of the network's input; images are converted.
+        size: Height and width of the network's input in pixels; unknown images of other sizes are resized.
+        channels: Number of channels of the network's input; unknown images are converted.
         mean: Mean of the pixels per channel, in [0, 1].
         std: Standard deviation of the pixels per channel.
         net: The default network, a key of `moon.nets.NETS`.
@@ -26,6 +26,8 @@ class Benchmark:
         resize: Length of the shorter side before the centre crop, for images that are streamed from disk; 0 if all
             images are held in memory.
         validation: Unknown sets that the lists reserve for choosing options.
+        resize_known: Whether images of the known set in another size are resized; otherwise they are an error. Images
+            of unknown sets are always resized.
 
     Example:
         >>> from moon.data import BENCHMARKS
@@ -49,6 +51,7 @@ class Benchmark:
     known: str = ""
     resize: int = 0
     validation: tuple[str, ...] = ()
+    resize_known: bool = False
 
     @property
     def known_set(self) -> str:

@@ -1,35 +1,24 @@
-"""Data sets in memory: images (N, H, W, C) uint8 and labels (N,), stored as `<root>/<name>/<split>.npz`."""
+"""Data sets in memory: images, labels and names of the classes, stored as `<root>/<name>/<split>.npz`."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
+from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike, NDArray
 
+from moon.errors import DataError
 from moon.files import write_arrays
 
 Track = Callable[[list], Iterable]  # wraps the list that a function works through, for example in a progress bar
 AnyPath = Path | str
 RESERVED_NAMES = ("known", "near", "far")  # scores and tables use these keys next to the names of sets
-
-
-class DataError(ValueError):
-    """Data that cannot be used. The message names the file or line, what is wrong and what to do.
-
-    Example:
-        >>> from moon.data import DataError, load
-        >>> try:
-        ...     load("nowhere", "cifar10", "test")
-        ... except DataError as error:
-        ...     print(str(error).split(";")[0])
-        nowhere/cifar10/test.npz: no such file
-    """
 
 
 class DataSet(NamedTuple):
@@ -38,17 +27,19 @@ class DataSet(NamedTuple):
     Args:
         images: Array (N, H, W, C) of uint8; C is 1 (grey) or 3 (RGB).
         labels: Array (N,) of int64: 0..K-1 for the known classes, -1 for an image of no known class.
+        classes: The name of each class, by label; empty if the classes have no names.
 
     Example:
         >>> import numpy as np
         >>> from moon import DataSet
-        >>> dataset = DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 2, -1]))
+        >>> dataset = DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, -1]), ("cat", "dog"))
         >>> dataset.take(dataset.labels >= 0).images.shape
         (3, 8, 8, 1)
     """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
+    classes: tuple[str, ...] = ()
 
     def take(self, indices: NDArray) -> DataSet:
         """Select samples.
@@ -59,22 +50,23 @@ class DataSet(NamedTuple):
         Returns:
             The selected samples.
         """
-        return DataSet(self.images[indices], self.labels[indices])
+        return DataSet(self.images[indices], self.labels[indices], self.classes)
 
     def digest(self) -> str:
-        """Return the SHA-256 of all pixels and labels as hexadecimal digits."""
+        """Return the SHA-256 of all pixels and labels, without names, as hexadecimal digits."""
         digest = hashlib.sha256(np.ascontiguousarray(self.images).data)
         digest.update(np.ascontiguousarray(self.labels).data)
         return digest.hexdigest()
 
 
-def as_dataset(images: ArrayLike, labels: ArrayLike, where: object) -> DataSet:
-    """Check two arrays and make a `DataSet` of them.
+def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: ArrayLike = ()) -> DataSet:
+    """Check arrays and make a `DataSet` of them.
 
     Args:
         images: Array (N, H, W, C) of uint8; grey images may be (N, H, W).
         labels: Array (N,) of integers, -1 or more.
         where: The source of the arrays, for error messages.
+        classes: The name of each class, by label; empty if the classes have no names.
 
     Returns:
         The data set, with contiguous images and int64 labels.
@@ -104,7 +96,24 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object) -> DataSet:
     labels = labels.astype(np.int64)
     if labels.min() < -1:
         raise DataError(f"{where}: label {labels.min()} of image {labels.argmin()}; it must be at least -1 (unknown)")
-    return DataSet(np.require(images, requirements=["C", "W"]), labels)
+    return DataSet(np.require(images, requirements=["C", "W"]), labels, _checked_classes(classes, labels, where))
+
+
+def _checked_classes(classes: ArrayLike, labels: NDArray[np.int64], where: object) -> tuple[str, ...]:
+    """Names of classes as a tuple; there must be a different name for each label."""
+    names = np.asarray(classes)
+    if names.size == 0:
+        return ()
+    if names.dtype.kind != "U" or names.ndim != 1:
+        raise DataError(f"{where}: classes are {names.dtype} of shape {names.shape}; they must be strings (K,)")
+    checked = tuple(str(name) for name in names)
+    if not all(name.strip() for name in checked):
+        raise DataError(f"{where}: class {[name.strip() for name in checked].index('')} has an empty name")
+    if twice := [name for name in checked if checked.count(name) > 1]:
+        raise DataError(f"{where}: two classes are called '{twice[0]}'; names must differ")
+    if labels.max() >= len(checked):
+        raise DataError(f"{where}: label {labels.max()}, but only {len(checked)} classes have names; name every class")
+    return checked
 
 
 def check_name(name: str, where: str = "") -> None:
@@ -154,6 +163,12 @@ def path_of(root: AnyPath, name: str, split: str) -> Path:
     return Path(root) / name / f"{split}.npz"
 
 
+def check_root(root: AnyPath) -> None:
+    """Raise a `DataError` if the data root is a file."""
+    if Path(root).is_file():
+        raise DataError(f"{root}: is a file, not a folder; set the data root to a folder of data sets")
+
+
 def load(root: AnyPath, name: str, split: str) -> DataSet:
     """Load `<root>/<name>/<split>.npz`.
 
@@ -178,11 +193,33 @@ def load(root: AnyPath, name: str, split: str) -> DataSet:
         [0, 1]
     """
     path = path_of(root, name, split)
+    with _reading(path) as file:
+        if missing := {"images", "labels"} - set(file.files):
+            raise DataError(f"{path}: has no array '{min(missing)}'; it has {sorted(file.files)}")
+        return as_dataset(file["images"], file["labels"], path, file["classes"] if "classes" in file.files else ())
+
+
+def load_labels(root: AnyPath, name: str, split: str) -> NDArray:
+    """Load the labels of a split, unchecked, and not its images."""
+    path = path_of(root, name, split)
+    with _reading(path) as file:
+        if "labels" not in file.files:
+            raise DataError(f"{path}: has no array 'labels'; it has {sorted(file.files)}")
+        return np.atleast_1d(file["labels"])
+
+
+def load_classes(root: AnyPath, name: str, split: str) -> tuple[str, ...]:
+    """Load the names of the classes of a split, unchecked, and not its images; empty if they have no names."""
+    with _reading(path_of(root, name, split)) as file:
+        return tuple(str(name) for name in file["classes"]) if "classes" in file.files else ()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[NpzFile]:
+    """Open an .npz file; whatever fails while it is read becomes a `DataError`."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            if missing := {"images", "labels"} - set(file.files):
-                raise DataError(f"{path}: has no array '{min(missing)}'; it has {sorted(file.files)}")
-            return as_dataset(file["images"], file["labels"], path)
+            yield file
     except FileNotFoundError:
         raise DataError(
             f"{path}: no such file; import the set with `moon data import`, or set the data root (MOON_DATA) to the "
@@ -216,53 +253,9 @@ def save(dataset: DataSet, root: AnyPath, name: str, split: str) -> Path:
     """
     path = path_of(root, name, split)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_arrays(path, {"images": dataset.images, "labels": dataset.labels}, compress=False)
+    names = {"classes": np.array(dataset.classes)} if dataset.classes else {}
+    write_arrays(path, {"images": dataset.images, "labels": dataset.labels} | names, compress=False)
     return path
-
-
-def fit_to(dataset: DataSet, height: int, width: int, channels: int) -> DataSet:
-    """Convert images to another size and number of channels.
-
-    Grey becomes RGB by repetition, RGB becomes grey by luminance. As in OpenOOD, an image is resized so that it covers
-    the target (bilinear, antialiased), then cropped at the centre.
-
-    Args:
-        dataset: The data set.
-        height: Target height in pixels.
-        width: Target width in pixels.
-        channels: 1 or 3.
-
-    Returns:
-        The converted data set; `dataset` itself if nothing changes.
-
-    Example:
-        >>> import numpy as np
-        >>> from moon.data import DataSet, fit_to
-        >>> grey = DataSet(np.zeros((2, 28, 28, 1), np.uint8), np.array([0, 1]))
-        >>> fit_to(grey, 32, 32, 3).images.shape
-        (2, 32, 32, 3)
-    """
-    images = dataset.images
-    if images.shape[1:] == (height, width, channels):
-        return dataset
-    if images.shape[3] == 3 and channels == 1:
-        luminance = images.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
-        images = np.rint(luminance).astype(np.uint8)[..., None]
-    elif images.shape[3] == 1 and channels == 3:
-        images = images.repeat(3, axis=3)
-    old_height, old_width = images.shape[1:3]
-    if (old_height, old_width) != (height, width):
-        scale = max(height / old_height, width / old_width)
-        size = max(height, round(old_height * scale)), max(width, round(old_width * scale))
-        top, left = (size[0] - height) // 2, (size[1] - width) // 2
-        chunks = []
-        for chunk in torch.from_numpy(images).split(1024):
-            x = chunk.permute(0, 3, 1, 2).float()
-            x = torch.nn.functional.interpolate(x, size, mode="bilinear", antialias=True)
-            x = x[:, :, top : top + height, left : left + width]
-            chunks.append(x.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
-        images = np.concatenate(chunks)
-    return DataSet(np.ascontiguousarray(images), dataset.labels)
 
 
 def split_off(dataset: DataSet, fraction: float) -> tuple[DataSet, DataSet]:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from moon.data.dataset import AnyPath, DataError, DataSet, Track, save
-from moon.data.image_files import IMAGE_SUFFIXES, read_folders, read_images
+from moon.data.dataset import AnyPath, DataSet, Track, check_root, save
+from moon.data.folders import is_image
+from moon.data.image_files import read_folders, read_images
 from moon.data.readers import read_any
-from moon.files import sync, write_atomic
+from moon.errors import DataError
+from moon.files import sync, write_atomic, writing
 from moon.suggest import did_you_mean
 
 Progress = Callable[[str, int, int | None], object]  # (file name, bytes so far, total bytes if known)
@@ -94,8 +96,8 @@ SOURCES: dict[str, tuple[PublishedFile, ...]] = {
         PublishedFile("http://data.csail.mit.edu/places/places365", "val_256.tar", "e27b17d8d44f4af9a78502beb927f808"),
     ),
 }
-_SPLITS = {"cifar10": ("train", "test"), "cifar100": ("train", "test"), "mnist": ("train", "test")}
-_SPLITS |= {"fashionmnist": ("train", "test"), "svhn": ("train", "test")}
+# The splits that a download provides; of sets that are used as unknown ones, the test images.
+SPLITS_OF = {name: ("test",) if name in ("dtd", "tin", "places") else ("train", "test") for name in SOURCES}
 
 
 def download_file(published: PublishedFile, folder: Path, progress: Progress = lambda *_: None) -> Path:
@@ -160,7 +162,7 @@ def _resume(published: PublishedFile, part: Path, progress: Progress) -> None:
         length = answer.headers.get("Content-Length")
         done = received if is_partial else 0  # a server that does not support ranges sends the whole file
         total = None if length is None else done + int(length)
-        with part.open("ab" if is_partial else "wb") as file:
+        with writing(part), part.open("ab" if is_partial else "wb") as file:
             while chunk := answer.read(_CHUNK_BYTES):
                 file.write(chunk)
                 done += len(chunk)
@@ -213,11 +215,12 @@ def download_set(
     if name not in sources:
         choices = f"choose from: {', '.join(sources)}"
         raise ValueError(f"no download source for '{name}'{did_you_mean(name, sources)}; {choices}")
+    check_root(root)
     folder = Path(root) / "downloads" / name
     files = [download_file(published, folder, progress) for published in sources[name]]
-    if name in _SPLITS:
+    if len(splits := SPLITS_OF.get(name, ())) > 1:
         source = folder if len(files) > 1 else files[0]
-        return [save(read_any(source, split), root, name, split) for split in _SPLITS[name]]
+        return [save(read_any(source, split), root, name, split) for split in splits]
     unpacked = _unpack(files[0], folder / "unpacked")
     return [save(_test_images(name, unpacked, track), root, name, "test")]
 
@@ -252,5 +255,5 @@ def _test_images(name: str, folder: Path, track: Track) -> DataSet:
         ids = sorted({line[1] for line in lines})
         images = [(annotations.parent / "images" / line[0], ids.index(line[1])) for line in lines]
         return read_images(images, 32, track, annotations)
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    paths = sorted(filter(is_image, folder.rglob("*")))
     return read_images([(path, 0) for path in paths], 32, track, folder)

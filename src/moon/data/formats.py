@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import logging
 import re
 import struct
 import tarfile
@@ -11,19 +12,24 @@ import zlib
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moon.data import plain_pickle
-from moon.data.dataset import AnyPath, DataError, DataSet, as_dataset, read_bytes
+from moon.data.dataset import AnyPath, DataSet, as_dataset, read_bytes
+from moon.errors import DataError
 
+_log = logging.getLogger(__name__)
 _MAX_BYTES = 2**30  # per unpacked file; the largest file of the public sets has 154 million
 
 CIFAR_SPLITS = {
     "train": re.compile(r"^(data_batch_\d(\.bin)?|train(\.bin)?)$"),
     "test": re.compile(r"^(test_batch(\.bin)?|test(\.bin)?)$"),
 }
+# Files with the names of the classes: CIFAR-10 and CIFAR-100, Python and binary version.
+_CIFAR_NAMES = {"batches.meta", "meta", "batches.meta.txt", "fine_label_names.txt"}
 _IDX_STEMS = {"train": "train", "test": "t10k"}
 
 
@@ -37,7 +43,8 @@ def read_cifar(source: AnyPath, split: str) -> DataSet:
         split: "train" or "test".
 
     Returns:
-        The data set; the labels of CIFAR-100 are the fine ones.
+        The data set; the labels of CIFAR-100 are the fine ones. Its classes have names if the file that lists them is
+        in the archive or folder.
 
     Raises:
         DataError: The source is missing or damaged, or is not CIFAR.
@@ -53,41 +60,71 @@ def read_cifar(source: AnyPath, split: str) -> DataSet:
     """
     source = Path(source)
     files = list(_cifar_files(source, split))
-    if not files:
+    batches = [(where, content) for where, name, content in files if name not in _CIFAR_NAMES]
+    if not batches:
         raise DataError(f"{source}: contains no CIFAR {split} batch (data_batch_1, test_batch.bin, train, ...)")
     parts = [
         _cifar_binary(content, where) if where.endswith(".bin") else _cifar_pickle(content, where)
-        for where, content in files
+        for where, content in batches
     ]
-    return DataSet(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
+    images, labels = np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts])
+    named = [
+        names for where, name, content in files if name in _CIFAR_NAMES and (names := _cifar_names(content, where))
+    ]
+    classes = next((names for names in named if len(set(names)) == len(names) > labels.max()), ())
+    return DataSet(images, labels, classes)
 
 
-def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (name for messages, content) of each batch file of the split."""
+def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, str, bytes]]:
+    """Yield (path for messages, name, content) of each batch of the split and each file with names of classes."""
     pattern = CIFAR_SPLITS.get(split)
     if pattern is None:
         raise DataError(f"{source}: CIFAR has the splits train and test, not '{split}'")
+
+    def is_needed(name: str) -> bool:
+        return name in _CIFAR_NAMES or pattern.match(name) is not None
+
     if source.is_dir():
         for path in sorted(source.rglob("*")):
-            if path.is_file() and pattern.match(path.name):
-                yield str(path), path.read_bytes()
+            if path.is_file() and is_needed(path.name):
+                yield str(path), path.name, path.read_bytes()
     elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
         try:
             with tarfile.open(source) as archive:
                 members = {m.name: m for m in archive if m.isfile()}
-                for name in sorted(members):
-                    if pattern.match(PurePosixPath(name).name):
-                        content = archive.extractfile(members[name])
+                for member in sorted(members):
+                    if is_needed(name := PurePosixPath(member).name):
+                        content = archive.extractfile(members[member])
                         assert content is not None
-                        if members[name].size > _MAX_BYTES:
+                        if members[member].size > _MAX_BYTES:
                             raise DataError(
-                                f"{source}:{name}: {members[name].size:,} bytes; no CIFAR batch is that large"
+                                f"{source}:{member}: {members[member].size:,} bytes; no CIFAR batch is that large"
                             )
-                        yield f"{source}:{name}", content.read()
+                        yield f"{source}:{member}", name, content.read()
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise DataError(f"{source}: cannot be read as an archive ({str(error).splitlines()[0]})") from error
     else:
-        yield str(source), read_bytes(source)
+        yield str(source), source.name, read_bytes(source)
+
+
+def _cifar_names(content: bytes, where: str) -> tuple[str, ...]:
+    """Read the names of the classes; a file that does not contain them is skipped with a warning."""
+    try:
+        if where.endswith(".txt"):
+            found = content.decode("utf-8").split()
+        else:
+            table = {_text(key): value for key, value in plain_pickle.read(content).items()}
+            found = [
+                _text(name) for name in table["fine_label_names" if "fine_label_names" in table else "label_names"]
+            ]
+    except (plain_pickle.PickleError, UnicodeDecodeError, AttributeError, TypeError, KeyError) as error:
+        _log.warning("%s: names of classes cannot be read (%s); classes have numbers only", where, error)
+        return ()
+    return tuple(found)
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _cifar_binary(content: bytes, where: str) -> DataSet:
@@ -107,7 +144,7 @@ def _cifar_pickle(content: bytes, where: str) -> DataSet:
         raise DataError(f"{where}: {error}") from error
     if not isinstance(batch, dict):
         raise DataError(f"{where}: contains a {type(batch).__name__}, not a CIFAR batch")
-    batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    batch = {_text(key): value for key, value in batch.items()}
     labels = batch.get("fine_labels", batch.get("labels"))
     if "data" not in batch or labels is None:
         raise DataError(f"{where}: has no 'data' and 'labels'; it has {sorted(map(str, batch))}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.dataset import AnyPath, DataError, DataSet, Track, as_dataset, read_bytes
+from moon.data.dataset import AnyPath, DataSet, Track, as_dataset, read_bytes
+from moon.data.folders import find_splits, is_image, subfolders
+from moon.errors import DataError
 
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
+_log = logging.getLogger(__name__)
 MAX_PIXELS = 2**26  # per image; no image of the public sets is larger
 
 
@@ -18,15 +23,16 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSe
     """Read class folders of images, `<source>/<class>/<image>`.
 
     Args:
-        source: The folder of class folders. Classes are numbered in alphabetical order.
+        source: The folder of class folders. Classes are numbered in alphabetical order of their names.
         size: Height and width of the result: the shorter side is resized, then the centre is cropped.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
 
     Returns:
-        The data set, RGB.
+        The data set, RGB, with the names of its classes.
 
     Raises:
-        DataError: There are no class folders, one has no images, or an image cannot be decoded.
+        DataError: There are no class folders, one has no images, an image cannot be decoded, or the folder contains
+            splits (train, test) in place of classes.
 
     Example:
         >>> import tempfile
@@ -38,22 +44,34 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSe
         ...         Path(folder, name).mkdir()
         ...         Image.new("RGB", (40, 30)).save(f"{folder}/{name}/1.png")
         ...     dataset = read_folders(folder, size=16)
-        >>> dataset.images.shape, dataset.labels.tolist()
-        ((2, 16, 16, 3), [0, 1])
+        >>> dataset.images.shape, dataset.labels.tolist(), dataset.classes
+        ((2, 16, 16, 3), [0, 1], ('cat', 'dog'))
     """
     source = Path(source)
     if not source.is_dir():
         raise DataError(f"{source}: no such folder")
-    classes = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not classes:
+    if splits := find_splits(source).splits:
+        one = next(iter(splits.values()))
+        raise DataError(f"{source}: contains the splits {', '.join(splits)}, not classes; read one of them ({one})")
+    folders = subfolders(source)
+    if not folders:
         raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
     entries: list[tuple[Path, int, object]] = []
-    for label, folder in enumerate(classes):
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    others: Counter[str] = Counter()
+    for label, folder in enumerate(folders):
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        found = [path for path in files if is_image(path)]
         if not found:
             raise DataError(f"{folder}: no images in this class folder")
         entries += [(path, label, path) for path in found]
-    return _decode_all(entries, size, track, source)
+        others.update(path.suffix or path.name for path in files if not is_image(path))
+    if stray := sum(map(is_image, source.iterdir())):
+        _log.warning("%s: %d image(s) in no class folder are ignored", source, stray)
+    if others:
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
+        _log.warning("%s: files that are not images of a supported format are ignored (%s)", source, kinds)
+    names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
+    return _decode_all(entries, size, track, source, names)
 
 
 def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
@@ -79,7 +97,7 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
         >>> from moon import read_list
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Image.new("RGB", (40, 30)).save(f"{folder}/a.png")
-        ...     _ = Path(folder, "list.txt").write_text("a.png 7")
+        ...     _ = Path(folder, "list.txt").write_text("a.png 7", encoding="utf-8")
         ...     read_list(f"{folder}/list.txt", size=16).labels.tolist()
         [7]
     """
@@ -124,6 +142,12 @@ def read_entries(source: Path) -> list[tuple[str, int, str]]:
     return entries
 
 
+def count_entries(source: Path) -> int:
+    """Count the images of an image list, without checking its lines."""
+    with source.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
 def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
     """Read images given as (path, label).
 
@@ -144,10 +168,23 @@ def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: 
     return _decode_all([(path, label, path) for path, label in images], size, track, where)
 
 
-def _decode_all(entries: list[tuple[Path, int, object]], size: int, track: Track, where: object) -> DataSet:
-    """Decode images given as (path, label, source for messages)."""
-    images = np.stack([decode_image(path, size, source) for path, _, source in track(entries)])
-    return as_dataset(images, np.array([label for _, label, _ in entries]), where)
+def _decode_all(
+    entries: list[tuple[Path, int, object]], size: int, track: Track, where: object, classes: tuple[str, ...] = ()
+) -> DataSet:
+    """Decode images given as (path, label, source for messages); log how they are resized."""
+    images = np.empty((len(entries), size, size, 3), np.uint8)
+    resized: list[tuple[int, int]] = []
+    for index, (path, _, source) in enumerate(track(entries)):
+        images[index], original = _decode(path, size, source)
+        if original != (size, size):
+            resized.append(original)
+    if resized:
+        first, last = (f"{w}x{h}" for w, h in (f(resized, key=lambda s: s[0] * s[1]) for f in (min, max)))
+        _log.info(
+            "%s: %d of %d images resized from %s to %dx%d: shorter side resized, centre cropped",
+            where, len(resized), len(entries), first if first == last else f"{first}..{last}", size, size,
+        )  # fmt: skip
+    return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes)
 
 
 def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
@@ -174,6 +211,11 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         ...     decode_image(Path(folder, "a.png"), 16, "a.png").shape
         (16, 16, 3)
     """
+    return _decode(path, size, where)[0]
+
+
+def _decode(path: Path, size: int, where: object) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """`decode_image`, and the width and height of the image in the file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -195,4 +237,4 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{where}: {path.name} cannot be read as an image ({error})") from error
     left, top = (target[0] - size) // 2, (target[1] - size) // 2
-    return np.asarray(image.crop((left, top, left + size, top + size)))
+    return np.asarray(image.crop((left, top, left + size, top + size))), (width, height)

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from moon.data.benchmarks import BENCHMARKS
-from moon.data.dataset import AnyPath, DataSet, Track, check_name, load, path_of, save, split_off
+from moon.data.classes import enumerated, missing_classes, same_classes, warn_of_missing
+from moon.data.dataset import (
+    AnyPath,
+    DataSet,
+    Track,
+    check_name,
+    check_root,
+    load,
+    load_classes,
+    load_labels,
+    path_of,
+    save,
+    split_off,
+)
 from moon.data.embedded import EMBEDDED_SPLITS
-from moon.data.readers import read_any
+from moon.data.folders import SPLITS, find_splits
+from moon.data.image_files import read_folders
+from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
+from moon.data.resizing import fit_to
 from moon.data.sets import open_set
+from moon.errors import DataError
 from moon.suggest import did_you_mean
 
-SPLITS = ("train", "val", "test")
+_log = logging.getLogger(__name__)
+DEFAULT_SIZE = 32  # of images from class folders and image lists, in pixels
 
 
 class SavedSplit(NamedTuple):
-    """A split under the data root, after `import_set` or `hold_out`.
+    """A split under the data root, after `import_set`, `import_splits` or `hold_out`.
 
     Args:
         path: Its file.
@@ -36,11 +57,15 @@ def import_set(
     split: str = "test",
     *,
     image_root: AnyPath | None = None,
-    size: int = 32,
+    size: int | None = None,
+    grey: bool = False,
     replace: bool = False,
     track: Track = iter,
 ) -> SavedSplit:
     """Import one split of a set from a public format and save it as `<root>/<name>/<split>.npz`.
+
+    The classes of a val or test split are numbered like those of the training split, by name, if that is under the root
+    already.
 
     Args:
         root: The data root.
@@ -48,7 +73,8 @@ def import_set(
         name: The name of the set under the root.
         split: "train", "val" or "test".
         image_root: The folder that the paths of an image list are relative to; default: the folder of the list.
-        size: Height and width of images from class folders and image lists.
+        size: Height and width of the images; default: 32 for class folders and image lists, else unchanged.
+        grey: Whether to convert the images to one channel.
         replace: Whether to overwrite a split that has other images.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
 
@@ -57,7 +83,7 @@ def import_set(
 
     Raises:
         ValueError: The name or the split is not allowed, or the split exists with other images.
-        DataError: The source cannot be read.
+        DataError: The source cannot be read, or has images of a class that the training split does not have.
 
     Example:
         >>> import tempfile
@@ -73,7 +99,69 @@ def import_set(
     if split not in SPLITS:
         raise ValueError(f"split must be train, val or test, not '{split}'{did_you_mean(split, SPLITS)}")
     _check_new_name(name)
-    return _save_split(read_any(source, split, image_root, size, track), root, name, split, replace)
+    check_root(root)
+    if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
+        raise ValueError(f"{source}: is not an image list, so image_root ({image_root}) has no meaning; leave it out")
+    dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
+    return _save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
+
+
+def import_splits(
+    root: AnyPath,
+    source: AnyPath,
+    name: str,
+    *,
+    size: int | None = None,
+    grey: bool = False,
+    replace: bool = False,
+    track: Track = iter,
+) -> list[SavedSplit]:
+    """Import all splits of a set of class folders: `<source>/train/<class>/<image>`, and val and test alike.
+
+    All splits are read and checked before one is saved. Classes are numbered in alphabetical order of the training
+    split's names.
+
+    Args:
+        root: The data root.
+        source: A folder that contains train, val (valid, validation) or test (testing), in any case.
+        name: The name of the set under the root.
+        size: Height and width of the images; default: 32.
+        grey: Whether to convert the images to one channel.
+        replace: Whether to overwrite splits that have other images.
+        track: Wraps the list of images while they are decoded, for example in a progress bar.
+
+    Returns:
+        The saved splits.
+
+    Raises:
+        ValueError: The name is not allowed, or a split exists with other images.
+        DataError: The source contains no splits, cannot be read, or a split has images of a class that the training
+            split does not have.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> from moon.data import import_splits
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for path in ("train/cat", "train/dog", "test/dog"):
+        ...         Path(folder, path).mkdir(parents=True)
+        ...         Image.new("RGB", (32, 32)).save(f"{folder}/{path}/1.png")
+        ...     train, test = import_splits(f"{folder}/data", folder, "pets")
+        >>> train.dataset.classes, train.dataset.labels.tolist(), test.dataset.labels.tolist()
+        (('cat', 'dog'), [0, 1], [1])
+    """
+    _check_new_name(name)
+    check_root(root)
+    found = find_splits(source)
+    if not found.splits:
+        raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
+    note_ignored(source, found)
+    datasets = {
+        split: _converted(read_folders(folder, size or DEFAULT_SIZE, track), None, grey, folder)
+        for split, folder in found.splits.items()
+    }
+    return _save_all(datasets, root, name, replace)
 
 
 def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, replace: bool = False) -> list[SavedSplit]:
@@ -116,10 +204,7 @@ def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, repla
     dataset = open_set(root, source, "train")
     assert isinstance(dataset, DataSet)  # only sets of a benchmark with image lists are not
     held_out, rest = split_off(dataset, share)
-    return [
-        _save_split(rest, root, name, "train", replace),
-        _save_split(held_out, root, name, "test", replace),
-    ]
+    return _save_all({"train": rest, "test": held_out}, root, name, replace)
 
 
 def _check_new_name(name: str) -> None:
@@ -131,11 +216,62 @@ def _check_new_name(name: str) -> None:
         raise ValueError(f"'{name}' is the name of an embedded set; choose another name")
 
 
-def _save_split(dataset: DataSet, root: AnyPath, name: str, split: str, replace: bool) -> SavedSplit:
-    """Save a split; other images are overwritten only if `replace`."""
+def _converted(dataset: DataSet, size: int | None, grey: bool, where: AnyPath) -> DataSet:
+    """Images in the given size and in grey; another size than before is logged."""
+    height, width, channels = dataset.images.shape[1:]
+    if size and (height, width) != (size, size):
+        _log.info(
+            "%s: images resized from %dx%d to %dx%d: shorter side resized, centre cropped",
+            where, width, height, size, size,
+        )  # fmt: skip
+        height = width = size
+    return fit_to(dataset, height, width, 1 if grey else channels)
+
+
+def _save_all(datasets: dict[str, DataSet], root: AnyPath, name: str, replace: bool) -> list[SavedSplit]:
+    """Save splits of a set with the classes of its training split; all are checked before one is saved."""
+    if train := datasets.get("train"):
+        classes = train.classes
+        _warn_of_other_classes(root, name, classes, [split for split in SPLITS if split not in datasets])
+    else:
+        classes = load_classes(root, name, "train") if path_of(root, name, "train").exists() else None
+    for split, dataset in datasets.items():
+        if split != "train" and classes is not None:
+            where = f"{name}/{split}"
+            datasets[split] = dataset = same_classes(dataset, classes, where, f"{name}/train")
+            warn_of_missing(missing_classes(dataset.labels, len(classes)), classes, len(classes), where)
+    saved = [
+        SavedSplit(path_of(root, name, split), dataset, _is_new(dataset, root, name, split, replace))
+        for split, dataset in datasets.items()
+    ]
+    for split, (_, dataset, is_new) in zip(datasets, saved, strict=True):
+        if is_new:
+            save(dataset, root, name, split)
+    return saved
+
+
+def _is_new(dataset: DataSet, root: AnyPath, name: str, split: str, replace: bool) -> bool:
+    """Whether a split must be written; raise a ValueError if other images would be overwritten without `replace`."""
     path = path_of(root, name, split)
-    if path.exists() and not replace:
-        if load(root, name, split).digest() == dataset.digest():
-            return SavedSplit(path, dataset, is_new=False)
+    if replace or not path.exists():
+        return True
+    existing = load(root, name, split)
+    if existing.digest() != dataset.digest():
         raise ValueError(f"{path}: exists with other images; choose another name, or replace it")
-    return SavedSplit(save(dataset, root, name, split), dataset, is_new=True)
+    if existing.classes and existing.classes != dataset.classes:
+        raise ValueError(f"{path}: exists with other names of classes; choose another name, or replace it")
+    return existing.classes != dataset.classes  # names are added to a split that has none
+
+
+def _warn_of_other_classes(root: AnyPath, name: str, classes: tuple[str, ...], splits: list[str]) -> None:
+    """Log a warning for each existing split that has images of classes other than those of a new training split."""
+    for split in splits:
+        if not classes or not path_of(root, name, split).exists():
+            continue
+        names, labels = load_classes(root, name, split), np.unique(load_labels(root, name, split))
+        extra = [names[label] for label in labels if 0 <= label < len(names) and names[label] not in classes]
+        if extra:
+            _log.warning(
+                "%s/%s: has images of class %s, which the new training split does not have; import it again",
+                name, split, enumerated(extra),
+            )  # fmt: skip

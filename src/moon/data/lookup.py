@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from functools import lru_cache
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moon.data.benchmarks import BENCHMARKS, Benchmark
-from moon.data.dataset import AnyPath, DataError, check_name, load, path_of
+from moon.data.classes import check_known, missing_classes, names_of_labels
+from moon.data.dataset import AnyPath, check_name, check_root, load, path_of
 from moon.data.sets import has_set
+from moon.errors import DataError
 from moon.suggest import did_you_mean
 
 DECLARATIONS = "benchmarks.toml"  # under the data root
@@ -23,15 +28,18 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "std": (float, "a list of numbers"),
     "crop": (int, "an integer"),
     "flip": (bool, "true or false"),
+    "resize_known": (bool, "true or false"),
 }
+_LARGE = 64  # images of this size or more have a network that reduces the resolution first
+_LENET_SIZE = 28  # the smallest images that LeNet accepts
 
 
 def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Benchmark:
     """Find a benchmark by name.
 
     The name is a key of `BENCHMARKS`, a table in `<root>/benchmarks.toml`, or a set under the root. In the last case
-    the size, channels and classes come from its training images, and there are no unknown sets unless `near` and `far`
-    name them.
+    size, channels, classes, mean and standard deviation come from its training images, and there are no unknown sets
+    unless `near` and `far` name them.
 
     Args:
         root: The data root.
@@ -52,6 +60,7 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
         ('cifar100',)
     """
     root = Path(root)
+    check_root(root)
     for unknown in (*near, *far):
         check_name(unknown)
     tables = read_declarations(root)
@@ -62,11 +71,11 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
     elif has_set(root, name, "train"):
         found = _benchmark_of_set(root, name)
     else:
-        names = [*BENCHMARKS, *tables]
+        names = [*dict.fromkeys([*BENCHMARKS, *tables, *_own_sets(root)])]
+        where = "" if root.is_dir() else f"; the data root {root} does not exist"
         raise ValueError(
-            f"unknown benchmark '{name}'{did_you_mean(name, names)}; known: {', '.join(names)}; "
-            f"for a set of your own put train.npz and test.npz into {root / name}, or declare it in "
-            f"{root / DECLARATIONS}"
+            f"unknown benchmark '{name}'{did_you_mean(name, names)}; known: {', '.join(names)}; import a set of your "
+            f"own with `moon data import`, or put train.npz and test.npz into {root / name}{where}"
         )
     return replace(found, near=near or found.near, far=far or found.far)
 
@@ -80,6 +89,9 @@ def all_benchmarks(root: AnyPath) -> tuple[list[Benchmark], list[DataError]]:
     Returns:
         The benchmarks, and the errors of the declarations that are invalid.
 
+    Raises:
+        DataError: The data root is a file, or `benchmarks.toml` cannot be read.
+
     Example:
         >>> from moon.data import all_benchmarks
         >>> benchmarks, errors = all_benchmarks("nowhere")
@@ -87,6 +99,7 @@ def all_benchmarks(root: AnyPath) -> tuple[list[Benchmark], list[DataError]]:
         ('digits', [])
     """
     root, benchmarks, errors = Path(root), list(BENCHMARKS.values()), []
+    check_root(root)
     for name, table in read_declarations(root).items():
         try:
             benchmarks.append(declared_benchmark(root, name, table))
@@ -114,7 +127,8 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
     Args:
         root: The data root.
         name: The name of the table.
-        table: Its contents: `known`, a benchmark or a set under the root, and the fields that differ from it.
+        table: Its contents: `known`, a benchmark or a set under the root (default: the set of the same name), and the
+            fields that differ from it.
 
     Returns:
         The benchmark.
@@ -128,19 +142,25 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
         raise DataError(f"{where} is the name of a built-in benchmark, which cannot be changed; choose another name")
     if not isinstance(table, dict):
         raise DataError(f"{where} must be a table: write [{name}] on a separate line")
-    known = table.get("known")
+    known = table.get("known", name if has_set(root, name, "train") else None)
     if not isinstance(known, str):
         raise DataError(f'{where} must have known = "...", a benchmark or a set under the root')
     check_name(known, where)
-    if known == name or (known not in BENCHMARKS and not has_set(root, known, "train")):
-        names = [*BENCHMARKS, *(path.parent.name for path in root.glob("*/train.npz"))]
-        why = "is its own name" if known == name else f"is neither a benchmark nor a set under {root}"
-        raise DataError(f"{where} known = '{known}' {why}{did_you_mean(known, [n for n in names if n != name])}")
+    if known not in BENCHMARKS and not has_set(root, known, "train"):
+        names = [n for n in (*BENCHMARKS, *_own_sets(root)) if n != name]
+        raise DataError(
+            f"{where} known = '{known}' is neither a benchmark nor a set under {root}{did_you_mean(known, names)}"
+        )
     base = BENCHMARKS.get(known) or _benchmark_of_set(root, known)
     values = {key: _checked_field(where, key, value, base) for key, value in table.items() if key != "known"}
     benchmark = replace(base, name=name, known=base.known_set, **values)
     _check_unknown_sets(root, benchmark, where)
     return benchmark
+
+
+def _own_sets(root: Path) -> list[str]:
+    """Names of the sets under the root that have training images."""
+    return sorted(path.parent.name for path in root.glob("*/train.npz") if not path.parent.name.startswith("."))
 
 
 def _check_unknown_sets(root: Path, benchmark: Benchmark, where: str) -> None:
@@ -185,17 +205,41 @@ def _checked_field(where: str, key: str, value: Any, base: Benchmark) -> Any:
 
 def _benchmark_of_set(root: Path, name: str) -> Benchmark:
     """Make a benchmark, without unknown sets, of a set under the root."""
+    file = path_of(root, name, "train").stat()
+    return _benchmark_of_file(root, name, (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _benchmark_of_file(root: Path, name: str, file: tuple[int, ...]) -> Benchmark:
+    """`_benchmark_of_set`; images are read again only if the file, its size or its time of modification is another."""
     path, data = path_of(root, name, "train"), load(root, name, "train")
     height, width, channels = data.images.shape[1:]
     if height != width:
         raise DataError(f"{path}: images are {height}x{width}; they must be square")
-    classes = np.unique(data.labels)
-    if not np.array_equal(classes, np.arange(len(classes))):
-        gap = int(np.flatnonzero(classes != np.arange(len(classes)))[0])
-        raise DataError(
-            f"{path}: no image of class {gap}, but some of class {classes[-1]}; number the classes from 0 without gaps"
-        )
+    check_known(data.labels, np.iinfo(np.int64).max, path)
+    num_known = len(data.classes) or len(np.unique(data.labels))
+    if len(missing := missing_classes(data.labels, num_known)):
+        gap = names_of_labels(missing[:1], data.classes)[0]
+        rest = "remove its name, or add images" if data.classes else "number the classes from 0 without gaps"
+        some = "" if data.classes else f", but some of class {data.labels.max()}"
+        raise DataError(f"{path}: no image of class {gap}{some}; {rest}")
+    mean, std = _mean_and_std(data.images)
+    net = (
+        "resnet18-imagenet" if height >= _LARGE else "lenet" if channels == 1 and height >= _LENET_SIZE else "resnet18"
+    )
     return Benchmark(
-        name, near=(), far=(), num_known=len(classes), size=height, channels=channels, mean=(0.5,) * channels,
-        std=(0.5,) * channels, net="lenet" if channels == 1 else "resnet18",
-    )  # fmt: skip
+        name, near=(), far=(), num_known=num_known, size=height, channels=channels, mean=mean, std=std, net=net
+    )
+
+
+def _mean_and_std(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels per channel, exact and then rounded to four digits."""
+    means, deviations = [], []
+    for channel in range(images.shape[3]):
+        parts = (images[start : start + 1024, ..., channel] for start in range(0, len(images), 1024))
+        counts = sum(np.bincount(part.ravel(), minlength=256) for part in parts)
+        count, total, squares = (int((counts * np.arange(256, dtype=np.int64) ** power).sum()) for power in (0, 1, 2))
+        means.append(round(total / count / 255, 4))
+        # Images of one value have no deviation to divide by.
+        deviations.append(round(sqrt(count * squares - total**2) / count / 255, 4) or 1.0)
+    return tuple(means), tuple(deviations)

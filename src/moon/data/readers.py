@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from moon.data.dataset import AnyPath, DataError, DataSet, Track
+from moon.data.dataset import AnyPath, DataSet, Track
+from moon.data.folders import SplitFolders, find_splits
 from moon.data.formats import CIFAR_SPLITS, read_cifar, read_idx, read_svhn
 from moon.data.image_files import read_folders, read_list
+from moon.errors import DataError
+
+_log = logging.getLogger(__name__)
+LIST_SUFFIXES = (".txt", ".lst")
 
 
 def read_any(source: AnyPath, split: str, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
     """Read a data set in any of the supported formats, which is recognised by file names.
 
-    Formats: CIFAR (.tar.gz, folder or batch), MNIST idx, SVHN .mat, class folders, image list (.txt).
+    Formats: CIFAR (.tar.gz, folder or batch), MNIST idx, SVHN .mat, class folders (also in a folder for each split),
+    image list (.txt).
 
     Args:
         source: A file or folder.
-        split: "train" or "test"; class folders and image lists do not depend on it.
+        split: "train", "val" or "test". Image lists, and class folders that are not in a folder for each split, do not
+            depend on it.
         root: The folder that the paths of an image list are relative to; default: the folder of the list.
         size: Height and width of images from class folders and image lists.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
@@ -53,10 +61,16 @@ def _read_any(source: Path, split: str, root: AnyPath | None, size: int, track: 
             return read_idx(source, split)
         if any(name.endswith("_32x32.mat") for name in names):
             return read_svhn(source, split)
-        return read_folders(source, size, track)
+        found = find_splits(source, split)
+        if not found.splits:
+            return read_folders(source, size, track)
+        if split not in found.splits:
+            raise DataError(f"{source}: contains the splits {', '.join(found.splits)}, not '{split}'")
+        note_ignored(source, found)
+        return read_folders(found.splits[split], size, track)
     if source.suffix == ".mat":
         return read_svhn(source, split)
-    if source.suffix in (".txt", ".lst"):
+    if source.suffix in LIST_SUFFIXES:
         return read_list(source, root, size, track)
     if "idx3" in source.name:
         return read_idx(source, split)
@@ -64,7 +78,16 @@ def _read_any(source: Path, split: str, root: AnyPath | None, size: int, track: 
         raise DataError(f"{source}: no such file or folder")
     if source.name.endswith((".tar.gz", ".tgz", ".tar")) or any(p.match(source.name) for p in CIFAR_SPLITS.values()):
         return read_cifar(source, split)
+    if source.suffix == ".npz":
+        raise DataError(f"{source}: is not imported; copy it to <root>/<name>/<split>.npz, with `images` and `labels`")
     raise DataError(
         f"{source}: format not recognised; expected CIFAR (.tar.gz, .bin, batches), MNIST idx, SVHN .mat, "
         "class folders or an image list (.txt)"
     )
+
+
+def note_ignored(source: AnyPath, found: SplitFolders) -> None:
+    """Log a warning if there are other folders with images beside the splits."""
+    if found.ignored:
+        names = f"{', '.join(found.splits)}; ignored: {', '.join(found.ignored)}"
+        _log.warning("%s: contains the splits %s", source, names)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from moon.data.benchmarks import Benchmark
-from moon.data.dataset import AnyPath, DataError, DataSet, Track, load, path_of, split_off
-from moon.data.embedded import EMBEDDED_SPLITS, embedded
+from moon.data.classes import check_known, missing_classes, same_classes, warn_of_missing
+from moon.data.dataset import AnyPath, DataSet, Track, check_root, load, load_labels, path_of, split_off
+from moon.data.download import SOURCES, SPLITS_OF
+from moon.data.embedded import EMBEDDED_SPLITS, embedded, is_installed
+from moon.data.image_files import count_entries
 from moon.data.openood import list_path, open_list, read_list_cached
 from moon.data.streams import ImageList
+from moon.errors import DataError
 
 AnySet = DataSet | ImageList
 """A set in memory, or a list of images on disk."""
@@ -33,7 +39,36 @@ def has_set(root: AnyPath, name: str, split: str, benchmark: Benchmark | None = 
     """
     if benchmark is not None and benchmark.lists:
         return list_path(Path(root), benchmark.known_set, name, split).is_file()
-    return split in EMBEDDED_SPLITS[name] if name in EMBEDDED_SPLITS else path_of(root, name, split).is_file()
+    if name in EMBEDDED_SPLITS:
+        return split in EMBEDDED_SPLITS[name] and is_installed(name)
+    return path_of(root, name, split).is_file()
+
+
+def count_images(root: AnyPath, name: str, split: str, benchmark: Benchmark | None = None) -> int | None:
+    """Count the images of a split without reading them.
+
+    Args:
+        root: The data root.
+        name: The name of the set.
+        split: "train", "val" or "test".
+        benchmark: The benchmark the set is for; one with image lists has its own sets.
+
+    Returns:
+        The number of images; None if there is no such split.
+
+    Raises:
+        DataError: The file is damaged.
+
+    Example:
+        >>> from moon.data import count_images
+        >>> count_images("nowhere", "digits", "train"), count_images("nowhere", "cifar10", "train")
+        (3500, None)
+    """
+    if not has_set(root, name, split, benchmark):
+        return None
+    if benchmark is not None and benchmark.lists:
+        return count_entries(list_path(Path(root), benchmark.known_set, name, split))
+    return EMBEDDED_SPLITS[name][split] if name in EMBEDDED_SPLITS else len(load_labels(root, name, split))
 
 
 def open_set(root: AnyPath, name: str, split: str, benchmark: Benchmark | None = None, track: Track = iter) -> AnySet:
@@ -65,14 +100,30 @@ def open_set(root: AnyPath, name: str, split: str, benchmark: Benchmark | None =
         return open_list(Path(root), benchmark.known_set, benchmark.lists, name, split)
     if benchmark is not None and benchmark.lists:
         return read_list_cached(Path(root), benchmark.known_set, benchmark.lists, name, split, benchmark.size, track)
-    return embedded(name, split) if name in EMBEDDED_SPLITS else load(root, name, split)
+    if name in EMBEDDED_SPLITS:
+        return embedded(name, split)
+    if not path_of(root, name, split).is_file():
+        raise DataError(_missing(Path(root), name, split))
+    return load(root, name, split)
+
+
+def _missing(root: Path, name: str, split: str) -> str:
+    """Say what is missing and how to get it."""
+    check_root(root)
+    command = f"download {name}" if name in SOURCES and split in SPLITS_OF[name] else "import"
+    why = "no such file" if root.is_dir() else f"the data root {root} does not exist"
+    return (
+        f"{path_of(root, name, split)}: {why}; {command.split()[0]} the set with `moon data {command}`, or set the "
+        "data root (MOON_DATA) to the folder that contains it"
+    )
 
 
 def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> dict[str, AnySet]:
     """Open the splits of a benchmark's known set and check their labels.
 
-    If the set has no validation split, the first tenth of each class of the test split is used for validation and
-    removed from the test split.
+    The training split numbers the classes: if classes have names, those of the other splits are matched by name. A
+    split without images of some class is logged as a warning. If the set has no validation split, the first tenth of
+    each class of the test split is used for validation and removed from the test split.
 
     Args:
         root: The data root.
@@ -83,7 +134,8 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
         The sets under "train", "test" and "val".
 
     Raises:
-        DataError: A split is missing or invalid, or has labels outside 0..K-1.
+        DataError: A split is missing or invalid, has labels outside 0..K-1, or has images of a class that the training
+            split does not have.
 
     Example:
         >>> import tempfile
@@ -97,22 +149,26 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
         {'train': 40, 'test': 36, 'val': 4}
     """
     name = benchmark.known_set
-    splits = {split: open_set(root, name, split, benchmark, track) for split in ("train", "test")}
-    if has_set(root, name, "val", benchmark):
-        splits["val"] = open_set(root, name, "val", benchmark, track)
-    else:
+    found = [split for split in ("train", "test", "val") if split != "val" or has_set(root, name, split, benchmark)]
+    splits = {split: open_set(root, name, split, benchmark, track) for split in found}
+    classes = splits["train"].classes
+    for split in found[1:]:
+        splits[split] = same_classes(splits[split], classes, f"{name}/{split}", f"{name}/train")
+    missing = {}
+    for split in found:
+        labels, where = splits[split].labels, f"{name}/{split}"
+        check_known(labels, benchmark.num_known, where)
+        missing[split] = missing_classes(labels, benchmark.num_known)
+        warn_of_missing(missing[split], classes, benchmark.num_known, where)
+    if "val" not in splits:
         test = splits["test"]
         if isinstance(test, ImageList):
             raise DataError(f"{list_path(Path(root), name, name, 'val')}: no such list")
         splits["val"], splits["test"] = split_off(test, 0.1)
         if not len(splits["val"].labels):
             raise DataError(f"{path_of(root, name, 'test')}: too few images per class to use a tenth for validation")
-    for split, dataset in splits.items():
-        low, high = dataset.labels.min(), dataset.labels.max()
-        if low < 0 or high >= benchmark.num_known:
-            raise DataError(
-                f"{benchmark.name}/{split}: labels {low}..{high}; the known classes are 0..{benchmark.num_known - 1}"
-            )
+        without = np.setdiff1d(missing_classes(splits["val"].labels, benchmark.num_known), missing["test"])
+        warn_of_missing(without, classes, benchmark.num_known, f"{name}/val, a tenth of {name}/test")
     return splits
 
 

@@ -30,6 +30,7 @@ class ImageList:
         root: The folder that the paths are relative to.
         paths: The path of each image.
         labels: Array (N,) of int64; -1 for an image of no known class.
+        classes: The name of each class, by label; empty if the classes have no names.
 
     Example:
         >>> from pathlib import Path
@@ -43,6 +44,7 @@ class ImageList:
     root: Path
     paths: tuple[str, ...]
     labels: NDArray[np.int64]
+    classes: tuple[str, ...] = ()
 
     def take(self, indices: NDArray) -> ImageList:
         """Select samples.
@@ -54,7 +56,7 @@ class ImageList:
             The selected samples.
         """
         chosen = np.arange(len(self.paths))[indices]
-        return ImageList(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen])
+        return ImageList(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen], self.classes)
 
     def digest(self) -> str:
         """Return the SHA-256 of the list (paths and labels, not pixels) as hexadecimal digits."""

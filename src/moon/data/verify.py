@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from moon.data.dataset import AnyPath, DataError, DataSet, Track, load
+from moon.data.dataset import AnyPath, DataSet, Track, check_root, load
 from moon.data.sets import set_names
+from moon.errors import DataError
 from moon.suggest import did_you_mean
 
 # (images, SHA-256 by `DataSet.digest`) of complete public sets in their original order. Each digest was computed from
@@ -77,6 +78,9 @@ def verify_sets(root: AnyPath, name: str | None = None, track: Track = iter) -> 
         ['mnist/test: a subset or another selection: 2 images, the published set has 10,000']
     """
     root = Path(root)
+    check_root(root)
+    if not root.is_dir():
+        raise DataError(f"{root}: the data root does not exist")
     names = set_names(root)
     paths = [path for set_name in names if name in (None, set_name) for path in sorted((root / set_name).glob("*.npz"))]
     if not paths:

@@ -1,8 +1,14 @@
 """The networks of the paper. Any torch model whose classifier is a Linear layer can be used instead."""
 
 from moon.nets.lenet import lenet, lenet_norm
-from moon.nets.resnet import resnet18, resnet50
+from moon.nets.resnet import resnet18, resnet18_imagenet, resnet50
 
-NETS = {"lenet": lenet, "lenet-norm": lenet_norm, "resnet18": resnet18, "resnet50": resnet50}
+NETS = {
+    "lenet": lenet,
+    "lenet-norm": lenet_norm,
+    "resnet18": resnet18,
+    "resnet18-imagenet": resnet18_imagenet,
+    "resnet50": resnet50,
+}
 
-__all__ = ["NETS", "lenet", "lenet_norm", "resnet18", "resnet50"]
+__all__ = ["NETS", "lenet", "lenet_norm", "resnet18", "resnet18_imagenet", "resnet50"]

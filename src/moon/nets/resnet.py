@@ -1,6 +1,6 @@
-"""Residual networks (He et al. 2016): ResNet-18 for 32x32 images as in OpenOOD, ResNet-50 for ImageNet.
+"""Residual networks (He et al. 2016): ResNet-18 for 32x32 images as in OpenOOD, ResNet-18 and ResNet-50 for ImageNet.
 
-Parameters have the same names as in torchvision, so its ResNet-50 weights can be loaded.
+Parameters have the same names as in torchvision, so its weights for ImageNet can be loaded.
 """
 
 from __future__ import annotations
@@ -139,6 +139,27 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
         OpenHead(in_features=512, out_features=11, bias=True)
     """
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=True)
+
+
+def resnet18_imagenet(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
+    """ResNet-18 (He et al. 2016): for the images of ImageNet, and others of 64x64 or more (7x7 stem, pooling).
+
+    Args:
+        num_classes: K, the number of known classes. `open_head(resnet18_imagenet(K))` has K+1 outputs.
+        in_channels: The number of channels of the images.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> import torch
+        >>> from moon.nets import resnet18_imagenet
+        >>> with torch.device("meta"):  # without memory for the weights
+        ...     model = resnet18_imagenet(num_classes=1000)
+        >>> model.conv1
+        Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=False)
 
 
 def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:

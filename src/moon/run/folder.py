@@ -6,7 +6,7 @@ log.jsonl          one line per epoch
 checkpoints/       the two newest
 model.safetensors  the trained weights, after the vote if there is one
 result.json        metrics on known images, software and hardware; written last
-todo.json          detectors to score with after training, for the workers of a grid
+todo.json          detectors and unknown sets to score with after training, for the workers of a grid
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from moon.data import Benchmark, DataError, find_benchmark
-from moon.files import sha256, write_json, write_text
+from moon.files import sha256, write_json, write_text, writing
 from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
 from moon.training import DamagedCheckpoint
@@ -48,7 +48,7 @@ class Log:
             self.board = SummaryWriter(folder / "tensorboard", purge_step=next_epoch)
 
     def write(self, record: Record) -> None:
-        with self.path.open("a") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -66,7 +66,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """The lines of `log.jsonl`; an incomplete last line, left by a killed process, is skipped."""
     path = folder / "log.jsonl"
     lines = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             lines.append(json.loads(line))
         except json.JSONDecodeError:
@@ -77,13 +77,24 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 def claim(folder: Path, recipe: Recipe, images: BenchmarkImages) -> None:
     """Write the recipe and the data's digests into the folder; raise an error if it belongs to another run."""
     if (folder / "recipe.json").exists():
-        if Recipe.load(folder / "recipe.json") != recipe:
-            raise ValueError(f"{folder}: contains a run of another recipe; choose another folder")
+        _check_same(folder, Recipe.load(folder / "recipe.json"), recipe)
     else:
         write_json(folder / "recipe.json", recipe.to_json())
     check_data(folder, images)
     if not (folder / "data.json").exists():
         write_json(folder / "data.json", images.fingerprint())
+
+
+def _check_same(folder: Path, old: Recipe, new: Recipe) -> None:
+    """Raise a ValueError that names what differs between the recipe of a folder and the one to run there."""
+    before, now = old.to_json(), new.to_json()
+    changes = [f"{name} was {before[name]}, now {now[name]}" for name in now if before[name] != now[name]]
+    if not changes:
+        return
+    advice = "choose another folder"
+    if new.epochs != old.epochs:
+        advice = f"the schedules of a run depend on its epochs, so it cannot be extended; {advice}"
+    raise ValueError(f"{folder}: contains a run of another recipe ({'; '.join(changes)}); {advice}")
 
 
 def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
@@ -92,10 +103,15 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
         return
     now = images if isinstance(images, dict) else images.fingerprint()
     begun = _load_json(folder / "data.json", "train")
-    if differs := [key for key in begun if begun[key] != now.get(key)]:
-        what = "another preparation" if differs == ["preparation"] else "other images or labels"
+    # Names of classes may be added later; the digests of labels show whether classes were renumbered.
+    if differs := [key for key in begun if key != "known" and begun[key] != now.get(key)]:
+        what, remedy = "other images or labels", "restore them"
+        if differs == ["preparation"]:
+            what, before = "another preparation", begun["preparation"]
+            changed = {key: value for key, value in before.items() if now["preparation"].get(key) != value}
+            remedy = f"restore it in benchmarks.toml ({', '.join(f'{k} = {v}' for k, v in changed.items())})"
         raise DataError(
-            f"{folder}: was started with {what} of its benchmark ({', '.join(differs)}); restore them, "
+            f"{folder}: was started with {what} of its benchmark ({', '.join(differs)}); {remedy}, "
             "or choose another folder"
         )
 
@@ -103,7 +119,7 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
 def _load_json(path: Path, key: str) -> dict[str, Any]:
     """A JSON object that must have this key."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text(encoding="utf-8"))
         value[key]
         return value
     except (ValueError, TypeError, KeyError) as error:
@@ -127,14 +143,6 @@ def find_run(parent: Path, recipe: Recipe) -> Path:
 def is_trained(folder: Path) -> bool:
     """Whether the run has finished training."""
     return (folder / "result.json").exists()
-
-
-def todo_of(folder: Path) -> list[str]:
-    """The detectors that the run must still be scored with."""
-    try:
-        return json.loads((folder / TODO).read_text())["detectors"]
-    except FileNotFoundError:
-        return []
 
 
 def is_done(folder: Path) -> bool:
@@ -176,41 +184,58 @@ def check_model(folder: Path, result: dict[str, Any]) -> None:
         raise DamagedCheckpoint(f"{path}: is not the model this run wrote; delete result.json to train again")
 
 
-def load_model(
-    folder: Path | str,
-    benchmark: Benchmark | None = None,
-    device: torch.device | str = "cpu",
-    root: Path | str = "data",
-) -> nn.Module:
-    """Load the trained network of a finished run.
+def class_names(folder: Path | str) -> tuple[str, ...]:
+    """The names of the known classes of a run, by label; empty if its data set has no names."""
+    path = Path(folder) / "data.json"
+    facts = _load_json(path, "preparation") if path.exists() else {}
+    return tuple(facts.get("known", {}).get("classes", ()))
+
+
+def trained_on(folder: Path | str) -> Benchmark:
+    """The benchmark of a run as its folder describes it: known classes and preparation, without unknown sets.
+
+    The folder of a run of version 0.2 or earlier does not; its benchmark is looked up by name.
+    """
+    folder = Path(folder)
+    recipe = Recipe.load(folder / "recipe.json")
+    facts = _load_json(folder / "data.json", "preparation") if (folder / "data.json").exists() else {}
+    if "known" not in facts:
+        return find_benchmark("data", recipe.benchmark)
+    known, how = facts["known"], facts["preparation"]
+    return Benchmark(
+        recipe.benchmark, near=(), far=(), num_known=known["num_known"], size=how["size"], channels=known["channels"],
+        mean=tuple(how["mean"]), std=tuple(how["std"]), net=recipe.net, crop=how["crop"], flip=how["flip"],
+    )  # fmt: skip
+
+
+def load(folder: Path | str, device: torch.device | str = "cpu", benchmark: Benchmark | None = None) -> nn.Module:
+    """Load the trained network of a finished run. The data root is not needed.
 
     Args:
         folder: The run folder.
-        benchmark: The run's benchmark; looked up by the recipe's name if it is not given.
         device: Where to put the network.
-        root: The data root, where a benchmark of your own is looked up.
+        benchmark: The run's benchmark, only needed for a run of version 0.2 or earlier on a set of your own.
 
     Returns:
         The network in evaluation mode.
 
     Raises:
-        ValueError: If the run is not finished.
+        ValueError: If the folder is not that of a finished run.
         DamagedCheckpoint: If the model file is missing or damaged.
 
     Example:
         >>> import tempfile
-        >>> from moon import BenchmarkImages, load_model, make_recipe, train_run
-        >>> recipe = make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
+        >>> import moon
+        >>> recipe = moon.make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = train_run(recipe, folder, BenchmarkImages.open("data", "digits"))
-        ...     model = load_model(folder)
+        ...     result = moon.train_run(recipe, folder, moon.BenchmarkImages.open("data", "digits"))
+        ...     model = moon.load(folder)
         >>> model.fc.out_features
         10
     """
     folder = Path(folder)
     recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
     check_model(folder, result)
-    benchmark = benchmark or find_benchmark(Path(root), recipe.benchmark)
-    model = build.network(recipe, benchmark, device)
+    model = build.network(recipe, benchmark or trained_on(folder), device)
     model.load_state_dict(load_tensors(folder / "model.safetensors"))
     return model.eval()

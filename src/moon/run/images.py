@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from moon.data import (
     AnySet,
     Benchmark,
     DataError,
+    DataSet,
     ImageList,
     evaluation_batches,
     find_benchmark,
@@ -26,6 +28,7 @@ from moon.data import (
 from moon.evidence import Evidence, read
 from moon.fast import use_sparse_kernel
 
+_log = logging.getLogger(__name__)
 Perturb = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -68,6 +71,8 @@ class BenchmarkImages:
     ) -> BenchmarkImages:
         """Load and check the images of a benchmark.
 
+        Unknown images of another size are resized, which is logged.
+
         Args:
             root: The data root.
             name: The benchmark.
@@ -80,6 +85,10 @@ class BenchmarkImages:
 
         Returns:
             The images; unknown sets of the benchmark that were not found are listed in `missing`.
+
+        Raises:
+            ValueError: A set has two roles.
+            DataError: A set is missing or invalid, or images of the known set are not of the benchmark's size.
         """
         root = Path(root)
         benchmark = find_benchmark(root, name, near, far)
@@ -91,17 +100,35 @@ class BenchmarkImages:
             raise ValueError(f"'{min(clash)}' is used for training or tuning, so it cannot be scored as unknown")
         if twice := {*near} & {*far}:
             raise ValueError(f"'{min(twice)}' is named as both near and far; name it once")
-        splits = {split: _fitted(data, benchmark) for split, data in known_splits(root, benchmark, track).items()}
+        resized: dict[str, str] = {}  # sizes of sets that are not of the benchmark's size
+
+        def fitted(data: AnySet, name: str) -> AnySet:
+            if isinstance(data, ImageList) or _size(data) == _expected_size(benchmark):
+                return data  # images on disk are resized when they are decoded
+            resized[name] = _size(data)
+            return fit_to(data, benchmark.size, benchmark.size, benchmark.channels)
+
+        splits = {}
+        for split, data in known_splits(root, benchmark, track).items():
+            where = f"{benchmark.known_set}/{split}"
+            _check_size(data, benchmark, where, root)
+            splits[split] = fitted(data, where)
         sets = benchmark.near + benchmark.far
         missing = tuple(s for s in sets if s not in near + far and not has_set(root, s, "test", benchmark))
 
         def opened(name: str, split: str) -> AnySet:
-            return _fitted(open_set(root, name, split, benchmark, track), benchmark)
+            return fitted(open_set(root, name, split, benchmark, track), name)
 
         unknown = {s: opened(s, "test") for s in sets if s not in missing and s not in used}
         tuning = {s: opened(s, split) for s, split in tuned.items()}
         _check_disjoint(tuning, unknown)
-        trained_with = _outliers(root, outliers, benchmark) if outliers else None
+        trained_with = None
+        if outliers:
+            split = "train" if has_set(root, outliers, "train", benchmark) else "test"
+            trained_with = _as_outliers(opened(outliers, split), outliers)
+        if resized:
+            sizes = ", ".join(f"{name} {size}" for name, size in resized.items())
+            _log.info("resized to %s: %s", _expected_size(benchmark), sizes)
         return cls(benchmark, splits, unknown, missing, trained_with, tuning)
 
     def evidence(
@@ -142,11 +169,14 @@ class BenchmarkImages:
         return replace(evidence, logits=evidence.logits.double())
 
     def fingerprint(self) -> dict[str, Any]:
-        """The data of a run: digests of the known images and labels and of the outliers, and their preparation."""
+        """The data of a run: the known classes, digests of the known images and labels and of the outliers, and their
+        preparation."""
         parts = self.splits | ({} if self.outliers is None else {"outliers": self.outliers})
         b = self.benchmark
         prepared = {"size": b.size, "mean": list(b.mean), "std": list(b.std), "crop": b.crop, "flip": b.flip}
-        return {"preparation": prepared} | {
+        classes = list(self.splits["train"].classes)
+        known = {"num_known": b.num_known, "channels": b.channels, "size": b.size, "classes": classes}
+        return {"known": known, "preparation": prepared} | {
             split: {
                 "images": [len(data.labels)] if isinstance(data, ImageList) else list(data.images.shape),
                 "sha256": hashlib.sha256(
@@ -158,9 +188,26 @@ class BenchmarkImages:
         }
 
 
-def _fitted(data: AnySet, benchmark: Benchmark) -> AnySet:
-    """Images in memory in the benchmark's size; images on disk are resized when they are decoded."""
-    return data if isinstance(data, ImageList) else fit_to(data, benchmark.size, benchmark.size, benchmark.channels)
+def _size(data: DataSet) -> str:
+    """Height, width and channels of the images, such as 32x32x3."""
+    return "x".join(map(str, data.images.shape[1:]))
+
+
+def _expected_size(benchmark: Benchmark) -> str:
+    return f"{benchmark.size}x{benchmark.size}x{benchmark.channels}"
+
+
+def _check_size(data: AnySet, benchmark: Benchmark, where: str, root: Path) -> None:
+    """Raise a `DataError` if known images are not of the benchmark's size, unless the benchmark resizes them."""
+    expected = _expected_size(benchmark)
+    if isinstance(data, ImageList) or benchmark.resize_known or _size(data) == expected:
+        return
+    options = f"--size {benchmark.size}" + (" --grey" if benchmark.channels == 1 else "")
+    raise DataError(
+        f"{where}: images are {_size(data)}, but the known images of {benchmark.name} are {expected}; import them "
+        f"again (`moon data import` with {options}), or declare a benchmark with resize_known = true in "
+        f"{root / 'benchmarks.toml'}"
+    )
 
 
 def _identities(data: AnySet) -> Iterable[object]:
@@ -182,11 +229,9 @@ def _check_disjoint(tuning: dict[str, AnySet], unknown: dict[str, AnySet]) -> No
             )
 
 
-def _outliers(root: Path, name: str, benchmark: Benchmark) -> AnySet:
+def _as_outliers(data: AnySet, name: str) -> AnySet:
     """The set with its classes numbered from 0; one class if it has no labels."""
-    split = "train" if has_set(root, name, "train", benchmark) else "test"
-    data = _fitted(open_set(root, name, split, benchmark), benchmark)
-    labels = np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype)
     if isinstance(data, ImageList):
         raise DataError(f"'{name}' is streamed from disk, but outliers must fit into memory; import a smaller set")
-    return data._replace(labels=labels)
+    labels = np.unique(data.labels, return_inverse=True)[1].astype(data.labels.dtype)
+    return data._replace(labels=labels, classes=())

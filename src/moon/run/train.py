@@ -16,6 +16,7 @@ from moon.run.folder import Log, check_model, claim, is_trained, load_result, re
 from moon.run.images import BenchmarkImages
 from moon.run.machine import cudnn_mode, hardware, software
 from moon.run.watch import known_metrics, watcher
+from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
 from moon.training import Checkpoints, Training, locked
 from moon.training.checkpoint import save_tensors
@@ -87,6 +88,9 @@ def train_run(
             if (found := checkpoints.latest()) is not None:
                 training.load_state_dict(found[1])
                 _log.info("resuming from epoch %d of %d", training.next_epoch, recipe.epochs)
+            if isinstance(topology := training.topology, SparseTopology) and topology.rewires:
+                changes, every = topology.schedule.changes, topology.schedule.delta_t
+                _log.info("%s changes its masks %d times, every %d steps", type(topology).__name__, changes, every)
             _mark_exact(folder, exact)
             ranks.wait()  # the others load the same checkpoint
             if on_start is not None:

@@ -54,7 +54,8 @@ def watcher(images: BenchmarkImages, device: torch.device, precision: torch.dtyp
     ]
     in_memory = [data for data in samples if isinstance(data, DataSet)]
     if in_memory:
-        together = DataSet(*(np.concatenate(parts) for parts in zip(*in_memory, strict=True)))
+        labels = np.concatenate([data.labels for data in in_memory])
+        together = DataSet(np.concatenate([data.images for data in in_memory]), labels)
         samples = [together, *(data for data in samples if not isinstance(data, DataSet))]
     unknown_batches = [evaluation_batches(data, images.benchmark, device, batch_size) for data in samples]
 

@@ -1,0 +1,146 @@
+"""One numbering of classes for all splits of a set, by name."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from moon.data import DataError, DataSet, ImageList, find_benchmark, import_set, known_splits, load, save
+from moon.data.classes import check_known, enumerated, same_classes
+
+COLOURS = {"cat": (250, 0, 0), "dog": (0, 250, 0), "rabbit": (0, 0, 250), "hamster": (250, 250, 0)}
+
+
+def write_folders(folder, classes, count=10):
+    """Class folders of images in the colour of their class."""
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            colour = tuple(max(0, value - index) for value in COLOURS[name])
+            Image.new("RGB", (32, 32), colour).save(folder / name / f"{index}.png")
+    return folder
+
+
+def coloured(names, classes):
+    """A data set in memory with one image per name, in its colour."""
+    images = np.array([np.full((8, 8, 3), COLOURS[name], np.uint8) for name in names])
+    return DataSet(images, np.array([classes.index(name) for name in names]), tuple(classes))
+
+
+def nearest_colour(train, images):
+    """Labels by the nearest mean colour of the training classes."""
+    means = np.array([train.images[train.labels == label].mean((0, 1, 2)) for label in np.unique(train.labels)])
+    return np.argmin(((images.mean((1, 2))[:, None] - means) ** 2).sum(2), 1)
+
+
+def test_a_test_split_that_lacks_a_class_keeps_the_labels_of_the_training_split(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "moon")
+    root = tmp_path / "data"
+    import_set(root, write_folders(tmp_path / "train", ["cat", "dog", "rabbit"]), "pets", "train")
+    import_set(root, write_folders(tmp_path / "test", ["cat", "rabbit"]), "pets", "test")
+    assert "pets/test: labels renumbered like those of pets/train, by class name: rabbit 1 -> 2" in caplog.messages
+    assert load(root, "pets", "test").classes == ("cat", "dog", "rabbit")
+    caplog.clear()
+    splits = known_splits(root, find_benchmark(root, "pets"))
+    assert caplog.messages == ["pets/test: no image of class dog; accuracy is over the other 2 classes"]
+    assert caplog.records[0].levelno == logging.WARNING
+    for split in ("val", "test"):
+        assert set(splits[split].labels) == {0, 2}
+        assert (nearest_colour(splits["train"], splits[split].images) == splits[split].labels).all()
+
+
+def test_splits_that_were_numbered_apart_are_aligned_when_they_are_used(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "moon")
+    save(coloured(["cat", "dog", "rabbit"] * 4, ["cat", "dog", "rabbit"]), tmp_path, "pets", "train")
+    save(coloured(["dog", "rabbit"] * 4, ["dog", "rabbit"]), tmp_path, "pets", "test")
+    save(coloured(["rabbit", "dog", "cat"], ["rabbit", "dog", "cat"]), tmp_path, "pets", "val")
+    splits = known_splits(tmp_path, find_benchmark(tmp_path, "pets"))
+    assert splits["test"].labels.tolist() == [1, 2] * 4
+    assert splits["val"].labels.tolist() == [2, 1, 0]
+    assert {split: data.classes for split, data in splits.items()} == dict.fromkeys(splits, ("cat", "dog", "rabbit"))
+    assert caplog.messages == [
+        "pets/test: labels renumbered like those of pets/train, by class name: dog 0 -> 1 and rabbit 1 -> 2",
+        "pets/val: labels renumbered like those of pets/train, by class name: rabbit 0 -> 2 and cat 2 -> 0",
+        "pets/test: no image of class cat; accuracy is over the other 2 classes",
+    ]
+
+
+def test_a_class_that_the_training_split_lacks_is_rejected(tmp_path):
+    root = tmp_path / "data"
+    what = (
+        r"pets/test: has images of class hamster, which pets/train does not have \(its classes are cat and dog\); add"
+    )
+    import_set(root, write_folders(tmp_path / "train", ["cat", "dog"]), "pets", "train")
+    with pytest.raises(DataError, match=what):
+        import_set(root, write_folders(tmp_path / "test", ["cat", "hamster"]), "pets", "test")
+    assert not (root / "pets" / "test.npz").exists()
+    save(coloured(["cat", "hamster"], ["cat", "hamster"]), root, "pets", "test")
+    with pytest.raises(DataError, match=what):
+        known_splits(root, find_benchmark(root, "pets"))
+
+
+def test_a_new_training_split_may_come_after_the_test_split(tmp_path, caplog):
+    root = tmp_path / "data"
+    import_set(root, write_folders(tmp_path / "test", ["dog", "rabbit"]), "pets", "test")
+    import_set(root, write_folders(tmp_path / "train", ["cat", "dog", "rabbit"]), "pets", "train")
+    assert not caplog.messages
+    assert set(known_splits(root, find_benchmark(root, "pets"))["test"].labels) == {1, 2}
+    import_set(root, write_folders(tmp_path / "other", ["cat", "dog"]), "pets", "train", replace=True)
+    assert caplog.messages[-1] == (
+        "pets/test: has images of class rabbit, which the new training split does not have; import it again"
+    )
+
+
+def test_names_that_are_not_used_do_not_matter():
+    data = DataSet(np.zeros((2, 8, 8, 1), np.uint8), np.array([1, -1]), ("hamster", "dog"))
+    aligned = same_classes(data, ("cat", "dog"), "a/test", "a/train")
+    assert (aligned.labels.tolist(), aligned.classes) == ([1, -1], ("cat", "dog"))
+    images = ImageList(Path("x"), ("a", "b"), np.array([0, 1]), ("dog", "cat"))
+    assert same_classes(images, ("cat", "dog"), "a/test", "a/train").labels.tolist() == [1, 0]
+
+
+def test_splits_of_which_one_has_no_names_are_matched_by_number_with_a_warning(tmp_path, caplog):
+    named = coloured(["cat", "dog"] * 10, ["cat", "dog"])
+    save(named._replace(classes=()), tmp_path, "pets", "train")
+    save(named, tmp_path, "pets", "test")
+    assert set(known_splits(tmp_path, find_benchmark(tmp_path, "pets"))["test"].labels) == {0, 1}
+    assert caplog.messages == [
+        "pets/train: its classes have no names, those of pets/test have; both are matched by number; check that the "
+        "numbers agree, or import pets/train again, with names"
+    ]
+    caplog.clear()
+    import_set(tmp_path, write_folders(tmp_path / "new", ["cat", "dog"]), "pets", "val")
+    assert "pets/train: its classes have no names, those of pets/val have" in caplog.text
+
+
+def test_missing_classes_without_names_are_listed_by_number(data_root, caplog):
+    labels = np.repeat([0, 1, 2, 4, 5, 6, 7, 8], 10)
+    np.savez(data_root / "mnist" / "test.npz", images=np.zeros((80, 28, 28, 1), np.uint8), labels=labels)
+    known_splits(data_root, find_benchmark(data_root, "mnist"))
+    assert caplog.messages == ["mnist/test: no image of class 3 and 9; accuracy is over the other 8 classes"]
+
+
+def test_classes_with_one_test_image_are_missing_from_a_tenth_for_validation(data_root, caplog):
+    labels = np.concatenate([np.repeat(np.arange(9), 10), [9]])
+    np.savez(data_root / "mnist" / "test.npz", images=np.zeros((91, 28, 28, 1), np.uint8), labels=labels)
+    known_splits(data_root, find_benchmark(data_root, "mnist"))
+    assert caplog.messages == [
+        "mnist/val, a tenth of mnist/test: no image of class 9; accuracy is over the other 9 classes"
+    ]
+
+
+def test_label_minus_one_is_diagnosed():
+    what = "here: 2 of 4 images have label -1, which marks images of no known class; a known set must not contain them"
+    with pytest.raises(DataError, match=what):
+        check_known(np.array([-1, 0, 1, -1]), 2, "here")
+    with pytest.raises(DataError, match=r"here: labels 0\.\.2; the known classes are 0\.\.1"):
+        check_known(np.array([0, 2]), 2, "here")
+    check_known(np.array([0, 1]), 2, "here")
+
+
+def test_long_lists_of_names_are_shortened():
+    assert enumerated(["a"]) == "a"
+    assert enumerated(["a", "b", "c"]) == "a, b and c"
+    assert enumerated(range(100)) == "0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
