@@ -4,7 +4,6 @@ import copy
 import inspect
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -102,10 +101,8 @@ def test_float64_evidence_gives_float64_scores(name, evidence):
 
 
 @pytest.mark.parametrize("name", [name for name in DETECTORS if DETECTORS.is_builtin(name)])
-def test_the_docstring_states_the_k_plus_1_rule_and_there_is_a_card(name):
-    kind = DETECTORS[name]
-    assert "K+1 rule" in kind.__doc__
-    assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md").is_file()
+def test_the_docstring_states_the_k_plus_1_rule(name):
+    assert "K+1 rule" in DETECTORS[name].__doc__
 
 
 @EVERY

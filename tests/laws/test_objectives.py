@@ -4,7 +4,6 @@ An objective is built from the facts and small options below, which are passed b
 """
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -234,14 +233,53 @@ def test_every_parameter_is_a_scalar_option_or_a_fact_of_the_run(name):
         assert is_option or key in (*FACTS, "outliers", "inner"), key
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if OBJECTIVES.is_builtin(name)])
-def test_there_is_a_card(name):
-    assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name.replace('-', '_')}.md").is_file()
-
-
 def test_a_new_objective_needs_only_terms(small_net):
     class Mine(Objective):
         def terms(self, model, x, y, *, epoch):
             return {"squares": (model(x) - nn.functional.one_hot(y, 4)).square().mean()}
 
     assert Mine.for_run()(small_net(), *batch(), epoch=0) > 0
+
+
+class ReturnsLogits(nn.Sequential):
+    def forward(self, input):
+        return {"logits": super().forward(input)}
+
+
+class ReturnsTuple(nn.Sequential):
+    def forward(self, input):
+        return input.mean(), super().forward(input)
+
+
+class TakesKeywords(nn.Sequential):
+    def forward(self, *, pixel_values):
+        return super().forward(pixel_values)
+
+
+def loss_of(objective, model, x, y):
+    torch.manual_seed(1)
+    return objective(model.eval(), x, y, epoch=EPOCHS - 1)
+
+
+@EVERY
+@pytest.mark.parametrize("kind", [ReturnsLogits, ReturnsTuple])
+def test_the_model_may_return_more_than_a_tensor(name, kind, make_objective):
+    objective, model = make_objective(name)
+    x, y = batch()
+    expected = loss_of(copy.deepcopy(objective), model, x, y)
+    loss = loss_of(objective, kind(*model), x, y)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert model[0].weight.grad.abs().sum() > 0
+
+
+@EVERY
+def test_inputs_may_be_keyword_arguments_unless_the_objective_changes_them(name, make_objective):
+    objective, model = make_objective(name)
+    x, y = batch()
+    expected = loss_of(copy.deepcopy(objective), model, x, y)
+    if name in ("mixup", "regmixup", "outlier-exposure", "hod", "eow-softmax"):
+        with pytest.raises(ValueError, match=r"needs them as one tensor, .* such as batch\['pixel_values'\]"):
+            loss_of(objective, TakesKeywords(*model), {"pixel_values": x}, y)
+    else:
+        torch.testing.assert_close(loss_of(objective, TakesKeywords(*model), {"pixel_values": x}, y), expected)

@@ -1,7 +1,6 @@
 """Properties that every registered topology must have, including those of other packages."""
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
@@ -124,8 +123,3 @@ def test_the_elected_model_is_as_sparse_as_the_voters(name, small_net):
     assert sum(int(m.sum()) for m in masks.values()) == sum(int(m.sum()) for m in topology.masks.values())
     for key, mask in masks.items():
         assert not elected.get_parameter(key).detach()[~mask].any()
-
-
-@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if TOPOLOGIES.is_builtin(name)])
-def test_there_is_a_card(name):
-    assert (Path(__file__).parents[2] / "docs" / "methods" / f"{name.replace('-', '_')}.md").is_file()

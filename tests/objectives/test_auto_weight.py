@@ -66,10 +66,22 @@ def test_the_state_can_be_saved():
     assert list(weight.state_dict()) == ["beta"]
 
 
+@pytest.mark.parametrize(("epochs", "fitting"), [(1, 0), (3, 1), (5, 1)])
+def test_a_run_that_is_too_short_is_told_which_value_fits(epochs, fitting):
+    with pytest.raises(
+        ValueError, match=f"quiet_epochs=5 of epochs={epochs} leaves no .* give quiet_epochs={fitting},"
+    ):
+        AutoWeight(epochs)
+    AutoWeight(epochs, quiet_epochs=fitting)
+    with pytest.raises(ValueError, match="give quiet_epochs=5,"):
+        AutoWeight(epochs=100, quiet_epochs=100)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"epochs": 5},
+        {"epochs": 0, "quiet_epochs": 0},
         {"epochs": 10, "quiet_epochs": -1},
         {"epochs": 10, "final": -1.0},
         {"epochs": 10, "final": float("nan")},

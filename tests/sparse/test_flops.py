@@ -125,7 +125,7 @@ def test_torch_counts_the_same_number(make, shape):
 
 def test_densities_may_come_from_masks():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(16, 5))
-    topology = RigL(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5, DropSchedule(10), uniform)
+    topology = RigL(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5, DropSchedule(10, 1), uniform)
     densities = {name: float(mask.float().mean()) for name, mask in topology.masks.items()}
     assert total(model, (1, 4, 4), densities) == NetCost(2 * (36 * 4 + 80), 36 * 4 + 80)
 

@@ -52,7 +52,7 @@ def test_all_layers_start_dense(small_net):
 
 def test_a_run_too_short_to_prune_is_rejected():
     pruning(DropSchedule(3, 2))
-    with pytest.raises(ValueError, match="would never prune: with delta_t=2 and t_end=2"):
+    with pytest.raises(ValueError, match="Gmp would never change its masks: with delta_t=2 and t_end=2"):
         pruning(DropSchedule(2, 2))
 
 

@@ -14,6 +14,8 @@ def test_the_share_follows_half_a_cosine():
 def test_it_is_due_every_delta_t_steps_before_the_end():
     schedule = DropSchedule(t_end=300, delta_t=100)
     assert [step for step in range(1000) if schedule.is_due(step)] == [100, 200]
+    assert schedule.changes == 2
+    assert DropSchedule(t_end=100, delta_t=100).changes == 0
 
 
 def test_the_turnover_of_the_paper_s_run():

@@ -12,7 +12,7 @@ def one_layer(kind=Snfs, schedule=None, lr=0.0):
     """A layer with two non-zero weights of four: 3 and 1."""
     layer = nn.Linear(4, 1, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=lr, momentum=0.9)
-    topology = kind(layer, optimizer, 0.5, schedule or DropSchedule(100), uniform)
+    topology = kind(layer, optimizer, 0.5, schedule or DropSchedule(100, 50), uniform)
     state = topology.state_dict() | {"masks": {"weight": torch.tensor([[True, True, False, False]])}}
     topology.load_state_dict(deepcopy(state))
     layer.weight.data = torch.tensor([[3.0, 1.0, 0.0, 0.0]])
@@ -54,7 +54,8 @@ def test_the_average_is_kept_outside_the_optimizer():
 
 
 def test_the_average_stops_when_the_masks_are_frozen():
-    layer, _, topology = one_layer(schedule=DropSchedule(1))
+    layer, _, topology = one_layer()
+    topology.frozen_after = 1
     step(layer, topology, 1.0, 0.0, 0.0, 0.0)
     step(layer, topology, 5.0, 5.0, 5.0, 5.0)
     assert averages(topology).tolist() == [[pytest.approx(0.1), 0.0, 0.0, 0.0]]
@@ -74,5 +75,5 @@ def test_resuming_restores_the_average():
 def test_dense_layers_have_no_average(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    topology = Snfs(model, optimizer, 0.5, DropSchedule(10), dense=["6.weight"])
+    topology = Snfs(model, optimizer, 0.5, DropSchedule(10, 1), dense=["6.weight"])
     assert set(topology.state_dict()["averages"]) == {"4.weight"}  # ERK makes the first convolution dense

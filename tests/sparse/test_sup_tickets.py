@@ -67,7 +67,7 @@ def test_the_masks_are_frozen_once_the_last_ticket_has_started():
 def test_a_plain_schedule_is_rejected():
     layer = nn.Linear(4, 4)
     with pytest.raises(ValueError, match="SupTickets needs schedule=TicketSchedule"):
-        SupTickets(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10))
+        SupTickets(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 1))
 
 
 def test_superposing_keeps_the_largest_of_the_average_over_all_layers():
@@ -118,7 +118,7 @@ def test_batchnorm_is_measured_after_pruning():
 
 def test_no_other_topology_may_vote_over_different_masks():
     layer = nn.Linear(4, 4)
-    topology = RigL(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10))
+    topology = RigL(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 1))
     with pytest.raises(ValueError, match="averaging different masks"):
         WeightVote(layer).cast(layer)
     assert topology.superpose({"weight": torch.ones(4, 4)}) == {}

@@ -173,7 +173,7 @@ def test_the_topology_of_a_model_is_found_while_it_is_referenced(small_net):
 def test_only_the_newest_topology_of_a_weight_counts(small_net):
     model, other = small_net(), small_net()
     optimizer = OPTIMIZERS["sgd"]([*model.parameters(), *other.parameters()])
-    old = RigL(model, optimizer, 0.5, DropSchedule(10))
+    old = RigL(model, optimizer, 0.5, DropSchedule(10, 1))
     new = Static(model, optimizer, 0.9)
     of_other = Static(other, optimizer, 0.5)
     assert SparseTopology.of(model) == [new]

@@ -1,7 +1,12 @@
 """What a model outputs for its inputs: `Evidence`, `look` and `read`, and the K+1 head."""
 
 from moon.evidence.evidence import Evidence
-from moon.evidence.head import OpenHead, autocast, classifier_name, float32_classifier, open_head
+from moon.evidence.head import OpenHead, classifier_name, open_head
 from moon.evidence.look import look, read
+from moon.evidence.outputs import Inputs, logits_of
+from moon.evidence.precision import autocast, float32_classifier
 
-__all__ = ["Evidence", "OpenHead", "autocast", "classifier_name", "float32_classifier", "look", "open_head", "read"]
+__all__ = [
+    "Evidence", "Inputs", "OpenHead", "autocast", "classifier_name", "float32_classifier", "logits_of", "look",
+    "open_head", "read",
+]  # fmt: skip

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import logging
+from collections.abc import Iterable
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from moon.evidence.tracing import output_layers
+from moon.suggest import did_you_mean
+
+_log = logging.getLogger(__name__)
+
+# Usual names of classifiers, which are relied on only for models that cannot be traced.
+_USUAL_NAMES = {
+    "fc", "head", "heads", "classifier", "last_linear", "linear", "out", "output", "logits", "score",
+    "output_layer",
+}  # fmt: skip
+_MAX_LISTED = 8  # layers in an error message
+
+_Linears = dict[str, nn.Linear]
+_Found = tuple[list[str], str]  # names, and if there is not exactly one, why
+_found: WeakKeyDictionary[nn.Module, tuple[tuple[ReferenceType[nn.Linear], ...], _Found]] = WeakKeyDictionary()
 
 
 class OpenHead(nn.Linear):
@@ -39,19 +57,28 @@ class OpenHead(nn.Linear):
         self.num_known = num_known
 
 
-def classifier_name(model: nn.Module) -> str:
-    """Return the name of the model's classifier.
+def classifier_name(model: nn.Module, classifier: str | None = None) -> str:
+    """Return the name of the model's classifier, the `Linear` layer whose output is the model's output.
 
-    It is the model's `OpenHead`, else the layer that `model.get_classifier()` returns (timm), else the last `Linear`.
+    It is the first of these that applies:
+
+    1. the layer that is called `classifier`, or that was named in an earlier call;
+    2. the `OpenHead`;
+    3. the `Linear` layer that `model.get_classifier()` returns, a method of timm's models;
+    4. the only `Linear` layer;
+    5. the layer whose output the forward pass returns, found by tracing it;
+    6. if the forward pass cannot be traced, the layer with a usual name, such as `fc` or `head`; this is logged.
 
     Args:
-        model: Any PyTorch model that ends in a `Linear` layer.
+        model: A model that ends in a `Linear` layer.
+        classifier: The name of the classifier. It is remembered: the layer is marked, so that later calls, also for
+            copies of the model and models that contain it, need no name.
 
     Returns:
         The name to give to `model.get_submodule`. It is empty if the model itself is the classifier.
 
     Raises:
-        ValueError: If the model has no `Linear` classifier.
+        ValueError: If there is no `Linear` layer of this name, or if the classifier cannot be determined.
 
     Example:
         >>> from moon import lenet
@@ -59,93 +86,126 @@ def classifier_name(model: nn.Module) -> str:
         >>> classifier_name(lenet())
         'fc'
     """
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    heads = [name for name, module in linears.items() if isinstance(module, OpenHead)]
-    if heads:
-        return heads[0]
-    get_classifier = getattr(model, "get_classifier", None)  # a method of timm models
-    if callable(get_classifier):
-        classifier = get_classifier()
-        linears = {name: module for name, module in linears.items() if module is classifier}
+    linears = linear_layers(model)
     if not linears:
         raise ValueError(f"{type(model).__name__} has no Linear classifier; its last layer must be a torch.nn.Linear")
-    return list(linears)[-1]
+    if classifier is not None:
+        return _named(model, linears, classifier)
+    for names in (
+        [name for name, layer in linears.items() if "_is_classifier" in vars(layer)],
+        [name for name, layer in linears.items() if isinstance(layer, OpenHead)],
+    ):
+        if len(names) == 1:
+            return names[0]
+    names, reason = _find(model, linears)
+    if len(names) == 1:
+        return names[0]
+    candidates = _outer_first(names or linears)
+    first = candidates[0]
+    raise ValueError(
+        f"the classifier of {type(model).__name__} is not clear: {reason}. Name one of its Linear layers, as in "
+        f"open_head(model, '{first}') or read(model, loader, classifier='{first}'), or give the model a method "
+        f"get_classifier(): {_listed(linears, candidates)}"
+    )
 
 
-@contextmanager
-def float32_classifier(model: nn.Module) -> Iterator[None]:
-    """Context in which autocast does not apply to the model's classifier.
-
-    In bfloat16, logits that differ by less than 0.4% are equal, and the arg-max then depends on the order of classes.
-
-    Args:
-        model: The model; it is changed inside the context only.
-
-    Example:
-        >>> import torch
-        >>> from moon.evidence import float32_classifier
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
-        >>> with torch.autocast("cpu", torch.bfloat16), float32_classifier(model):
-        ...     print(model(torch.ones(1, 4)).dtype)
-        torch.float32
-    """
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
-    replaced = vars(head).get("forward")
-    forward = head.forward
-
-    def in_float32(input: Tensor) -> Tensor:
-        with torch.autocast(input.device.type, enabled=False):
-            return forward(input.to(head.weight.dtype))
-
-    head.forward = in_float32
-    try:
-        yield
-    finally:
-        del head.forward
-        if replaced is not None:
-            head.forward = replaced
+def linear_layers(model: nn.Module) -> _Linears:
+    """The Linear layers of a model by name, without those inside `nn.MultiheadAttention`, which are never called."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
+    }
 
 
-@contextmanager
-def autocast(model: nn.Module, device: torch.device, precision: torch.dtype) -> Iterator[None]:
-    """Context in which the model computes in low precision, except for its classifier.
-
-    A model without a `Linear` classifier is autocast as a whole.
-
-    Args:
-        model: The model.
-        device: Its device.
-        precision: The dtype; with torch.float32 autocast is off.
-
-    Example:
-        >>> import torch
-        >>> from moon.evidence import autocast
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
-        >>> with autocast(model, torch.device("cpu"), torch.bfloat16):
-        ...     print(model[0](torch.ones(1, 4)).dtype, model(torch.ones(1, 4)).dtype)
-        torch.bfloat16 torch.float32
-    """
-    is_low = precision != torch.float32
-    has_classifier = any(isinstance(module, nn.Linear) for module in model.modules())
-    classifier = float32_classifier(model) if is_low and has_classifier else nullcontext()
-    with torch.autocast(device.type, precision, enabled=is_low), classifier:
-        yield
+def _named(model: nn.Module, linears: _Linears, name: str) -> str:
+    """Mark the layer of this name as the classifier."""
+    if name not in linears:
+        modules = dict(model.named_modules())
+        found = f"'{name}' is a {type(modules[name]).__name__}" if name in modules else f"there is no '{name}'"
+        hint = did_you_mean(name, linears) or "."
+        raise ValueError(
+            f"{type(model).__name__} has no Linear layer of this name: {found}{hint} Its Linear layers: "
+            f"{_listed(linears, _outer_first(linears))}"
+        )
+    for layer in linears.values():
+        vars(layer).pop("_is_classifier", None)
+    vars(linears[name])["_is_classifier"] = True
+    return name
 
 
-def open_head(model: nn.Module) -> nn.Module:
+def _find(model: nn.Module, linears: _Linears) -> _Found:
+    """`_search`, once for each model and its Linear layers: training calls this in every step."""
+    layers = tuple(map(ref, linears.values()))
+    if model not in _found or _found[model][0] != layers:
+        _found[model] = layers, _search(model, linears)
+    return _found[model][1]
+
+
+def _search(model: nn.Module, linears: _Linears) -> _Found:
+    """The layers that may be the classifier of a model, and why there is not exactly one."""
+    get_classifier = getattr(model, "get_classifier", None)  # a method of timm models
+    if callable(get_classifier):
+        found = get_classifier()
+        heads = list(found) if isinstance(found, (tuple, list)) else [found]
+        names = [name for name, layer in linears.items() if any(layer is head for head in heads)]
+        if names:  # it may also return a module that contains the classifier
+            return names, "get_classifier() returns several layers"
+    if len(linears) == 1:
+        return list(linears), ""
+    names = output_layers(model)
+    if names is not None:
+        reason = "its outputs come from several layers" if names else "its output is not that of a Linear layer"
+        return [name for name in linears if name in names], reason
+    children = list(model.named_children())
+    if len(children) == 1:  # a wrapper, such as DistributedDataParallel or torch.compile
+        ((prefix, child),) = children
+        names, reason = _find(child, linear_layers(child))
+        return [".".join(filter(None, (prefix, name))) for name in names], reason
+    names = _usual(children)
+    if len(names) == 1:
+        _log.info("%s cannot be traced; by its name, '%s' is its classifier", type(model).__name__, names[0])
+    return names, f"its forward pass cannot be traced, and {len(names) or 'no'} layers have a usual name such as 'fc'"
+
+
+def _usual(children: Iterable[tuple[str, nn.Module]]) -> list[str]:
+    """The layers with a usual name, and those that end a module with such a name."""
+    names = []
+    for name, child in children:
+        if name in _USUAL_NAMES and isinstance(child, nn.Linear):
+            names.append(name)
+        elif name in _USUAL_NAMES:
+            names += [f"{name}.{last}" for last in output_layers(child) or []]
+    return names
+
+
+def _outer_first(names: Iterable[str]) -> list[str]:
+    """Names sorted by how deep in the model the layers are."""
+    return sorted(names, key=lambda name: name.count("."))
+
+
+def _listed(linears: _Linears, names: list[str]) -> str:
+    """Names and sizes of layers."""
+    rest = len(names) - _MAX_LISTED
+    listed = [f"'{name}' ({linears[name].in_features} -> {linears[name].out_features})" for name in names[:_MAX_LISTED]]
+    return ", ".join([*listed, f"and {rest} more"] if rest > 0 else listed)
+
+
+def open_head(model: nn.Module, classifier: str | None = None) -> nn.Module:
     """Replace the model's classifier by an `OpenHead` with one more output.
 
     The rows of the known classes keep their weights; the new row has PyTorch's default initialisation.
 
     Args:
-        model: A model whose last layer is a `torch.nn.Linear` with K outputs. It is changed in place.
+        model: A model whose output is that of a `torch.nn.Linear` with K outputs. It is changed in place.
+        classifier: The name of this layer, such as "fc"; needed only if it cannot be determined, see
+            `moon.evidence.classifier_name`.
 
     Returns:
         The model, now with K+1 outputs. If the model is itself a `Linear`, the new `OpenHead`.
 
     Raises:
-        ValueError: If the model has no `Linear` classifier or already has an open head.
+        ValueError: If the classifier cannot be determined, or if the model already has an open head.
 
     Example:
         >>> from moon import open_head, resnet18
@@ -153,11 +213,12 @@ def open_head(model: nn.Module) -> nn.Module:
         >>> model.fc
         OpenHead(in_features=512, out_features=11, bias=True)
     """
-    name = classifier_name(model)
+    opened = [name for name, module in model.named_modules() if isinstance(module, OpenHead)]
+    if opened:
+        raise ValueError(f"{type(model).__name__} already has an open head ('{opened[0]}'); call open_head only once")
+    name = classifier_name(model, classifier)
     old = model.get_submodule(name)
     assert isinstance(old, nn.Linear)
-    if isinstance(old, OpenHead):
-        raise ValueError(f"{type(model).__name__} already has an open head ('{name}'); call open_head only once")
     head = OpenHead(old.in_features, old.out_features, old.bias is not None, old.weight.device, old.weight.dtype)
     with torch.no_grad():
         head.weight[:-1] = old.weight

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import OpenHead, classifier_name
+from moon.evidence.outputs import Inputs, Recording
+
+_log = logging.getLogger(__name__)
+
+_LABELS = ("labels", "label", "y")  # the key of the labels in a batch that is a mapping
 
 
-def look(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Evidence:
+def look(model: nn.Module, x: Inputs, y: Tensor | None = None, classifier: str | None = None) -> Evidence:
     """Run the model on one batch. The evidence is differentiable.
 
     A temporary hook on the classifier records the features, so any model that ends in a `Linear` layer works. The
-    model's mode (training or evaluation) is not changed.
+    model may return the logits, an object or a mapping with `logits`, or a tuple that contains the output of the
+    classifier. Its mode (training or evaluation) is not changed.
 
     Args:
         model: A model whose classifier is a `Linear` or an `OpenHead`.
-        x: A batch of inputs, on the model's device.
+        x: A batch of inputs, on the model's device, or a mapping of the model's keyword arguments.
         y: Their labels, if known.
+        classifier: The name of the classifier, such as "fc", if it cannot be determined; see
+            `moon.evidence.classifier_name`. It is remembered for later calls.
 
     Returns:
         The evidence of the batch.
 
     Raises:
-        ValueError: If the model does not call its classifier exactly once, with features of shape (N, D).
+        ValueError: If the classifier cannot be determined or does not compute the output, if the model does not call it
+            exactly once, with features of shape (N, D), or if it does not return logits.
 
     Example:
         >>> import torch
@@ -35,29 +46,30 @@ def look(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Evidence:
         >>> evidence.logits.shape, evidence.num_known
         (torch.Size([2, 11]), 10)
     """
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
-    features: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
-    try:
-        logits = model(x)
-    finally:
-        handle.remove()
+    return _look(model, x, y, classifier)[0]
+
+
+def _look(model: nn.Module, x: Inputs, y: Tensor | None, classifier: str | None) -> tuple[Evidence, Recording]:
+    with Recording(model, classifier_name(model, classifier)) as recording:
+        output = model(**x) if isinstance(x, Mapping) else model(x)
+    logits, head, features = recording.logits(output), recording.head, recording.features
     if len(features) != 1 or features[0].ndim != 2:
         found = f"with an input of {features[0].ndim} dimensions" if features else "never"
         raise ValueError(
-            f"the classifier of {type(model).__name__} was called {found if len(features) < 2 else 'repeatedly'}; "
-            "it must be called once per forward pass, with features of shape (N, D)"
+            f"the classifier '{recording.name}' of {type(model).__name__} was called "
+            f"{found if len(features) < 2 else 'repeatedly'}; it must be called once per forward pass, with features "
+            "of shape (N, D)"
         )
     num_known = head.num_known if isinstance(head, OpenHead) else head.out_features
     bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
-    return Evidence(logits, features[0], num_known, y, (head.weight.detach(), bias.detach()))
+    return Evidence(logits, features[0], num_known, y, (head.weight.detach(), bias.detach())), recording
 
 
 def read(
     model: nn.Module,
     loader: Iterable,
     perturb: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    classifier: str | None = None,
 ) -> Evidence:
     """Run the model on a data set, in evaluation mode and without gradients.
 
@@ -65,14 +77,16 @@ def read(
 
     Args:
         model: A model whose classifier is a `Linear` or an `OpenHead`.
-        loader: Yields batches: (inputs, labels), or inputs alone. They are moved to the model's device.
+        loader: Yields batches: (inputs, labels), inputs alone, or mappings of the model's keyword arguments and
+            "labels", such as `{"pixel_values": x, "labels": y}`. They are moved to the model's device.
         perturb: A function that changes the inputs before the forward pass, such as `Odin().perturb`.
+        classifier: The name of the classifier, as for `look`.
 
     Returns:
         The evidence of all inputs, in order, on the model's device.
 
     Raises:
-        ValueError: If the loader yields no batch.
+        ValueError: If the loader yields no batch or something else than tensors, or as for `look`.
 
     Example:
         >>> import torch
@@ -83,19 +97,62 @@ def read(
         (6, tensor([0, 1, 2, 3, 0, 1]))
     """
     device = next(model.parameters()).device
+    if classifier is not None:
+        classifier_name(model, classifier)  # `perturb` calls `look` without a name
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         parts = []
         for batch in loader:
-            x, y, *_ = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
-            x = x.to(device, non_blocking=True)
-            y = None if y is None else y.to(device, non_blocking=True)
+            x, y = _inputs_and_labels(batch)
+            x, y = _moved(x, device), None if y is None else _moved(y, device)
             if perturb is not None:
+                if isinstance(x, Mapping):
+                    raise ValueError(
+                        f"perturb changes one tensor, but a batch is a mapping with the inputs {list(x)}; "
+                        "let the loader yield (inputs, labels)"
+                    )
                 x = perturb(model, x)
             with torch.no_grad():
-                parts.append(look(model, x, y))
+                evidence, recording = _look(model, x, y, None)
+                if not parts:
+                    _check_logits(evidence.logits, recording)
+            parts.append(evidence)
     finally:
         for module, training in modes:
             module.training = training
     return Evidence.concatenate(parts)
+
+
+def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
+    """Inputs and labels of a batch; the labels may be None."""
+    if isinstance(batch, Mapping):
+        key = next((key for key in _LABELS if key in batch), None)
+        return {name: part for name, part in batch.items() if name != key}, None if key is None else batch[key]
+    x, y, *_ = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
+    return x, y
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    """A part of a batch on the device of the model."""
+    if isinstance(part, Mapping):
+        return {name: _moved(value, device) for name, value in part.items()}
+    if not isinstance(part, Tensor):
+        raise ValueError(
+            f"a batch contains a {type(part).__name__}; it must be (inputs, labels), inputs, or a mapping of the "
+            "model's keyword arguments and 'labels', all of them tensors"
+        )
+    return part.to(device, non_blocking=True)
+
+
+def _check_logits(logits: Tensor, recording: Recording) -> None:
+    """Warn if the model changes the output of its classifier, for example by a softmax."""
+    (raw,) = recording.outputs
+    if recording.has_returned(logits) or (logits.shape == raw.shape and torch.equal(logits.to(raw), raw)):
+        return
+    _log.warning(
+        "the output of %s differs from that of its classifier '%s', for example by a softmax; detectors expect the "
+        "output of the classifier",
+        type(recording.model).__name__,
+        recording.name,
+    )

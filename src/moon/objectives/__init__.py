@@ -1,7 +1,7 @@
 """Training objectives: what a step minimises, one method per file."""
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, View, at_least_float32, check_open
+from moon.objectives.base import Objective, View, at_least_float32, check_open, open_logits
 from moon.objectives.cigl import CigL
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.dac import Dac
@@ -36,5 +36,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
 __all__ = [
     "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "DeviceEpoch", "EowSoftmax", "Hod", "LabelSmoothing",
     "LogitNorm", "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "View", "Vos",
-    "at_least_float32", "check_open", "epoch_number", "moon_loss",
+    "at_least_float32", "check_open", "epoch_number", "moon_loss", "open_logits",
 ]  # fmt: skip

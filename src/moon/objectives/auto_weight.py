@@ -53,10 +53,13 @@ class AutoWeight(nn.Module):
         super().__init__()
         if schedule not in ("rising", "initial", "final"):
             raise ValueError(f"schedule must be rising, initial or final, not '{schedule}'")
-        if not 0 <= quiet_epochs < epochs:
+        if epochs < 1 or quiet_epochs < 0:
+            raise ValueError(f"epochs={epochs} must be at least 1, quiet_epochs={quiet_epochs} at least 0")
+        if quiet_epochs >= epochs:
+            fitting = min(max(epochs // 20, 1), epochs - 1)  # 5 of 100 epochs, as in the paper
             raise ValueError(
-                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch after them; "
-                f"set quiet_epochs in 0..{max(epochs - 1, 0)} or train longer"
+                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch after them; quiet_epochs must be below "
+                f"epochs: give quiet_epochs={fitting}, or train longer"
             )
         if not (0 <= final < inf and 0 < init_factor < inf and 0 < smoothing <= 1):
             raise ValueError(

@@ -13,7 +13,7 @@ from warnings import warn
 import torch
 from torch import Tensor, nn
 
-from moon.evidence import OpenHead
+from moon.evidence import Inputs, OpenHead, classifier_name, logits_of
 from moon.objectives.epoch import DeviceEpoch, Epoch, epoch_number
 
 Terms = dict[str, Tensor]
@@ -47,8 +47,9 @@ class Objective(nn.Module, ABC):
 
     A subclass must implement `terms`, and call `super().__init__()` first in its constructor, if any. It may also
 
-    - set `extra_logits = 1` if it needs the unknown output; call `check_open(model, self)` in `terms` then;
-    - compute the loss in float32 under autocast: `at_least_float32(model(x))`;
+    - set `extra_logits = 1` if it needs the unknown output; get the logits with `open_logits(model, x, self)` then;
+    - compute the loss in float32 under autocast: `at_least_float32(logits_of(model, x))`. `moon.evidence.logits_of` is
+      `model(x)` for a model that returns logits, and finds them in what other models return;
     - keep state in buffers. They are saved in checkpoints. A buffer whose shape is only known at the first batch starts
       as `torch.empty(0)`; `load_state_dict` gives it the saved shape;
     - have parameters of its own, such as those of `Vos`. The optimizer must update them as well:
@@ -98,7 +99,7 @@ class Objective(nn.Module, ABC):
         """Compute the terms of the loss of one batch. A subclass must implement this.
 
         Args:
-            model: The model to train; call it as `model(x)`.
+            model: The model to train; run it with `moon.evidence.logits_of` or `look`.
             x: The images of the batch.
             y: Their classes, integers in [0, K).
             epoch: The epoch, counted from 0; a `DeviceEpoch` in a captured step. Compare it with `has_started`, compute
@@ -277,16 +278,77 @@ def check_open(model: nn.Module, objective: Objective) -> None:
         >>> from moon.objectives.base import check_open
         >>> check_open(open_head(torch.nn.Linear(4, 3)), Moon(1.0))
     """
-    if not _has_open_head(model):
+    if _open_head(model) is None:
         raise ValueError(
             f"{type(objective).__name__} needs K+1 outputs, but {type(model).__name__} has no unknown output; "
             "wrap the model first: model = open_head(model)"
         )
 
 
-def _has_open_head(model: nn.Module) -> bool:
-    """Whether the model contains an `OpenHead`; the last children are searched first, which is where heads are."""
-    return isinstance(model, OpenHead) or any(map(_has_open_head, reversed(list(model.children()))))
+def open_logits(model: nn.Module, x: Inputs, objective: Objective) -> Tensor:
+    """Run a model that has the unknown output, and check that its logits have it.
+
+    Args:
+        model: The model to train.
+        x: A batch of inputs.
+        objective: The objective that needs the output.
+
+    Returns:
+        The logits, of shape (N, K+1).
+
+    Raises:
+        ValueError: If no module of the model is an `OpenHead`, or if its output has another size.
+
+    Example:
+        >>> import torch
+        >>> from moon import Moon, open_head
+        >>> from moon.objectives.base import open_logits
+        >>> open_logits(open_head(torch.nn.Linear(4, 3)), torch.zeros(2, 4), Moon(1.0)).shape
+        torch.Size([2, 4])
+    """
+    check_open(model, objective)
+    logits, head = logits_of(model, x), _open_head(model)
+    if head is not None and logits.shape[-1] != head.out_features:
+        raise ValueError(
+            f"{type(model).__name__} has {logits.shape[-1]} outputs, but its open head has {head.out_features}, so it "
+            "is not the classifier; name the classifier of the original model: open_head(model, 'fc')"
+        )
+    return logits
+
+
+def _open_head(model: nn.Module) -> OpenHead | None:
+    """The `OpenHead` of a model; the last children are searched first, which is where heads are."""
+    if isinstance(model, OpenHead):
+        return model
+    return next(filter(None, map(_open_head, reversed(list(model.children())))), None)
+
+
+def check_tensor(x: Inputs, objective: Objective) -> Tensor:
+    """Check that the inputs are one tensor, for objectives that change or add inputs.
+
+    Args:
+        x: A batch of inputs.
+        objective: The objective.
+
+    Returns:
+        The same batch.
+
+    Raises:
+        ValueError: If it is a mapping of keyword arguments.
+
+    Example:
+        >>> import torch
+        >>> from moon import Mixup
+        >>> from moon.objectives.base import check_tensor
+        >>> check_tensor(torch.ones(2), Mixup())
+        tensor([1., 1.])
+    """
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            f"{type(objective).__name__} changes its inputs and needs them as one tensor, not as a "
+            f"{type(x).__name__}; give it the images alone, such as batch['pixel_values']"
+        )
+    return x
 
 
 class View(nn.Module):
@@ -297,7 +359,7 @@ class View(nn.Module):
 
     Args:
         model: The model.
-        forward: The forward pass to use instead of the model's.
+        forward: The forward pass to use instead of the model's, a function from a batch to logits.
 
     Example:
         >>> import torch
@@ -307,10 +369,14 @@ class View(nn.Module):
         tensor([2., 2.])
     """
 
-    def __init__(self, model: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, model: nn.Module, forward: Callable[[Any], Tensor]) -> None:
         super().__init__()
         self.model = model
         self.change = forward
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.change(x)
+    def forward(self, x: Tensor | None = None, **inputs: Any) -> Tensor:
+        return self.change(inputs if x is None else x)
+
+    def get_classifier(self) -> nn.Module:
+        """The classifier of the model; see `moon.evidence.classifier_name`."""
+        return self.model.get_submodule(classifier_name(self.model))

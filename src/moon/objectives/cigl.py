@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from moon.evidence import Inputs, logits_of
 from moon.objectives.base import Objective, Terms, View
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.epoch import Epoch
@@ -47,7 +51,12 @@ class CigL(Objective):
             for name, weight in model.named_parameters()
             if weight.ndim > 1  # no biases, no norms
         }
-        return self.inner.terms(View(model, lambda x: functional_call(model, thinned, x)), x, y, epoch=epoch)
+
+        def forward(x: Inputs) -> Any:
+            args, kwargs = ((), dict(x)) if isinstance(x, Mapping) else (x, None)
+            return functional_call(model, thinned, args, kwargs)
+
+        return self.inner.terms(View(model, lambda x: logits_of(model, x, forward)), x, y, epoch=epoch)
 
     def log(self, epoch: int) -> dict[str, float]:
         return self.inner.log(epoch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from moon.evidence import logits_of
 from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
 
@@ -23,4 +24,4 @@ class CrossEntropy(Objective):
     """
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        return {"cross_entropy": cross_entropy(at_least_float32(model(x)), y)}
+        return {"cross_entropy": cross_entropy(at_least_float32(logits_of(model, x)), y)}

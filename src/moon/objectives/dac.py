@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, at_least_float32, check_open
+from moon.objectives.base import Objective, Terms, at_least_float32, open_logits
 from moon.objectives.epoch import Epoch, epoch_number
 
 
@@ -42,8 +42,7 @@ class Dac(Objective):
         self.price = price
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        check_open(model, self)
-        logits = at_least_float32(model(x))
+        logits = at_least_float32(open_logits(model, x, self))
         known = logits[:, :-1]
         # log(1 - p_{K+1}), exact where p_{K+1} is near 1.
         log_answers = known.logsumexp(1) - logits.logsumexp(1)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from moon.evidence import logits_of
 from moon.fast import without_buffers
-from moon.objectives.base import Objective, Terms, View, at_least_float32, check_open
+from moon.objectives.base import Objective, Terms, View, at_least_float32, check_open, check_tensor, open_logits
 from moon.objectives.epoch import Epoch
 
 _CONVOLUTION = nn.modules.conv._ConvNd
@@ -78,14 +79,15 @@ class EowSoftmax(Objective):
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         check_open(model, self)
+        x = check_tensor(x, self)
         stage = _stage(model, self.layer)  # a wrong layer is an error in the first step, not when sampling starts
-        terms = {"cross_entropy": cross_entropy(at_least_float32(model(x)), y)}
+        terms = {"cross_entropy": cross_entropy(at_least_float32(open_logits(model, x, self)), y)}
         started = self.has_started(epoch, self.start)
         if started is not False:  # True, or a tensor whose value is not known here
-            with _tail(model, stage, x) as (logits_of, like):
+            with _tail(model, stage, x) as (tail, like):
                 with without_buffers():  # gradients with respect to samples, not weights
-                    samples = self.sample(logits_of, like, len(x))
-                p_unknown = at_least_float32(logits_of(samples)).softmax(1)[:, -1]
+                    samples = self.sample(tail, like, len(x))
+                p_unknown = at_least_float32(tail(samples)).softmax(1)[:, -1]
                 terms["samples"] = -self.weight * started * (p_unknown + _EPSILON).log().mean()
         return terms
 
@@ -98,11 +100,11 @@ class EowSoftmax(Objective):
                 self.replay = _fresh(like, self.chains, like.shape[1:])
 
     @torch.no_grad()
-    def sample(self, logits_of: Callable[[Tensor], Tensor], like: Tensor, count: int) -> Tensor:
+    def sample(self, tail: Callable[[Tensor], Tensor], like: Tensor, count: int) -> Tensor:
         """Draw samples; the chains in the replay buffer continue from them next time.
 
         Args:
-            logits_of: The model from the sampled layer on.
+            tail: The model from the sampled layer on.
             like: A feature map; the samples have its shape, dtype and device.
             count: The number of samples.
 
@@ -119,7 +121,7 @@ class EowSoftmax(Objective):
         for _ in range(self.steps):
             with torch.enable_grad():
                 h.requires_grad_()
-                energy = at_least_float32(logits_of(h)).log_softmax(1)[:, -1].sum()
+                energy = at_least_float32(tail(h)).log_softmax(1)[:, -1].sum()
                 (gradient,) = torch.autograd.grad(energy, h)
             h = h.detach() - self.step * gradient + self.noise * torch.randn_like(h)
         self.replay[index] = h
@@ -149,9 +151,9 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
     model.eval()
     handle = stage.register_forward_pre_hook(replace)
 
-    def logits_of(h: Tensor) -> Tensor:
+    def tail(h: Tensor) -> Tensor:
         replacement[:] = [h]
-        return model(x[:1])
+        return logits_of(model, x[:1])
 
     try:
         with torch.no_grad():
@@ -161,7 +163,7 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
                 f"the {type(stage).__name__} whose input is to be sampled is not part of the forward pass; "
                 "set layer to the name of another module"
             )
-        yield logits_of, at_least_float32(inputs_of_stage[0])
+        yield tail, at_least_float32(inputs_of_stage[0])
     finally:
         handle.remove()
         for part, training in modes:

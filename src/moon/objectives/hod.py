@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.evidence import look
-from moon.objectives.base import Draw, Objective, Terms, at_least_float32, check_open
+from moon.objectives.base import Draw, Objective, Terms, at_least_float32, check_open, check_tensor
 from moon.objectives.epoch import Epoch
 
 
@@ -57,6 +57,7 @@ class Hod(Objective):
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
         check_open(model, self)
+        x = check_tensor(x, self)
         outliers, classes = self.outliers(max(1, round(self.per_image * len(x))))
         # Not checked on a GPU, where it would wait for the device.
         if not classes.is_cuda and int(classes.max()) >= self.divide.out_features:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from moon.evidence import logits_of
 from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
 
@@ -31,4 +32,8 @@ class LabelSmoothing(Objective):
         self.smoothing = smoothing
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        return {"smoothed_cross_entropy": cross_entropy(at_least_float32(model(x)), y, label_smoothing=self.smoothing)}
+        return {
+            "smoothed_cross_entropy": cross_entropy(
+                at_least_float32(logits_of(model, x)), y, label_smoothing=self.smoothing
+            )
+        }

@@ -6,6 +6,7 @@ from math import inf
 
 from torch import Tensor, nn
 
+from moon.evidence import logits_of
 from moon.objectives.base import Objective, Terms, View, at_least_float32
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.epoch import Epoch
@@ -57,7 +58,7 @@ class LogitNorm(Objective):
         self.inner = inner or CrossEntropy()
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        view = View(model, lambda x: normalised(model(x), self.temperature))
+        view = View(model, lambda x: normalised(logits_of(model, x), self.temperature))
         return self.inner.terms(view, x, y, epoch=epoch)
 
     def log(self, epoch: int) -> dict[str, float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from moon.objectives.base import Objective, Terms, at_least_float32
+from moon.evidence import logits_of
+from moon.objectives.base import Objective, Terms, at_least_float32, check_tensor
 from moon.objectives.epoch import Epoch
 from moon.objectives.mixing import blended, blended_cross_entropy, check_concentration
 
@@ -33,5 +34,5 @@ class Mixup(Objective):
         self.concentration = concentration
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        blend, other, share = blended(x, y, self.concentration)
-        return {"blended": blended_cross_entropy(at_least_float32(model(blend)), y, other, share)}
+        blend, other, share = blended(check_tensor(x, self), y, self.concentration)
+        return {"blended": blended_cross_entropy(at_least_float32(logits_of(model, blend)), y, other, share)}

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.fast import fused
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, at_least_float32, check_open
+from moon.objectives.base import Objective, Terms, at_least_float32, open_logits
 from moon.objectives.epoch import Epoch, epoch_number
 
 
@@ -95,8 +95,7 @@ class Moon(Objective):
         self.weight = weight
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        check_open(model, self)
-        logits = model(x)
+        logits = open_logits(model, x, self)
         if isinstance(self.weight, AutoWeight) and self.has_started(epoch, self.weight.quiet_epochs) is not True:
             self.weight.observe(*_observation(logits.detach(), y), epoch_number(epoch))
         return {"unknown_aware": moon_loss(logits, y, self._w(epoch_number(epoch)))}

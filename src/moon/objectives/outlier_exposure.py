@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Draw, Objective, Terms, at_least_float32
+from moon.evidence import logits_of
+from moon.objectives.base import Draw, Objective, Terms, at_least_float32, check_tensor
 from moon.objectives.epoch import Epoch
 
 
@@ -42,8 +43,9 @@ class OutlierExposure(Objective):
         self.outliers, self.weight, self.per_image = outliers, weight, per_image
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
+        x = check_tensor(x, self)
         outliers, _ = self.outliers(max(1, round(self.per_image * len(x))))
-        logits = at_least_float32(model(torch.cat([x, outliers])))
+        logits = at_least_float32(logits_of(model, torch.cat([x, outliers])))
         known, unknown = logits[: len(x)], logits[len(x) :]
         return {
             "cross_entropy": cross_entropy(known, y),

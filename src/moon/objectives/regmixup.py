@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.objectives.base import Objective, Terms, at_least_float32
+from moon.evidence import logits_of
+from moon.objectives.base import Objective, Terms, at_least_float32, check_tensor
 from moon.objectives.epoch import Epoch
 from moon.objectives.mixing import blended, blended_cross_entropy, check_concentration
 
@@ -40,8 +41,8 @@ class RegMixup(Objective):
         self.concentration, self.weight = concentration, weight
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        blend, other, share = blended(x, y, self.concentration)
-        clean, mixed = at_least_float32(model(torch.cat([x, blend]))).chunk(2)
+        blend, other, share = blended(check_tensor(x, self), y, self.concentration)
+        clean, mixed = at_least_float32(logits_of(model, torch.cat([x, blend]))).chunk(2)
         return {
             "cross_entropy": cross_entropy(clean, y),
             "blended": self.weight * blended_cross_entropy(mixed, y, other, share),

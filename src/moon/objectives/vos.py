@@ -85,7 +85,7 @@ class Vos(Objective):
         if started is not False:  # True, or a tensor whose value is not known here
             head = model.get_submodule(classifier_name(model))
             assert isinstance(head, nn.Linear)
-            with torch.autocast(x.device.type, enabled=False):  # as the classifier computes the logits of images
+            with torch.autocast(logits.device.type, enabled=False):  # as the classifier computes the logits of images
                 virtual = linear(self.virtual_outliers(), head.weight, head.bias)[:, : batch.num_known]
             terms["virtual_outliers"] = self.weight * started * self.energy_loss(logits, virtual)
         return terms

@@ -38,11 +38,6 @@ class Gradual(SparseTopology):
     def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         schedule = self.schedule
         self.last = (schedule.t_end - 1) // schedule.delta_t * schedule.delta_t
-        if self.last < 1:
-            raise ValueError(
-                f"{type(self).__name__} would never prune: with delta_t={schedule.delta_t} and t_end={schedule.t_end} "
-                "no change is due; use a smaller delta_t or train longer"
-            )
         begin = self._counts(allocation(shapes, min(self.begin_sparsity, self.sparsity)))
         self.begin = {name: max(begin[name], self.planned[name]) for name in begin}
 

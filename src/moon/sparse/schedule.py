@@ -73,6 +73,11 @@ class DropSchedule:
             return 0.0
         return self.fraction / 2 * (1 + cos(pi * step / self.t_end))
 
+    @property
+    def changes(self) -> int:
+        """The number of steps in which the masks change."""
+        return sum(self.is_due(step) for step in range(self.frozen_after))
+
     def turnover(self) -> float:
         """How many times the network may be replaced in the whole run.
 

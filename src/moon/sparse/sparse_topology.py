@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -16,8 +17,13 @@ from moon.seeds import derive, generator, hashed_uniform
 from moon.sparse.allocation import Allocation, Shapes, erk
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.schedule import DropSchedule
+from moon.sparse.step_guard import StepGuard
 from moon.sparse.topology import Topology
 from moon.sparse.weights import sparse_weights
+
+FEW_CHANGES = 5  # below this many changes of the masks, a warning is logged
+
+_log = logging.getLogger(__name__)
 
 
 class SparseTopology(Topology):
@@ -62,7 +68,7 @@ class SparseTopology(Topology):
         ...         return -grad.abs()
         >>> model = torch.nn.Linear(20, 10)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> topology = GrowSmallGradients(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=100))
+        >>> topology = GrowSmallGradients(model, optimizer, sparsity=0.9, schedule=DropSchedule(t_end=1000))
         >>> topology.counts
         {'weight': 20}
     """
@@ -89,6 +95,8 @@ class SparseTopology(Topology):
                 else f"{type(self).__name__} never rewires; leave schedule out"
             )
         self.check_pattern(pattern)
+        if schedule is not None:
+            self._check_changes(schedule)
         schedule = schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
         if unknown := set(dense) - weights.keys():
@@ -123,6 +131,21 @@ class SparseTopology(Topology):
         self._enforce()
         self._governed = list(free.values())
         self._alive[id(self)] = self
+        _GUARD.watch(optimizer)
+
+    def _check_changes(self, schedule: DropSchedule) -> None:
+        """Raise a ValueError if the masks would never change; warn if they would change only a few times."""
+        name, when = type(self).__name__, f"delta_t={schedule.delta_t} and t_end={schedule.t_end}"
+        if not (changes := schedule.changes):
+            raise ValueError(
+                f"{name} would never change its masks: with {when} no step is due; "
+                "use a smaller delta_t (delta_t_steps), train longer, or choose Static"
+            )
+        if changes < FEW_CHANGES:
+            times = "once" if changes == 1 else f"{changes} times"
+            _log.warning(
+                "%s changes its masks only %s, with %s; use a smaller delta_t or train longer", name, times, when
+            )
 
     def _counts(self, densities: dict[str, float]) -> dict[str, int]:
         """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
@@ -176,9 +199,14 @@ class SparseTopology(Topology):
             >>> SparseTopology.of(model) == [topology]
             True
         """
+        return cls._governing(model.parameters())
+
+    @classmethod
+    def _governing(cls, weights: Iterable[Tensor]) -> list[SparseTopology]:
+        """The newest topology of each of these weights, the oldest first."""
         topologies = list(cls._alive.values())
         newest = {id(weight): topology for topology in topologies for weight in topology._governed}
-        found = [newest[id(weight)] for weight in model.parameters() if id(weight) in newest]
+        found = {newest[id(weight)] for weight in weights if id(weight) in newest}
         return [topology for topology in topologies if topology in found]
 
     @abstractmethod
@@ -230,7 +258,8 @@ class SparseTopology(Topology):
         return True
 
     def update(self) -> None:
-        super().update()
+        with self._stepping():
+            super().update()
         self._enforce()
 
     def turnover(self) -> float:
@@ -276,7 +305,10 @@ class SparseTopology(Topology):
         """The gradient of a weight; raises a ValueError if there is none."""
         grad = self.weights[name].grad
         if grad is None:
-            raise ValueError(f"'{name}' has no gradient; call loss.backward() before topology.step()")
+            raise ValueError(
+                f"'{name}' has no gradient; call loss.backward() before topology.step(), or name the weight in `dense` if "
+                "the loss does not depend on it"
+            )
         return grad
 
     def _change(self, name: str, new: Tensor) -> None:
@@ -325,3 +357,6 @@ class SparseTopology(Topology):
                 self._pruned[name].copy_(~mask)
         self._grown.copy_(state["grown"])
         self._enforce()
+
+
+_GUARD = StepGuard(SparseTopology._governing)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -22,11 +23,15 @@ class Topology(ABC):
     - `turnover`, if weights grow;
     - `superpose`, together with `superposes = True`, if models with different masks may be averaged.
 
+    With a `torch.amp.GradScaler`, call `scaler.step(topology)`, and `scaler.unscale_(topology)` if gradients are
+    clipped. Give the topology to both: after `unscale_(optimizer)`, `step(topology)` would unscale a second time.
+
     Attributes:
         optimizer: The optimizer of the model.
         masks: Boolean tensors by weight name, True where a weight may be non-zero; empty for a dense network.
         weights: The weights that have a mask, by name.
         steps: The number of steps so far.
+        is_stepping: Whether a call of `step` or `update` is in progress.
         frozen_after: The number of steps after which the masks do not change, so that the weights of later epochs can
             be averaged.
         rates: The name of the learning-rate schedule that belongs to the method; None for the objective's.
@@ -52,15 +57,31 @@ class Topology(ABC):
     masks: dict[str, Tensor]
     weights: dict[str, nn.Parameter]
     steps: int = 0
+    is_stepping: bool = False
     superposes: ClassVar[bool] = False
     dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
     frozen_after: int = 0
 
     def step(self) -> None:
         """Take one training step: update the weights, or change the topology instead. Call it after `backward()`."""
-        if not self.change():
-            self.update()
+        with self._stepping():
+            if not self.change():
+                self.update()
         self.steps += 1
+
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """Context in which the optimizer may step."""
+        before, self.is_stepping = self.is_stepping, True
+        try:
+            yield
+        finally:
+            self.is_stepping = before
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimizer, which `GradScaler` needs for `step(topology)`."""
+        return self.optimizer.param_groups
 
     @property
     def is_due(self) -> bool:
@@ -100,11 +121,12 @@ class Topology(ABC):
         """The measured density.
 
         Returns:
-            The fraction of weights that the masks keep, over all weights that have a mask; 1 for a dense network.
+            The fraction of weights that a mask keeps or that are not zero, over all weights that have a mask; 1 for a
+            dense network.
         """
         if not self.masks:
             return 1.0
-        kept = torch.stack([mask.sum() for mask in self.masks.values()]).sum()
+        kept = torch.stack([(mask | (self.weights[name] != 0)).sum() for name, mask in self.masks.items()]).sum()
         return int(kept) / sum(mask.numel() for mask in self.masks.values())
 
     def turnover(self) -> float:

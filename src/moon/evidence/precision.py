@@ -1,0 +1,87 @@
+"""Compute in low precision, except for the classifier."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+from moon.evidence.head import classifier_name, linear_layers
+
+_log = logging.getLogger(__name__)
+_without_classifier: WeakSet[nn.Module] = WeakSet()  # models for which this was logged
+
+
+@contextmanager
+def float32_classifier(model: nn.Module) -> Iterator[None]:
+    """Context in which autocast does not apply to the model's classifier.
+
+    In bfloat16, logits that differ by less than 0.4% are equal, and the arg-max then depends on the order of classes.
+
+    Args:
+        model: The model; it is changed inside the context only.
+
+    Example:
+        >>> import torch
+        >>> from moon.evidence import float32_classifier
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+        >>> with torch.autocast("cpu", torch.bfloat16), float32_classifier(model):
+        ...     print(model(torch.ones(1, 4)).dtype)
+        torch.float32
+    """
+    head = model.get_submodule(classifier_name(model))
+    assert isinstance(head, nn.Linear)
+    replaced = vars(head).get("forward")
+    forward = head.forward
+
+    def in_float32(input: Tensor) -> Tensor:
+        with torch.autocast(input.device.type, enabled=False):
+            return forward(input.to(head.weight.dtype))
+
+    head.forward = in_float32
+    try:
+        yield
+    finally:
+        del head.forward
+        if replaced is not None:
+            head.forward = replaced
+
+
+@contextmanager
+def autocast(model: nn.Module, device: torch.device, precision: torch.dtype) -> Iterator[None]:
+    """Context in which the model computes in low precision, except for its classifier.
+
+    A model whose classifier is not clear, see `classifier_name`, is autocast as a whole; this is logged.
+
+    Args:
+        model: The model.
+        device: Its device.
+        precision: The dtype; with torch.float32 autocast is off.
+
+    Example:
+        >>> import torch
+        >>> from moon.evidence import autocast
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+        >>> with autocast(model, torch.device("cpu"), torch.bfloat16):
+        ...     print(model[0](torch.ones(1, 4)).dtype, model(torch.ones(1, 4)).dtype)
+        torch.bfloat16 torch.float32
+    """
+    is_low = precision != torch.float32
+    classifier = float32_classifier(model) if is_low and _has_classifier(model) else nullcontext()
+    with torch.autocast(device.type, precision, enabled=is_low), classifier:
+        yield
+
+
+def _has_classifier(model: nn.Module) -> bool:
+    try:
+        classifier_name(model)
+    except ValueError as error:
+        if linear_layers(model) and model not in _without_classifier:
+            _without_classifier.add(model)
+            _log.warning("%s computes all of its layers in low precision: %s", type(model).__name__, error)
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""Notice that an optimizer updates sparse weights without their topology, which would make them dense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from moon.sparse.topology import Topology
+
+
+class StepGuard:
+    """A hook that raises before `optimizer.step()` changes anything, unless a topology of the weights called it.
+
+    Args:
+        governing: A function from weights to the topologies that keep them sparse.
+    """
+
+    capturable = True  # a captured step updates the weights, with their masks, without calling the optimizer
+
+    def __init__(self, governing: Callable[[Iterable[Tensor]], Sequence[Topology]]) -> None:
+        self.governing = governing
+
+    def watch(self, optimizer: Optimizer) -> None:
+        """Watch an optimizer from now on."""
+        if self not in optimizer._optimizer_step_pre_hooks.values():
+            optimizer.register_step_pre_hook(self)
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        topologies = self.governing(weights)
+        if not topologies or any(topology.is_stepping for topology in topologies):
+            return
+        name = type(topologies[-1]).__name__
+        raise RuntimeError(
+            f"optimizer.step() would fill the weights that {name}, the newest topology of this model, keeps at zero; "
+            "call topology.step() instead. With a GradScaler, call scaler.step(topology); in Lightning, set "
+            "self.automatic_optimization = False and call topology.step() in training_step. To train without masks, "
+            "delete the topology first"
+        )

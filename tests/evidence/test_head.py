@@ -1,0 +1,312 @@
+import copy
+import logging
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import log_softmax, relu
+
+from moon import OpenHead, WeightVote, lenet, look, open_head, read, resnet18
+from moon.evidence import autocast, classifier_name, float32_classifier
+from moon.evidence.tracing import output_layers
+
+
+class Net(nn.Module):
+    """A small network with a hidden layer, a classifier and an auxiliary layer, in any order."""
+
+    def __init__(self, *order, outputs=3):
+        super().__init__()
+        sizes = {"hidden": (4, 6), "fc": (6, outputs), "aux": (6, outputs), "top": (6, outputs), "scale": (6, 1)}
+        for name in order or ("hidden", "fc", "aux"):
+            setattr(self, name, nn.Linear(*sizes[name]))
+
+    def forward(self, x):
+        return self.fc(relu(self.hidden(x)))
+
+
+class Auxiliary(Net):
+    """Its auxiliary layer, declared last, has a loss of its own."""
+
+    def forward(self, x):
+        h = relu(self.hidden(x))
+        self.auxiliary = self.aux(h)
+        return self.fc(h)
+
+
+class TwoHeads(Net):
+    """Like a distilled transformer: the mean of two heads in evaluation, both in training."""
+
+    def forward(self, x):
+        h = relu(self.hidden(x))
+        return (self.fc(h), self.aux(h)) if self.training else (self.fc(h) + self.aux(h)) / 2
+
+
+class Distilled(TwoHeads):
+    def get_classifier(self):
+        return self.fc, self.aux
+
+
+class Dynamic(Net):
+    """A forward pass that depends on values, which cannot be traced."""
+
+    def forward(self, x):
+        h = relu(self.hidden(x))
+        return self.fc(h) if h.sum() >= 0 else self.fc(-h)
+
+
+class DynamicTop(Dynamic):
+    """It has a layer with a usual name, which is not its classifier."""
+
+    def forward(self, x):
+        h = relu(self.hidden(x))
+        return self.top(h) if h.sum() >= 0 else self.top(-h)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, *args, **kwargs):
+        return self.net(*args, **kwargs)
+
+
+X = torch.ones(2, 4)
+
+
+@pytest.mark.parametrize(
+    "order", [("fc", "hidden"), ("hidden", "fc"), ("fc", "aux", "hidden"), ("hidden", "fc", "aux")]
+)
+def test_the_classifier_is_the_layer_that_computes_the_output_wherever_it_is_declared(order):
+    model = open_head(Net(*order))
+    assert isinstance(model.fc, OpenHead)
+    assert model(X).shape == (2, 4)
+    assert sum(isinstance(layer, OpenHead) for layer in model.modules()) == 1
+
+
+def test_a_layer_that_is_called_last_but_not_returned_is_not_the_classifier():
+    model = Auxiliary()
+    assert classifier_name(model) == "fc"
+    assert not hasattr(model, "auxiliary")  # tracing leaves no symbols behind
+    assert look(open_head(model), X).logits.shape == (2, 4)
+
+
+class Returning(Net):
+    """A network that returns a function of its classifier's output, its hidden layer and its input."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.output, self.factor = output, nn.Parameter(torch.ones(()))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, labels=None):
+        self.calls += 1
+        h = relu(self.hidden(x))
+        return self.output(self, self.fc(h), h, x)
+
+
+@pytest.mark.parametrize(
+    ("output", "layers"),
+    [
+        (lambda net, z, h, x: z, ["fc"]),
+        (lambda net, z, h, x: log_softmax(z, dim=1), ["fc"]),
+        (lambda net, z, h, x: z.float().view(x.shape[0], -1) / x.size(1) ** 0.5, ["fc"]),
+        (lambda net, z, h, x: net.factor.exp() * z, ["fc"]),
+        (lambda net, z, h, x: (z, h), ["fc"]),
+        (lambda net, z, h, x: [x, z], ["fc"]),
+        (lambda net, z, h, x: {"logits": z, "auxiliary": net.aux(h)}, ["fc"]),
+        (lambda net, z, h, x: {"out": {"logits": z}}["out"], ["fc"]),
+        (lambda net, z, h, x: {"a": z, "b": net.aux(h)}["b"], ["aux"]),
+        (lambda net, z, h, x: (z, net.aux(h)), ["aux", "fc"]),
+        (lambda net, z, h, x: z + net.aux(h), ["aux", "fc"]),
+        (lambda net, z, h, x: z * net.aux(h).sigmoid(), []),
+        (lambda net, z, h, x: z + x.sum(), []),
+        (lambda net, z, h, x: nn.functional.linear(h, net.fc.weight), []),
+        (lambda net, z, h, x: relu(z), []),
+        (lambda net, z, h, x: x, []),
+        (lambda net, z, h, x: z if x.sum() > 0 else h, None),
+    ],
+)
+def test_layers_that_compute_the_output_are_found_by_tracing(output, layers):
+    model, random_state = Returning(output), torch.get_rng_state()
+    assert output_layers(model) == layers
+    assert model.calls == 0
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def test_tracing_enters_the_module_that_computes_the_output_but_not_the_body():
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.late, self.fc = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x, mask=None):
+            return self.fc(relu(self.late(x)))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Sequential(nn.Dropout(), Head(), Scale(), nn.Identity())
+            self.body = Dynamic(outputs=6)  # cannot be traced
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    assert output_layers(Model()) == ["head.1.fc"]
+    assert output_layers(resnet18()) == ["fc"]
+    assert output_layers(lenet()) == ["fc"]
+
+
+def test_two_heads_are_refused_with_a_list():
+    for model in (TwoHeads(), TwoHeads().eval(), Distilled()):
+        with pytest.raises(ValueError, match=r"not clear: .*'fc' \(6 -> 3\), 'aux' \(6 -> 3\)"):
+            open_head(model)
+        assert not any(isinstance(layer, OpenHead) for layer in model.modules())
+    with pytest.raises(ValueError, match=r"get_classifier\(\) returns several layers.*open_head\(model, 'fc'\)"):
+        look(Distilled(), X)
+    assert isinstance(open_head(Distilled(), "aux").aux, OpenHead)
+
+
+def test_get_classifier_may_return_a_module_that_contains_the_classifier():
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.body = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+        def get_classifier(self):
+            return self.head
+
+    assert classifier_name(Deep()) == "head.1"
+
+
+def test_a_model_that_cannot_be_traced_has_the_layer_with_a_usual_name(caplog):
+    caplog.set_level(logging.INFO, "moon")
+    model = Dynamic("fc", "hidden")
+    assert classifier_name(model) == "fc"
+    assert classifier_name(model) == "fc"
+    assert [record.message for record in caplog.records] == [
+        "Dynamic cannot be traced; by its name, 'fc' is its classifier"
+    ]
+    nested = nn.ModuleDict(
+        {"trunk": nn.Linear(4, 4), "head": nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 5))}
+    )
+    assert classifier_name(nested) == "head.2"
+    nested["classifier"] = nn.Linear(4, 5)
+    with pytest.raises(ValueError, match=r"2 layers have a usual name .*'classifier' \(4 -> 5\), 'head.2' \(7 -> 5\)"):
+        classifier_name(nested)
+    with pytest.raises(ValueError, match=r"no layers have a usual name .*'trunk' \(4 -> 4\), 'late' \(4 -> 4\)"):
+        classifier_name(nn.ModuleDict({"trunk": nn.Linear(4, 4), "late": nn.Linear(4, 4)}))
+
+
+def test_look_notices_that_another_layer_computes_the_output():
+    model = DynamicTop("fc", "hidden", "top")
+    with pytest.raises(ValueError, match=r"the output of DynamicTop is that of 'top', not of 'fc'.*classifier='top'"):
+        look(model, X)
+    torch.testing.assert_close(look(model, X, classifier="top").logits, model(X))
+    opened = open_head(DynamicTop("fc", "hidden", "top"))
+    with pytest.raises(ValueError, match="is that of 'top', not of 'fc'"):
+        look(opened, X)
+
+
+def test_a_long_list_of_layers_is_shortened_and_shows_the_outer_ones():
+    model = nn.ModuleDict({"body": nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))), "late": nn.Linear(4, 5)})
+    with pytest.raises(ValueError, match=r": 'late' \(4 -> 5\), 'body.0' \(4 -> 4\), .*, and 13 more$"):
+        classifier_name(model)
+
+
+def test_wrong_names_are_refused_with_a_suggestion_and_the_list():
+    with pytest.raises(
+        ValueError, match=r"there is no 'fcc', did you mean 'fc'\? .*'hidden' \(4 -> 6\), 'fc' \(6 -> 3\)"
+    ):
+        open_head(Net("hidden", "fc"), "fcc")
+    with pytest.raises(
+        ValueError, match=r"'body' is a Sequential, did you mean 'body.10'\? Its Linear layers: 'fc' .*, 'body.10' "
+    ):
+        look(lenet(), torch.zeros(2, 1, 28, 28), classifier="body")
+    with pytest.raises(ValueError, match="there is no 'head'"):
+        read(lenet(), [], classifier="head")
+
+
+def test_a_name_is_remembered_also_for_copies_and_wrapped_models():
+    model = TwoHeads().eval()
+    look(model, X, classifier="aux")
+    vote = WeightVote(model)
+    vote.cast(model)
+    for other in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), vote.elect([])):
+        assert classifier_name(other) == "aux"
+        assert look(other, X).head[0].data_ptr() == other.aux.weight.data_ptr()
+    assert classifier_name(Wrapper(model)) == "net.aux"
+    look(model, X, None, "fc")  # another name replaces it
+    assert classifier_name(model) == "fc"
+    model.fc = nn.Linear(6, 3)  # a new layer has no name
+    with pytest.raises(ValueError, match="not clear"):
+        classifier_name(model)
+
+
+def test_read_passes_the_name_on_to_perturb():
+    model = TwoHeads().eval()
+    evidence = read(model, [X], lambda model, x: x + look(model, x).logits.mean(), "fc")
+    assert torch.equal(evidence.head[0], model.fc.weight)
+
+
+def test_the_classifier_of_a_wrapped_model_is_found():
+    assert classifier_name(Wrapper(Net("fc", "hidden"))) == "net.fc"
+    assert classifier_name(Wrapper(Wrapper(Net("fc", "hidden")))) == "net.net.fc"
+    assert classifier_name(Wrapper(Dynamic("fc", "hidden"))) == "net.fc"
+    with pytest.raises(ValueError, match=r"'net.fc' \(6 -> 3\), 'net.aux'"):
+        classifier_name(Wrapper(TwoHeads()))
+
+
+def test_layers_inside_attention_are_no_candidates():
+    model = nn.Sequential(nn.ModuleDict({"a": nn.MultiheadAttention(8, 2)}), nn.Linear(8, 3))
+    assert classifier_name(model) == "1"
+
+
+def test_a_model_is_traced_once_until_its_layers_change(monkeypatch):
+    traced = []
+    monkeypatch.setattr("moon.evidence.head.output_layers", lambda model: traced.append(model) or output_layers(model))
+    model, unclear = Net(), TwoHeads()
+    for _ in range(3):
+        look(model, X)
+        with pytest.raises(ValueError, match="not clear"):
+            look(unclear, X)
+    assert traced == [model, unclear]
+    model.fc = nn.Linear(6, 5)
+    assert look(model, X).num_known == 5
+    assert traced == [model, unclear, model]
+
+
+def test_looking_leaves_no_hooks_even_after_an_error():
+    model = Net()
+    with pytest.raises(RuntimeError):
+        look(model, torch.ones(2, 5))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_low_precision_spares_the_classifier_wherever_it_is_declared(caplog):
+    model = Net("fc", "hidden")
+    with torch.autocast("cpu", torch.bfloat16), float32_classifier(model):
+        assert model(X).dtype == torch.float32
+    with autocast(model, torch.device("cpu"), torch.bfloat16):
+        assert (model.hidden(X).dtype, model(X).dtype) == (torch.bfloat16, torch.float32)
+    model = TwoHeads().eval()
+    for _ in range(2):
+        with autocast(model, torch.device("cpu"), torch.bfloat16):
+            assert model(X).dtype == torch.bfloat16
+    (record,) = caplog.records  # once
+    assert (
+        "TwoHeads computes all of its layers in low precision: the classifier of TwoHeads is not clear"
+        in record.message
+    )
+    classifier_name(model, "fc")
+    with autocast(model, torch.device("cpu"), torch.bfloat16):
+        assert model.fc(torch.ones(2, 6)).dtype == torch.float32
