@@ -20,7 +20,7 @@ def main(epochs: int = 10) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     objective = Moon(AutoWeight(epochs=epochs, quiet_epochs=1))  # moon
     topology = RigL(  # moon: 95% of the weights are zero from here on
-        model, optimizer, sparsity=0.95, schedule=DropSchedule(t_end=int(0.7 * epochs * len(train)))
+        model, optimizer, sparsity=0.95, schedule=DropSchedule(t_end=int(0.7 * epochs * len(train)), delta_t=20)
     )
     vote = WeightVote(model, topology=topology)  # moon
     for epoch in range(epochs):

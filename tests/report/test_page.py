@@ -14,6 +14,7 @@ import pytest
 from moon.data import BENCHMARKS
 from moon.recipe import make_recipe
 from moon.report.page import page, write_report
+from moon.report.sections import classes_section
 from moon.results.collect import collect
 from moon.run.images import BenchmarkImages
 from moon.run.train import train_run
@@ -70,8 +71,8 @@ def test_the_page_has_all_sections_and_loads_nothing(html):
     assert not re.search(r"url\((?!#)", text)
     assert all(link.removeprefix("#") in parser.ids for link in parser.links)
     headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert headings == ["Methods", "Detectors", "Comparisons", "Scores", "Calibration", "Training", "Masks", "Examples",
-                        "Recipes"]  # fmt: skip
+    assert headings == ["Methods", "Detectors", "Comparisons", "Scores", "Calibration", "Classes", "Training", "Masks",
+                        "Examples", "Recipes"]  # fmt: skip
     assert "6 runs of 2 methods on mnist" in text
     assert "AUROC 90.2%" in text  # the best, in the sentence at the top
     assert text.count("<details>") == 6
@@ -92,6 +93,22 @@ def test_comparisons_are_tested(html):
     assert rows[0][:2] == ["moon", "cross-entropy"]
 
 
+def test_classes_are_shown_by_name(tmp_path, fabricate):
+    folder = fabricate(tmp_path, make("moon"))
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    (folder / "data.json").write_text(json.dumps({"preparation": {}, "known": {"classes": names}}))
+    labels = np.arange(50) % 10
+    np.savez(folder / "known.npz", labels=labels, prediction=np.where(labels == 3, 8, labels), confidence=np.ones(50))
+    ((run,), _) = collect([folder])
+    shown = classes_section({"moon": [run]})
+    assert [cell.text for cell in shown["table"].rows[0]] == ["three", "0.0", "eight (100.0%)"]
+    assert {row[1].text for row in shown["table"].rows[1:]} == {"100.0"}
+    assert (len(shown["table"].rows), shown["omitted"]) == (10, 0)
+    html = page([run])
+    assert "<h2>Classes" in html
+    assert "eight (100.0%)" in html
+
+
 @pytest.mark.slow
 def test_one_run_makes_no_claim(tmp_path, fabricate):
     folder = fabricate(tmp_path, make("moon"))
@@ -99,7 +116,7 @@ def test_one_run_makes_no_claim(tmp_path, fabricate):
     assert "no claim" in text
     assert "Comparisons" not in text
     fabricate(tmp_path, make("cross-entropy"))
-    assert "one seed: no claim" in page(*collect([tmp_path]))
+    assert "1 seed: no claim" in page(*collect([tmp_path]))
 
 
 @pytest.mark.slow
@@ -178,7 +195,7 @@ def test_collect_reports_what_it_leaves_out(tmp_path, fabricate):
 @pytest.mark.slow
 def test_a_trained_and_scored_run(data_root, tmp_path):
     images = BenchmarkImages.open(data_root, "mnist")
-    train_run(make("cross-entropy"), tmp_path / "run", images)
+    train_run(make("cross-entropy", delta_t_steps=2), tmp_path / "run", images)
     result, scores = score_run(tmp_path / "run", images, ["msp", "ebo"])
     with np.load(tmp_path / "run" / "known.npz") as known:
         assert float((known["prediction"] == known["labels"]).mean()) == pytest.approx(result["known"]["accuracy"])

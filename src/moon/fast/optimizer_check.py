@@ -37,7 +37,8 @@ def optimizer_obstacle(optimizer: Optimizer) -> str | None:
         return "a parameter has gaps in memory"
     if parameters[0].is_cuda and parameters[0].dtype != torch.float32:
         return f"the parameters are {parameters[0].dtype}, not float32"
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    if not all(getattr(hook, "capturable", False) for hook in hooks):
         return "the optimizer has hooks"
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
         return "a parameter has hooks"

@@ -59,6 +59,7 @@ def page(runs: Sequence[Run], left_out: Sequence[str] = (), title: str = "") -> 
         "Comparisons": sections.comparisons_section(methods),
         "Scores": sections.scores_section(pictured, omitted=len(methods) - len(pictured)),
         "Calibration": sections.calibration_section(pictured),
+        "Classes": sections.classes_section(pictured),
         "Sparsity": sections.sparsity_section(methods),
         "Training": sections.training_section(pictured),
         "Masks": sections.masks_section(pictured),

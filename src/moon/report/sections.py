@@ -13,13 +13,15 @@ from math import isnan
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from moon.metrics import auroc_interval
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
 from moon.report.content import Cell, Picture, Table, make_table, number_cell, picture, png_uri
 from moon.results import figures
 from moon.results.collect import Run
-from moon.results.compare import NO_CLAIM, Pairs, compare, pair_by_seed
+from moon.results.compare import Pairs, compare, pair_by_seed
 from moon.results.format import MISSING, interval_text, signed
 from moon.results.tables import describe_images
 from moon.score.files import KNOWN, which_scored
@@ -27,6 +29,7 @@ from moon.score.files import KNOWN, which_scored
 Methods = Mapping[str, Sequence[Run]]
 
 _SHOWN_FACTS = ("model_sha256", "software", "hardware", "seconds")  # of result.json
+MOST_CLASSES = 20  # in the table of classes
 MOST_COMPARED = 6  # with more methods, each is compared with the first only
 
 
@@ -157,11 +160,9 @@ def comparisons_section(methods: Methods) -> Table | None:
     rows = []
     for (method, against, measure, digits), found in zip(names, compare(family), strict=True):
         row = [method, against, measure, signed(found.difference, digits)]
-        if found.has_one_seed:
-            rows.append([*row, MISSING, MISSING, NO_CLAIM])
-        else:
-            between = interval_text(*found.interval, digits, sign=True)
-            rows.append([*row, between, MISSING if isnan(found.p) else f"{found.p:.3f}", found.verdict])
+        between = interval_text(*found.interval, digits, sign=True) if found.has_interval else MISSING
+        p = MISSING if isnan(found.p) else f"{found.p:.3f}"
+        rows.append([*row, between, p, found.no_claim or found.verdict])
     headings = ["method", "against", "measure", "difference", "95% interval", "p", "verdict"]
     return make_table(headings, rows, 3) if rows else None
 
@@ -214,6 +215,41 @@ def calibration_section(methods: Methods) -> Picture | None:
         "Bars show the share of images."
     )
     return picture(figures.reliability_diagram(predictions), caption) if predictions else None
+
+
+def classes_section(methods: Methods) -> dict[str, Any] | None:
+    """Accuracy by class, and the class that each is most often mistaken for; for the first run of each method."""
+    found = {name: runs[0] for name, runs in methods.items() if runs[0].predictions is not None}
+    if not found or not _has_one_benchmark(methods):
+        return None
+    labels_of = [np.unique(run.predictions["labels"]) for run in found.values() if run.predictions is not None]
+    if any(not np.array_equal(labels, labels_of[0]) for labels in labels_of):
+        return None
+    rows = []
+    for label in labels_of[0].tolist():
+        cells = [_of_class(run, label) for run in found.values()]
+        rows.append([_class_name(next(iter(found.values())), label), *(cell for both in cells for cell in both)])
+    rows.sort(key=lambda row: min(cell.value for cell in row[1::2]))
+    headings = ["class", *(text for name in found for text in (f"{name}: accuracy %", f"{name}: mistaken for"))]
+    texts = range(2, len(headings), 2)
+    shown = make_table(headings, rows[:MOST_CLASSES], unranked=range(len(headings)) if len(found) < 2 else texts)
+    return {"table": shown, "omitted": len(rows[MOST_CLASSES:])}
+
+
+def _of_class(run: Run, label: int) -> tuple[Cell, Cell]:
+    """The accuracy of a run on one class, and the most frequent wrong prediction with its share."""
+    assert run.predictions is not None
+    predicted = run.predictions["prediction"][run.predictions["labels"] == label]
+    wrong, counts = np.unique(predicted[predicted != label], return_counts=True)
+    mistake = MISSING
+    if len(wrong):
+        most = counts.argmax()
+        mistake = f"{_class_name(run, int(wrong[most]))} ({counts[most] / len(predicted):.1%})"
+    return number_cell([float((predicted == label).mean())]), Cell(mistake)
+
+
+def _class_name(run: Run, label: int) -> str:
+    return run.classes[label] if label < len(run.classes) else str(label)
 
 
 def sparsity_section(methods: Methods) -> Picture | None:
