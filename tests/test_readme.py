@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from moon import resnet18
 from moon.cli.main import parser
 
 ROOT = Path(__file__).parents[1]
@@ -44,8 +45,11 @@ def test_readme_python():
 def test_start_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    (block,) = python_blocks("docs/start.md")
-    exec(block, names)
+    run, own_model = python_blocks("docs/start.md")
+    exec(run, names)
+    names |= {"model": resnet18(10), "loader": [torch.zeros(2, 3, 8, 8)]}
+    exec(f"from moon import open_head, read\n{own_model}", names)
+    assert names["evidence"].is_open
     assert names["summary"]["detectors"].keys() == {"msp", "knn"}
     assert isinstance(names["model"], nn.Module)
 

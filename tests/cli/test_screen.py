@@ -28,9 +28,9 @@ def run(data_root, tmp_path):
     """A function that trains a small run with its progress, and returns its result."""
     images = BenchmarkImages.open(data_root, "mnist")
 
-    def train(name="run", **settings):
-        given = {"net": "lenet-norm", "batch_size": 32, "epochs": 3, "options": {"quiet_epochs": 1}}
-        recipe = make_recipe("mnist", "moon", root=data_root, **(given | settings))
+    def train(name="run"):
+        settings = {"net": "lenet-norm", "topology": "static", "batch_size": 128, "epochs": 3}
+        recipe = make_recipe("mnist", "moon", root=data_root, **settings)
         return train_on_screen(recipe, tmp_path / name, images, torch.device("cpu"), checkpoint_seconds=0)
 
     return train
@@ -49,7 +49,7 @@ def threads(monkeypatch):
 def test_without_a_terminal_there_is_a_line_per_epoch(run, capsys):
     run()
     lines = capsys.readouterr().out.splitlines()
-    assert re.match(r"training mnist-rigl95-moon-s0-\w+: 3 epochs of 8 steps on cpu", lines[0])
+    assert re.match(r"training mnist-static95-moon-s0-\w+: 3 epochs of 2 steps on cpu", lines[0])
     epochs = [line for line in lines if line.startswith("epoch")]
     number = r"\d+\.\d"
     for i, line in enumerate(epochs, start=1):
@@ -129,6 +129,15 @@ def test_durations():
     assert [duration(seconds) for seconds in (0.4, 61, 7322)] == ["0:00:00", "0:01:01", "2:02:02"]
 
 
+@pytest.fixture
+def pretended_threads(monkeypatch, threads):
+    """A function that sets the number of threads that torch reports; real threads would wait for a busy machine."""
+    number = [1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: number[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda new: number.__setitem__(0, new))
+    return lambda new: torch.set_num_threads(new)
+
+
 class Stopped(Exception):
     pass
 
@@ -166,8 +175,10 @@ def test_a_small_network_trains_in_one_thread_and_resumes_exactly(run, threads, 
     assert resumed["exact"]
 
 
-def test_the_users_number_of_threads_is_used_and_kept(run, threads, stopped_after_one_epoch, monkeypatch, tmp_path):
-    threads(2)
+def test_the_users_number_of_threads_is_used_and_kept(
+    run, pretended_threads, stopped_after_one_epoch, monkeypatch, tmp_path
+):
+    pretended_threads(2)
     with monkeypatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "2")
         stopped_after_one_epoch("run")
@@ -177,8 +188,10 @@ def test_the_users_number_of_threads_is_used_and_kept(run, threads, stopped_afte
     assert result["exact"]
 
 
-def test_another_number_of_threads_of_the_user_is_inexact(run, threads, stopped_after_one_epoch, monkeypatch, caplog):
-    threads(2)
+def test_another_number_of_threads_of_the_user_is_inexact(
+    run, pretended_threads, stopped_after_one_epoch, monkeypatch, caplog
+):
+    pretended_threads(2)
     stopped_after_one_epoch("run")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     result = run("run")

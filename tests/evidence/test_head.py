@@ -5,10 +5,10 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import log_softmax, relu
+from torch.nn.functional import relu
 
-from moon import OpenHead, WeightVote, lenet, look, open_head, read, resnet18
-from moon.evidence import autocast, classifier_name, float32_classifier
+from moon import OpenHead, WeightVote, lenet, look, open_head, read
+from moon.evidence import classifier_name
 from moon.evidence.tracing import output_layers
 
 
@@ -90,77 +90,6 @@ def test_a_layer_that_is_called_last_but_not_returned_is_not_the_classifier():
     assert classifier_name(model) == "fc"
     assert not hasattr(model, "auxiliary")  # tracing leaves no symbols behind
     assert look(open_head(model), X).logits.shape == (2, 4)
-
-
-class Returning(Net):
-    """A network that returns a function of its classifier's output, its hidden layer and its input."""
-
-    def __init__(self, output):
-        super().__init__()
-        self.output, self.factor = output, nn.Parameter(torch.ones(()))
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x, labels=None):
-        self.calls += 1
-        h = relu(self.hidden(x))
-        return self.output(self, self.fc(h), h, x)
-
-
-@pytest.mark.parametrize(
-    ("output", "layers"),
-    [
-        (lambda net, z, h, x: z, ["fc"]),
-        (lambda net, z, h, x: log_softmax(z, dim=1), ["fc"]),
-        (lambda net, z, h, x: z.float().view(x.shape[0], -1) / x.size(1) ** 0.5, ["fc"]),
-        (lambda net, z, h, x: net.factor.exp() * z, ["fc"]),
-        (lambda net, z, h, x: (z, h), ["fc"]),
-        (lambda net, z, h, x: [x, z], ["fc"]),
-        (lambda net, z, h, x: {"logits": z, "auxiliary": net.aux(h)}, ["fc"]),
-        (lambda net, z, h, x: {"out": {"logits": z}}["out"], ["fc"]),
-        (lambda net, z, h, x: {"a": z, "b": net.aux(h)}["b"], ["aux"]),
-        (lambda net, z, h, x: (z, net.aux(h)), ["aux", "fc"]),
-        (lambda net, z, h, x: z + net.aux(h), ["aux", "fc"]),
-        (lambda net, z, h, x: z * net.aux(h).sigmoid(), []),
-        (lambda net, z, h, x: z + x.sum(), []),
-        (lambda net, z, h, x: nn.functional.linear(h, net.fc.weight), []),
-        (lambda net, z, h, x: relu(z), []),
-        (lambda net, z, h, x: x, []),
-        (lambda net, z, h, x: z if x.sum() > 0 else h, None),
-    ],
-)
-def test_layers_that_compute_the_output_are_found_by_tracing(output, layers):
-    model, random_state = Returning(output), torch.get_rng_state()
-    assert output_layers(model) == layers
-    assert model.calls == 0
-    assert torch.equal(torch.get_rng_state(), random_state)
-
-
-class Scale(nn.Module):
-    def forward(self, x):
-        return 2 * x
-
-
-def test_tracing_enters_the_module_that_computes_the_output_but_not_the_body():
-    class Head(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.late, self.fc = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x, mask=None):
-            return self.fc(relu(self.late(x)))
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Sequential(nn.Dropout(), Head(), Scale(), nn.Identity())
-            self.body = Dynamic(outputs=6)  # cannot be traced
-
-        def forward(self, x):
-            return self.head(self.body(x))
-
-    assert output_layers(Model()) == ["head.1.fc"]
-    assert output_layers(resnet18()) == ["fc"]
-    assert output_layers(lenet()) == ["fc"]
 
 
 def test_two_heads_are_refused_with_a_list():
@@ -290,23 +219,3 @@ def test_looking_leaves_no_hooks_even_after_an_error():
     with pytest.raises(RuntimeError):
         look(model, torch.ones(2, 5))
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_low_precision_spares_the_classifier_wherever_it_is_declared(caplog):
-    model = Net("fc", "hidden")
-    with torch.autocast("cpu", torch.bfloat16), float32_classifier(model):
-        assert model(X).dtype == torch.float32
-    with autocast(model, torch.device("cpu"), torch.bfloat16):
-        assert (model.hidden(X).dtype, model(X).dtype) == (torch.bfloat16, torch.float32)
-    model = TwoHeads().eval()
-    for _ in range(2):
-        with autocast(model, torch.device("cpu"), torch.bfloat16):
-            assert model(X).dtype == torch.bfloat16
-    (record,) = caplog.records  # once
-    assert (
-        "TwoHeads computes all of its layers in low precision: the classifier of TwoHeads is not clear"
-        in record.message
-    )
-    classifier_name(model, "fc")
-    with autocast(model, torch.device("cpu"), torch.bfloat16):
-        assert model.fc(torch.ones(2, 6)).dtype == torch.float32

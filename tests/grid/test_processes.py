@@ -42,15 +42,13 @@ def test_otherwise_a_process_has_its_share_of_the_cores_and_chooses(started):
 
 
 @pytest.mark.parametrize(("choose", "words"), [(True, "1 thread"), (False, "2 threads")])
-def test_a_worker_chooses_threads_only_if_told_to(data_root, tmp_path, choose, words):
+def test_a_worker_chooses_threads_only_if_told_to(data_root, tmp_path, monkeypatch, choose, words):
     recipe = make_recipe("mnist", "cross-entropy", root=data_root, net="lenet-norm", epochs=1, batch_size=64)
     (job,) = Grid.plan(tmp_path / "grid", [recipe]).jobs
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        worker.work(job.folder, data_root, choose_threads=choose)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    number = [2]  # pretended, because real threads would wait for a busy machine
+    monkeypatch.setattr(torch, "get_num_threads", lambda: number[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda new: number.__setitem__(0, new))
+    worker.work(job.folder, data_root, choose_threads=choose)
+    assert number == [2]
     assert (job.folder / "threads").read_text() == f"{words[0]}\n"
     assert json.loads((job.folder / "result.json").read_text())["hardware"].endswith(f", {words}")

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from moon import CigL, CrossEntropy, Hod, LogitNorm, Moon, Objective, OpenHead, Vos, open_head
-from moon.objectives.base import View, check_open
+from moon import CigL, CrossEntropy, Hod, LogitNorm, Moon, Objective, OpenHead, Vos, look, open_head
+from moon.evidence import classifier_name, logits_of
+from moon.objectives.models import View, check_open
 
 
 def batch():
@@ -86,6 +87,32 @@ def test_an_open_head_is_found_anywhere_in_the_model():
     check_open(model, Moon(1.0))
     check_open(View(model, lambda x: x), Moon(1.0))
     check_open(model["a"][1], Moon(1.0))
+
+
+def test_an_open_head_that_is_not_the_classifier_is_an_error():
+    model = nn.Sequential(OpenHead(6, 3), nn.ReLU(), nn.Linear(4, 3))  # the hidden layer was widened
+    with pytest.raises(
+        ValueError, match=r"Sequential has 3 outputs, but its open head has 4.*open_head\(model, 'fc'\)"
+    ):
+        Moon(1.0)(model, torch.randn(8, 6), torch.arange(8) % 3, epoch=0)
+
+
+def test_a_view_has_the_classifier_of_its_model(small_net, monkeypatch):
+    model, x = small_net(), torch.randn(4, 1, 8, 8)
+    assert classifier_name(model) == "6"
+    monkeypatch.setattr(
+        "moon.evidence.head.output_layers", lambda _: pytest.fail("a view is not traced in every batch")
+    )
+    for _ in range(2):
+        view = View(model, lambda x: 2 * model(x))
+        assert classifier_name(view) == "model.6"
+        assert torch.equal(look(view.eval(), x).logits, 2 * model(x))
+
+
+def test_a_view_passes_keyword_arguments_on():
+    view = View(nn.Identity(), lambda x: x["pixel_values"])
+    assert torch.equal(view(pixel_values=torch.ones(2)), torch.ones(2))
+    assert torch.equal(logits_of(view, {"pixel_values": torch.ones(2)}), torch.ones(2))
 
 
 class Remembers(Objective):

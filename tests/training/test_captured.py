@@ -220,7 +220,7 @@ def with_parts(objective=None, topology=None, model=None, optimizer=torch.optim.
     model = model or nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     optimizer = optimizer(model.parameters(), lr=0.1)
     run = training()
-    topology = Dense(optimizer) if topology is None else topology(model, optimizer, 0.5, DropSchedule(9))
+    topology = Dense(optimizer) if topology is None else topology(model, optimizer, 0.5, DropSchedule(9, 2))
     return Training(model, optimizer, objective or CrossEntropy(), topology, lambda _: 0.1, run.batches, epochs=2)
 
 
@@ -481,8 +481,9 @@ def changes_of(plain, fast, before):
 
 
 def test_the_reason_for_plain_steps_is_logged(caplog):
-    caplog.set_level("INFO", logger="moon")
     run = training("cross-entropy")
+    caplog.set_level("INFO", logger="moon")
+    caplog.clear()
     run.setup.objective = Custom()
     run.begin()
     assert not caplog.messages  # on a CPU nothing is captured by default

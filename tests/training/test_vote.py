@@ -31,11 +31,30 @@ def test_batchnorm_statistics_are_those_of_the_average(small_net):
     assert elected[1].momentum == model[1].momentum
 
 
+def test_batches_may_be_mappings(small_net):
+    class Keywords(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = small_net()
+
+        def forward(self, pixel_values):
+            return self.net(pixel_values)
+
+    model, x = Keywords(), torch.randn(20, 1, 8, 8) + 3
+    vote = WeightVote(model)
+    vote.cast(model)
+    statistics = [
+        vote.elect([batch]).net[1].running_mean for batch in (x, {"pixel_values": x, "labels": torch.zeros(20)})
+    ]
+    assert torch.equal(*statistics)
+    assert statistics[0].abs().sum() > 0
+
+
 def test_voting_before_the_masks_are_frozen_is_rejected(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     vote = WeightVote(model)  # created before the topology, which is looked up at each call
-    topology = RigL(model, optimizer, 0.5, DropSchedule(t_end=3))
+    topology = RigL(model, optimizer, 0.5, DropSchedule(t_end=3, delta_t=1))
     for _ in range(3):
         with pytest.raises(ValueError, match=r"masks change until step 3.*smaller t_end"):
             vote.cast(model)
@@ -48,8 +67,8 @@ def test_voting_before_the_masks_are_frozen_is_rejected(small_net):
 def test_an_older_topology_of_the_same_model_does_not_block_a_vote(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    older = RigL(model, optimizer, 0.5, DropSchedule(t_end=100))
-    newer = RigL(model, optimizer, 0.5, DropSchedule(t_end=0))
+    older = RigL(model, optimizer, 0.5, DropSchedule(t_end=100, delta_t=10))
+    newer = Static(model, optimizer, 0.5)
     vote = WeightVote(model)
     vote.cast(model)
     assert vote.voters == 1
@@ -60,11 +79,11 @@ def test_an_older_topology_of_the_same_model_does_not_block_a_vote(small_net):
 def test_if_a_topology_is_given_others_are_ignored(small_net):
     model = small_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    moving = RigL(model, optimizer, 0.5, DropSchedule(t_end=100))
+    moving = RigL(model, optimizer, 0.5, DropSchedule(t_end=100, delta_t=10))
     frozen = Dense(optimizer)
     with pytest.raises(ValueError, match="masks change until step 100"):
         WeightVote(model, moving).cast(model)
-    newest = RigL(model, optimizer, 0.5, DropSchedule(t_end=50))
+    newest = RigL(model, optimizer, 0.5, DropSchedule(t_end=50, delta_t=10))
     for topology in (None, newest):
         with pytest.raises(ValueError, match="masks change until step 50"):
             WeightVote(model, topology).cast(model)
@@ -110,7 +129,7 @@ def test_voters_may_have_different_masks_if_the_topology_superposes(small_net):
 
 def test_vote_masks_are_empty_if_voters_have_equal_masks(small_net):
     model = small_net()
-    topology = RigL(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8, DropSchedule(0))
+    topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8)
     vote = WeightVote(model)
     vote.cast(model)
     vote.elect([torch.randn(8, 1, 8, 8)])

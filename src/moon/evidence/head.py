@@ -105,7 +105,7 @@ def classifier_name(model: nn.Module, classifier: str | None = None) -> str:
     raise ValueError(
         f"the classifier of {type(model).__name__} is not clear: {reason}. Name one of its Linear layers, as in "
         f"open_head(model, '{first}') or read(model, loader, classifier='{first}'), or give the model a method "
-        f"get_classifier(): {_listed(linears, candidates)}"
+        f"get_classifier() that returns one: {_listed(linears, candidates)}"
     )
 
 

@@ -104,8 +104,7 @@ def read(
     try:
         parts = []
         for batch in loader:
-            x, y = _inputs_and_labels(batch)
-            x, y = _moved(x, device), None if y is None else _moved(y, device)
+            x, y = split_batch(batch, device)
             if perturb is not None:
                 if isinstance(x, Mapping):
                     raise ValueError(
@@ -124,13 +123,25 @@ def read(
     return Evidence.concatenate(parts)
 
 
-def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
-    """Inputs and labels of a batch; the labels may be None."""
+def split_batch(batch: Any, device: torch.device) -> tuple[Any, Any]:
+    """Inputs and labels of a batch that a loader yields, on a device; the labels may be None.
+
+    Args:
+        batch: As for the loader of `read`.
+        device: The device of the model.
+
+    Returns:
+        The inputs, a tensor or a mapping of keyword arguments, and the labels.
+
+    Raises:
+        ValueError: If the batch contains something else than tensors.
+    """
     if isinstance(batch, Mapping):
         key = next((key for key in _LABELS if key in batch), None)
-        return {name: part for name, part in batch.items() if name != key}, None if key is None else batch[key]
-    x, y, *_ = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
-    return x, y
+        x, y = {name: part for name, part in batch.items() if name != key}, None if key is None else batch[key]
+    else:
+        x, y, *_ = (*batch, None) if isinstance(batch, (tuple, list)) else (batch, None)
+    return _moved(x, device), None if y is None else _moved(y, device)
 
 
 def _moved(part: Any, device: torch.device) -> Any:
@@ -147,8 +158,10 @@ def _moved(part: Any, device: torch.device) -> Any:
 
 def _check_logits(logits: Tensor, recording: Recording) -> None:
     """Warn if the model changes the output of its classifier, for example by a softmax."""
-    (raw,) = recording.outputs
-    if recording.has_returned(logits) or (logits.shape == raw.shape and torch.equal(logits.to(raw), raw)):
+    raw = recording.outputs[0]
+    if recording.has_returned(logits) or not isinstance(raw, Tensor):
+        return
+    if logits.shape == raw.shape and torch.equal(logits.to(raw), raw):  # a copy
         return
     _log.warning(
         "the output of %s differs from that of its classifier '%s', for example by a softmax; detectors expect the "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,6 +22,7 @@ _EXPECTED = (
 Inputs = Tensor | Mapping[str, Any]  # the input of a model, or its keyword arguments
 
 _return_several: WeakSet[nn.Module] = WeakSet()  # models that return tensors without saying which are the logits
+_checked: WeakKeyDictionary[nn.Module, ReferenceType[nn.Linear]] = WeakKeyDictionary()  # classifiers of models
 
 
 def logits_of(model: nn.Module, x: Inputs, forward: Callable[[Inputs], Any] | None = None) -> Tensor:
@@ -63,6 +65,23 @@ def logits_of(model: nn.Module, x: Inputs, forward: Callable[[Inputs], Any] | No
     return recording.logits(output)
 
 
+class _Memory:
+    """The memory of a tensor. It is not kept, but its address is not used again either."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.reference = None
+        # A layer of another package may return something else, and inside torch.func a tensor has no memory.
+        with suppress(AttributeError, NotImplementedError, RuntimeError):
+            self.reference = StorageWeakRef(tensor.untyped_storage())
+
+    def __eq__(self, other: object) -> bool:
+        mine, theirs = self.reference, getattr(other, "reference", None)
+        return mine is not None and theirs is not None and mine == theirs
+
+    def __hash__(self) -> int:
+        return hash(self.reference)
+
+
 class Recording:
     """Context in which hooks record what the classifier of a model takes and returns, without waiting for the device.
 
@@ -77,17 +96,19 @@ class Recording:
     """
 
     def __init__(self, model: nn.Module, name: str) -> None:
-        self._others = linear_layers(model)
-        self.model, self.name, self.head = model, name, self._others.pop(name)
+        head = model.get_submodule(name)
+        assert isinstance(head, nn.Linear)
+        self.model, self.name, self.head = model, name, head
         self.features: list[Tensor] = []
         self.outputs: list[Tensor] = []
-        self._written: dict[StorageWeakRef, str] = {}  # the memory of other layers' outputs, without keeping it
+        self._written: dict[_Memory, str] = {}  # the memory of the layers' outputs
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> Self:
         self._handles.append(self.head.register_forward_hook(self._record, with_kwargs=True))
-        for name, layer in self._others.items():
-            self._handles.append(layer.register_forward_hook(partial(self._note, name)))
+        if self.model not in _checked or _checked[self.model]() is not self.head:
+            for name, layer in linear_layers(self.model).items():
+                self._handles.append(layer.register_forward_hook(partial(self._note, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,15 +120,11 @@ class Recording:
         self.outputs.append(output)
 
     def _note(self, name: str, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        if (memory := _memory(output)) is not None:
-            self._written[memory] = name
+        self._written[_Memory(output)] = name
 
     def has_returned(self, tensor: Tensor) -> bool:
         """Whether a tensor is the output of the classifier, or shares its memory."""
-        memory = _memory(tensor)
-        return any(tensor is output for output in self.outputs) or (
-            memory is not None and memory in map(_memory, self.outputs)
-        )
+        return any(tensor is output or _Memory(tensor) == _Memory(output) for output in self.outputs)
 
     def logits(self, output: Any) -> Tensor:
         """Find the logits in the output of the model.
@@ -128,21 +145,14 @@ class Recording:
                 found = f"{_described(output)} without the output of its classifier '{self.name}'"
                 raise ValueError(f"{kind} returns {found}; {_EXPECTED}")
             logits = tensors[0]
-        memory = None if self.has_returned(logits) else _memory(logits)
-        if memory is not None and (other := self._written.get(memory)) is not None:
+        if self.has_returned(logits):
+            _checked[self.model] = ref(self.head)
+        elif (other := self._written.get(_Memory(logits))) is not None:
             raise ValueError(
                 f"the output of {kind} is that of '{other}', not of '{self.name}', which was taken for its classifier; "
                 f"name it: open_head(model, '{other}') or read(model, loader, classifier='{other}')"
             )
         return logits
-
-
-def _memory(tensor: Tensor) -> StorageWeakRef | None:
-    """The memory of a tensor, without keeping it; None inside torch.func, where a tensor may have none."""
-    try:
-        return StorageWeakRef(tensor.untyped_storage())
-    except (NotImplementedError, RuntimeError):
-        return None
 
 
 def _named_logits(output: Any) -> Tensor | None:

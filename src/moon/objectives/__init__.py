@@ -1,7 +1,7 @@
 """Training objectives: what a step minimises, one method per file."""
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, View, at_least_float32, check_open, open_logits
+from moon.objectives.base import Objective, at_least_float32
 from moon.objectives.cigl import CigL
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.dac import Dac
@@ -11,6 +11,7 @@ from moon.objectives.hod import Hod
 from moon.objectives.label_smoothing import LabelSmoothing
 from moon.objectives.logitnorm import LogitNorm
 from moon.objectives.mixup import Mixup
+from moon.objectives.models import View, check_open, open_logits
 from moon.objectives.moon import Moon, moon_loss
 from moon.objectives.moon_logitnorm import MoonLogitNorm
 from moon.objectives.outlier_exposure import OutlierExposure

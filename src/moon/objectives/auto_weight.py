@@ -58,8 +58,8 @@ class AutoWeight(nn.Module):
         if quiet_epochs >= epochs:
             fitting = min(max(epochs // 20, 1), epochs - 1)  # 5 of 100 epochs, as in the paper
             raise ValueError(
-                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch after them; quiet_epochs must be below "
-                f"epochs: give quiet_epochs={fitting}, or train longer"
+                f"quiet_epochs={quiet_epochs} of epochs={epochs} leaves no epoch after them; it must be below epochs: "
+                f"give quiet_epochs={fitting}, or train longer"
             )
         if not (0 <= final < inf and 0 < init_factor < inf and 0 < smoothing <= 1):
             raise ValueError(

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from moon.evidence import Inputs, logits_of
-from moon.objectives.base import Objective, Terms, View
+from moon.objectives.base import Objective, Terms
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.epoch import Epoch
+from moon.objectives.models import View
 
 
 class CigL(Objective):

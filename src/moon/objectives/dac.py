@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, at_least_float32, open_logits
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch, epoch_number
+from moon.objectives.models import open_logits
 
 
 class Dac(Objective):

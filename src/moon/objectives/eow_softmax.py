@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from moon.evidence import logits_of
 from moon.fast import without_buffers
-from moon.objectives.base import Objective, Terms, View, at_least_float32, check_open, check_tensor, open_logits
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
+from moon.objectives.models import View, check_open, check_tensor, open_logits
 
 _CONVOLUTION = nn.modules.conv._ConvNd
 _EPSILON = 1e-12  # the authors'; it bounds the loss of a sample and its gradient

@@ -7,9 +7,10 @@ from math import inf
 from torch import Tensor, nn
 
 from moon.evidence import logits_of
-from moon.objectives.base import Objective, Terms, View, at_least_float32
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.epoch import Epoch
+from moon.objectives.models import View
 
 
 def normalised(logits: Tensor, temperature: float) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from moon.evidence import logits_of
-from moon.objectives.base import Objective, Terms, at_least_float32, check_tensor
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
 from moon.objectives.mixing import blended, blended_cross_entropy, check_concentration
+from moon.objectives.models import check_tensor
 
 
 class Mixup(Objective):

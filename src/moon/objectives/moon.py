@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy, nll_loss
 
 from moon.fast import fused
 from moon.objectives.auto_weight import AutoWeight
-from moon.objectives.base import Objective, Terms, at_least_float32, open_logits
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch, epoch_number
+from moon.objectives.models import open_logits
 
 
 @fused

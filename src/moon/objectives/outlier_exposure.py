@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.evidence import logits_of
-from moon.objectives.base import Draw, Objective, Terms, at_least_float32, check_tensor
+from moon.objectives.base import Draw, Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
+from moon.objectives.models import check_tensor
 
 
 class OutlierExposure(Objective):

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from moon.evidence import logits_of
-from moon.objectives.base import Objective, Terms, at_least_float32, check_tensor
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
 from moon.objectives.mixing import blended, blended_cross_entropy, check_concentration
+from moon.objectives.models import check_tensor
 
 
 class RegMixup(Objective):

@@ -11,8 +11,9 @@ from torch.distributions import Gamma
 from torch.nn.functional import cross_entropy, linear
 
 from moon.evidence import classifier_name, look
-from moon.objectives.base import Objective, Terms, View, at_least_float32
+from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
+from moon.objectives.models import View
 
 
 class Vos(Objective):

@@ -306,8 +306,8 @@ class SparseTopology(Topology):
         grad = self.weights[name].grad
         if grad is None:
             raise ValueError(
-                f"'{name}' has no gradient; call loss.backward() before topology.step(), or name the weight in `dense` if "
-                "the loss does not depend on it"
+                f"'{name}' has no gradient; call loss.backward() before topology.step(), or name the weight in `dense` "
+                "if the loss does not depend on it"
             )
         return grad
 

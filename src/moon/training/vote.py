@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
+from moon.evidence import split_batch
 from moon.sparse import SparseTopology, Topology
 
 
@@ -71,7 +72,7 @@ class WeightVote:
         """The average of all votes.
 
         Args:
-            loader: Batches (x, y) or x, on which the BatchNorm statistics of the average are estimated.
+            loader: Batches as for `moon.read`, on which the BatchNorm statistics of the average are estimated.
 
         Returns:
             A new model, in evaluation mode.
@@ -87,7 +88,8 @@ class WeightVote:
             weights = topology.weights.items()
             averaged = {name: elected.get_parameter(names[id(w)]) for name, w in weights if id(w) in names}
             self.masks |= topology.superpose(averaged)
-        update_bn(loader, elected, next(elected.parameters()).device)
+        device = next(elected.parameters()).device
+        update_bn((split_batch(batch, device)[0] for batch in loader), _Forward(elected))
         return elected.eval()
 
     def _topologies(self, model: nn.Module) -> list[Topology]:
@@ -110,6 +112,17 @@ class WeightVote:
         self._average = AveragedModel(self._model) if state else None
         if self._average is not None:
             self._average.load_state_dict(state)
+
+
+class _Forward(nn.Module):
+    """A model whose input may be a mapping of its keyword arguments."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor | Mapping[str, Tensor]) -> Any:
+        return self.model(**x) if isinstance(x, Mapping) else self.model(x)
 
 
 def check_vote(topology: Topology, steps: int, epochs: int, vote_from: int) -> None:

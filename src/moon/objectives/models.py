@@ -1,0 +1,130 @@
+"""What objectives require of a model and of its inputs, and a model with another forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from moon.evidence import Inputs, OpenHead, classifier_name, logits_of
+
+
+def check_open(model: nn.Module, objective: nn.Module) -> None:
+    """Check that the model has the unknown output. Without it, the last known class would become the unknown.
+
+    Args:
+        model: The model to train.
+        objective: The objective that needs the output.
+
+    Raises:
+        ValueError: If no module of the model is an `OpenHead`.
+
+    Example:
+        >>> import torch
+        >>> from moon import Moon, open_head
+        >>> from moon.objectives.models import check_open
+        >>> check_open(open_head(torch.nn.Linear(4, 3)), Moon(1.0))
+    """
+    if _open_head(model) is None:
+        raise ValueError(
+            f"{type(objective).__name__} needs K+1 outputs, but {type(model).__name__} has no unknown output; "
+            "wrap the model first: model = open_head(model)"
+        )
+
+
+def open_logits(model: nn.Module, x: Inputs, objective: nn.Module) -> Tensor:
+    """Run a model that has the unknown output, and check that its logits have it.
+
+    Args:
+        model: The model to train.
+        x: A batch of inputs.
+        objective: The objective that needs the output.
+
+    Returns:
+        The logits, of shape (N, K+1).
+
+    Raises:
+        ValueError: If no module of the model is an `OpenHead`, or if its output has another size.
+
+    Example:
+        >>> import torch
+        >>> from moon import Moon, open_head
+        >>> from moon.objectives.models import open_logits
+        >>> open_logits(open_head(torch.nn.Linear(4, 3)), torch.zeros(2, 4), Moon(1.0)).shape
+        torch.Size([2, 4])
+    """
+    check_open(model, objective)
+    logits, head = logits_of(model, x), _open_head(model)
+    if head is not None and logits.shape[-1] != head.out_features:
+        raise ValueError(
+            f"{type(model).__name__} has {logits.shape[-1]} outputs, but its open head has {head.out_features}, so it "
+            "is not the classifier; name the classifier of the original model: open_head(model, 'fc')"
+        )
+    return logits
+
+
+def _open_head(model: nn.Module) -> OpenHead | None:
+    """The `OpenHead` of a model; the last children are searched first, which is where heads are."""
+    if isinstance(model, OpenHead):
+        return model
+    return next(filter(None, map(_open_head, reversed(list(model.children())))), None)
+
+
+def check_tensor(x: Inputs, objective: nn.Module) -> Tensor:
+    """Check that the inputs are one tensor, for objectives that change or add inputs.
+
+    Args:
+        x: A batch of inputs.
+        objective: The objective.
+
+    Returns:
+        The same batch.
+
+    Raises:
+        ValueError: If it is a mapping of keyword arguments.
+
+    Example:
+        >>> import torch
+        >>> from moon import Mixup
+        >>> from moon.objectives.models import check_tensor
+        >>> check_tensor(torch.ones(2), Mixup())
+        tensor([1., 1.])
+    """
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            f"{type(objective).__name__} changes its inputs and needs them as one tensor, not as a "
+            f"{type(x).__name__}; give it the images alone, such as batch['pixel_values']"
+        )
+    return x
+
+
+class View(nn.Module):
+    """A model with another forward pass: the same modules and weights, used for one batch.
+
+    Objectives that change the forward pass of another objective, such as `LogitNorm`, pass it a view of the model. A
+    view is created for each batch, so the change cannot outlive it.
+
+    Args:
+        model: The model.
+        forward: The forward pass to use instead of the model's, a function from a batch to logits.
+
+    Example:
+        >>> import torch
+        >>> from moon.objectives.models import View
+        >>> model = torch.nn.Identity()
+        >>> View(model, lambda x: 2 * model(x))(torch.ones(2))
+        tensor([2., 2.])
+    """
+
+    def __init__(self, model: nn.Module, forward: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.change = forward
+
+    def forward(self, x: Tensor | None = None, **inputs: Any) -> Tensor:
+        return self.change(inputs if x is None else x)
+
+    def get_classifier(self) -> nn.Module:
+        """The classifier of the model; see `moon.evidence.classifier_name`."""
+        return self.model.get_submodule(classifier_name(self.model))
