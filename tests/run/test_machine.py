@@ -65,10 +65,12 @@ def test_a_network_that_cannot_be_counted_gets_all_threads(tmp_path):
 
 def test_the_first_number_of_threads_is_recorded_and_another_one_is_reported(tmp_path, torch_threads, caplog):
     caplog.set_level(logging.WARNING)
-    torch_threads(2)
-    for _ in range(2):
+    for number in (1, 2):  # without a checkpoint training starts again
+        torch_threads(number)
         record_threads(tmp_path, "cpu")
-        assert threads_of(tmp_path) == 2
+        assert threads_of(tmp_path) == number
+    (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
+    record_threads(tmp_path, "cpu")
     assert not (tmp_path / "inexact").exists()
     torch_threads(1)
     record_threads(tmp_path, "cpu")

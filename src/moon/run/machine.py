@@ -102,7 +102,7 @@ def record_threads(folder: Path, device: torch.device | str) -> None:
     if torch.device(device).type != "cpu":
         return
     before, now = threads_of(folder), torch.get_num_threads()
-    if before is None:
+    if before is None or not any((folder / "checkpoints").glob("*")):  # else training goes on from a checkpoint
         write_text(folder / THREADS, f"{now}\n")
     elif before != now:
         (folder / "inexact").touch()
@@ -117,7 +117,7 @@ def record_threads(folder: Path, device: torch.device | str) -> None:
 
 @contextmanager
 def chosen_threads(recipe: Recipe, benchmark: Benchmark, folder: Path, device: torch.device | str) -> Iterator[None]:
-    """Context in which torch uses as many CPU threads as `threads_for` recommends, at most its current number.
+    """Context in which torch uses as many CPU threads as `threads_for` recommends.
 
     The number is a setting of the host process, so `train_run` does not change it.
     """
