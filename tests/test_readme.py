@@ -45,8 +45,11 @@ def test_readme_python():
 def test_start_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    run, own_model = python_blocks("docs/start.md")
+    run, threshold, own_model = python_blocks("docs/start.md")
     exec(run, names)
+    exec(threshold, names)
+    assert names["threshold"].images == 500
+    assert names["threshold"].accepts(names["test"]).mean() > 0.9
     names |= {"model": resnet18(10), "loader": [torch.zeros(2, 3, 8, 8)]}
     exec(f"from moon import open_head, read\n{own_model}", names)
     assert names["evidence"].is_open

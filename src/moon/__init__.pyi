@@ -24,6 +24,13 @@ from moon.data import (
     split_off as split_off,
     training_batches as training_batches,
 )
+from moon.deploy import (
+    DriftMonitor as DriftMonitor,
+    Threshold as Threshold,
+    find_threshold as find_threshold,
+    images_needed as images_needed,
+    p_values as p_values,
+)
 from moon.detect import (
     Ash as Ash,
     Detector as Detector,
