@@ -1,0 +1,140 @@
+"""The graph of a network: computed operator by operator, it equals the network."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from moon import lenet, open_head, resnet18, resnet50
+from moon.deploy.graph import Graph, trace
+
+ACTIVATIONS = {
+    "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu, "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, "softmax": lambda x: x.softmax(1), None: lambda x: x,
+}  # fmt: skip
+
+
+def run(graph: Graph, x: torch.Tensor) -> dict[int, torch.Tensor]:
+    """All tensors of a graph, by number."""
+    found, w = {0: x}, graph.weights
+    for op in graph.ops:
+        a = [found[number] for number in op["in"]]
+        match op["op"]:
+            case "conv2d":
+                bias = None if op["bias"] is None else w[op["bias"]]
+                y = F.conv2d(a[0], w[op["weight"]], bias, op["stride"], op["padding"], op["dilation"], op["groups"])
+            case "linear":
+                y = F.linear(a[0], w[op["weight"]], None if op["bias"] is None else w[op["bias"]])
+            case "affine":
+                y = a[0] * w[op["scale"]].view(-1, 1, 1) + w[op["shift"]].view(-1, 1, 1)
+            case "add":
+                y = a[0] + a[1]
+            case "mul":
+                y = a[0] * a[1]
+            case "concat":
+                y = torch.cat(a, 1)
+            case "max_pool":
+                y = F.max_pool2d(a[0], op["kernel"], op["stride"], op["padding"])
+            case "avg_pool":
+                y = F.avg_pool2d(a[0], op["kernel"], op["stride"], op["padding"])
+            case "global_avg_pool":
+                y = a[0].mean((2, 3), keepdim=True)
+            case "flatten":
+                y = a[0].flatten(1)
+            case "act":
+                y = ACTIVATIONS[op["kind"]](a[0])
+            case _:
+                raise AssertionError(op)
+        found[op["out"]] = ACTIVATIONS[op["act"]](y)
+    return found
+
+
+def settled(model: nn.Module) -> nn.Module:
+    """A model in evaluation mode whose BatchNorm statistics are not those of a new one."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, 0, 0.3)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.3)
+    return model.eval()
+
+
+class Odd(nn.Module):
+    """Depthwise convolution, squeeze and excitation, concatenation, BatchNorm before a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.Hardswish())
+        self.norm = nn.BatchNorm2d(8)
+        self.depth = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8)
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 4, 1), nn.SiLU(), nn.Conv2d(4, 8, 1))
+        self.fc = nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = F.relu6(self.depth(self.norm(x)))
+        y = F.hardsigmoid(self.squeeze(y)) * y
+        y = torch.cat([F.avg_pool2d(F.gelu(x), 2), F.max_pool2d(y, 3, 2, 1)], dim=1)
+        return self.fc(F.dropout(y.mean((2, 3)), 0.5, self.training))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: lenet(10), (1, 28, 28)),
+        (lambda: open_head(lenet(10, norm=True)), (1, 28, 28)),
+        (lambda: open_head(resnet18(10)), (3, 32, 32)),
+        (lambda: resnet50(7), (3, 64, 64)),
+        (Odd, (3, 20, 20)),
+    ],
+)
+def test_the_graph_computes_what_the_network_computes(make, shape):
+    model = settled(make())
+    graph = trace(model, shape)
+    x = torch.randn(3, *shape)
+    found = run(graph, x)
+    head = next(module for module in reversed(list(model.modules())) if isinstance(module, nn.Linear))
+    with torch.no_grad():
+        torch.testing.assert_close(found[graph.logits], model(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(head(found[graph.features]), found[graph.logits])
+
+
+def test_batchnorm_and_activations_are_folded():
+    graph = trace(settled(resnet18(10)), (3, 32, 32))
+    assert [op["op"] for op in graph.ops].count("affine") == 0
+    assert [op["op"] for op in graph.ops].count("act") == 0
+    assert {op["act"] for op in graph.ops if op["op"] == "add"} == {"relu"}
+    pruned = resnet18(10)
+    with torch.no_grad():
+        pruned.layer1[0].conv1.weight[:, ::2] = 0
+    graph = trace(settled(pruned), (3, 32, 32))
+    assert (graph.weights["layer1.0.conv1.weight"][:, ::2] == 0).all()  # folding keeps zeros
+
+
+class Unsupported(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change, self.fc = change, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.change(self.fc(x.mean((2, 3))), x)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y, x: y.cumsum(1), r"the network: the operator 'aten.cumsum.default' is not supported"),
+        (lambda y, x: y.relu(), "output of the network must be that of a Linear layer"),
+        (lambda y, x: y + y[:1], "not supported|same shape"),
+        (lambda y, x: y if x.sum() > 0 else -y, "Unsupported cannot be traced"),
+    ],
+)
+def test_what_is_not_supported_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        trace(Unsupported(change).eval(), (4, 5, 5))
+
+
+def test_training_mode_is_rejected():
+    with pytest.raises(ValueError, match="ResNet is in training mode"):
+        trace(resnet18(10).train(), (3, 32, 32))
