@@ -358,7 +358,7 @@ def test_objectives_and_topologies_resume_bit_for_bit(data_root, tmp_path, objec
 
 
 def test_a_finished_run_without_its_model_is_an_error(images, tmp_path):
-    recipe = make_recipe(images.benchmark, "cross-entropy", epochs=1, net="lenet-norm")
+    recipe = make_recipe(images.benchmark, "cross-entropy", topology="static", epochs=1, net="lenet-norm")
     train_run(recipe, tmp_path, images)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DamagedCheckpoint, match="the model of this finished run is missing"):
@@ -393,7 +393,7 @@ def test_the_result_contains_flops(data_root, tmp_path):
 
 
 def test_a_run_records_whether_it_is_exact_and_restores_the_settings_of_cudnn(images, tmp_path, monkeypatch):
-    recipe = make_recipe(images.benchmark, "cross-entropy", epochs=1, net="lenet-norm")
+    recipe = make_recipe(images.benchmark, "cross-entropy", topology="static", epochs=1, net="lenet-norm")
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     for exact in (False, True):
