@@ -21,7 +21,7 @@ from moon.recipe.labels import labels
 from moon.report.content import Cell, Picture, Table, make_table, number_cell, picture, png_uri
 from moon.results import figures
 from moon.results.collect import Run
-from moon.results.compare import Pairs, compare, pair_by_seed
+from moon.results.compare import MIN_SEEDS, Pairs, compare, pair_by_seed
 from moon.results.format import MISSING, interval_text, signed
 from moon.results.tables import describe_images
 from moon.score.files import KNOWN, which_scored
@@ -81,7 +81,7 @@ def lead(methods: Methods) -> dict[str, Any]:
         "methods": len(methods),
         "benchmarks": list(dict.fromkeys(run.recipe.benchmark for run in runs)),
         "best": best,
-        "has_single_runs": any(len(of_method) < 2 for of_method in methods.values()),
+        "has_few_runs": any(len(of_method) < MIN_SEEDS for of_method in methods.values()),
     }
 
 
@@ -231,9 +231,7 @@ def classes_section(methods: Methods) -> dict[str, Any] | None:
         rows.append([_class_name(next(iter(found.values())), label), *(cell for both in cells for cell in both)])
     rows.sort(key=lambda row: min(cell.value for cell in row[1::2]))
     headings = ["class", *(text for name in found for text in (f"{name}: accuracy %", f"{name}: mistaken for"))]
-    texts = range(2, len(headings), 2)
-    shown = make_table(headings, rows[:MOST_CLASSES], unranked=range(len(headings)) if len(found) < 2 else texts)
-    return {"table": shown, "omitted": len(rows[MOST_CLASSES:])}
+    return {"table": make_table(headings, rows[:MOST_CLASSES], mark_best=False), "omitted": len(rows[MOST_CLASSES:])}
 
 
 def _of_class(run: Run, label: int) -> tuple[Cell, Cell]:
