@@ -25,7 +25,7 @@ ARROWS = {
     "nets": {"evidence", "fast"},
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},
-    "deploy": {"metrics"},
+    "deploy": BASE | {"metrics"},
     "training": BASE | {"evidence", "objectives", "sparse", "fast"},
     "recipe": BASE | METHODS,
     "run": BASE | METHODS | {"recipe"},
