@@ -16,7 +16,7 @@ from moon.recipe.presets import Scalar
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
 from moon.sparse import SparseTopology, sparse_weights
-from moon.sparse.sparse_topology import FEW_CHANGES
+from moon.sparse.schedule import FEW_CHANGES
 from moon.suggest import did_you_mean
 
 _TYPES = get_type_hints(Recipe)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from math import cos, pi
+
+FEW_CHANGES = 5  # below this many changes of the masks, a warning is logged
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,3 +90,24 @@ class DropSchedule:
             The sum of all shares.
         """
         return sum(self.share(step) for step in range(self.delta_t, self.t_end, self.delta_t))
+
+
+def check_changes(schedule: DropSchedule, name: str) -> None:
+    """Check that the masks change in the course of a run; a warning is logged if they change only a few times.
+
+    Args:
+        schedule: The schedule of the run.
+        name: The name of the method, for messages.
+
+    Raises:
+        ValueError: If the masks would never change.
+    """
+    when, changes = f"delta_t={schedule.delta_t} and t_end={schedule.t_end}", schedule.changes
+    if not changes:
+        raise ValueError(
+            f"{name} would never change its masks: with {when} no step is due; "
+            "use a smaller delta_t (delta_t_steps), train longer, or choose Static"
+        )
+    if changes < FEW_CHANGES:
+        times = "once" if changes == 1 else f"{changes} times"
+        _log.warning("%s changes its masks only %s, with %s; use a smaller delta_t or train longer", name, times, when)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
@@ -16,14 +15,10 @@ from moon.fast import top_masks
 from moon.seeds import derive, generator, hashed_uniform
 from moon.sparse.allocation import Allocation, Shapes, erk
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
-from moon.sparse.schedule import DropSchedule
+from moon.sparse.schedule import DropSchedule, check_changes
 from moon.sparse.step_guard import StepGuard
 from moon.sparse.topology import Topology
 from moon.sparse.weights import sparse_weights
-
-FEW_CHANGES = 5  # below this many changes of the masks, a warning is logged
-
-_log = logging.getLogger(__name__)
 
 
 class SparseTopology(Topology):
@@ -96,7 +91,7 @@ class SparseTopology(Topology):
             )
         self.check_pattern(pattern)
         if schedule is not None:
-            self._check_changes(schedule)
+            check_changes(schedule, type(self).__name__)
         schedule = schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
         if unknown := set(dense) - weights.keys():
@@ -132,20 +127,6 @@ class SparseTopology(Topology):
         self._governed = list(free.values())
         self._alive[id(self)] = self
         _GUARD.watch(optimizer)
-
-    def _check_changes(self, schedule: DropSchedule) -> None:
-        """Raise a ValueError if the masks would never change; warn if they would change only a few times."""
-        name, when = type(self).__name__, f"delta_t={schedule.delta_t} and t_end={schedule.t_end}"
-        if not (changes := schedule.changes):
-            raise ValueError(
-                f"{name} would never change its masks: with {when} no step is due; "
-                "use a smaller delta_t (delta_t_steps), train longer, or choose Static"
-            )
-        if changes < FEW_CHANGES:
-            times = "once" if changes == 1 else f"{changes} times"
-            _log.warning(
-                "%s changes its masks only %s, with %s; use a smaller delta_t or train longer", name, times, when
-            )
 
     def _counts(self, densities: dict[str, float]) -> dict[str, int]:
         """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
