@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from moon.data import BENCHMARKS, DataError, all_benchmarks, find_benchmark, known_splits
+from moon.data import BENCHMARKS, DataError, DataSet, all_benchmarks, find_benchmark, known_splits, save
 from moon.nets import NETS
 
 
@@ -226,3 +226,12 @@ def test_an_unknown_name_names_own_sets_and_a_missing_root(data_root):
         find_benchmark(data_root, "pet")
     with pytest.raises(ValueError, match=r"the data root .*nowhere does not exist$"):
         find_benchmark(data_root / "nowhere", "pets")
+
+
+def test_misplaced_keys_and_sets_without_training_images_are_named(tmp_path):
+    save(DataSet(np.zeros((2, 8, 8, 1), np.uint8), np.array([0, 1])), tmp_path, "mine", "test")
+    with pytest.raises(DataError, match=r"mine: has test images but no training images; .*--split train"):
+        find_benchmark(tmp_path, "mine")
+    (tmp_path / "benchmarks.toml").write_text('near = ["birds"]\n')
+    with pytest.raises(DataError, match=r"benchmarks.toml: 'near' belongs to no benchmark; write \[NAME\]"):
+        find_benchmark(tmp_path, "digits")

@@ -274,3 +274,21 @@ def test_resizing_is_logged_with_the_original_sizes(tree, caplog):
     assert caplog.messages[1] == (
         f"{tree}: 4 of 4 images resized from 32x32..60x40 to 16x16: shorter side resized, centre cropped"
     )
+
+
+@pytest.mark.parametrize(("mode", "value"), [("I;16", 40000), ("I", 40000), ("F", 0.5)])
+def test_images_with_more_than_8_bits_are_rejected(tmp_path, mode, value):
+    (tmp_path / "a").mkdir()
+    Image.new(mode, (8, 8), value).save(tmp_path / "a" / "1.tiff")
+    with pytest.raises(DataError, match=rf"1.tiff has more than 8 bits per channel \(mode {mode}"):
+        read_folders(tmp_path, 8)
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    (tmp_path / "a").mkdir()
+    image, exif = Image.new("RGB", (16, 8)), Image.Exif()
+    image.paste((255, 255, 255), (0, 0, 8, 8))  # the left half is white
+    exif[0x0112] = 6  # rotate by 90 degrees: the left half is at the top
+    image.save(tmp_path / "a" / "1.png", exif=exif)
+    (found,) = read_folders(tmp_path, 8).images  # 8x16 when upright, cropped at the centre
+    assert found[0].min() > found[-1].max()

@@ -124,3 +124,15 @@ def test_a_net_that_rejects_its_arguments_is_named(package):
     )
     with pytest.raises(ValueError, match=r"net 'my_networks.strict:make' cannot be made \(.*'in_channels'"):
         make_recipe("digits", net="my_networks.strict:make")
+
+
+def test_a_net_with_another_number_of_outputs_is_rejected(package):
+    (package / "my_networks" / "fixed.py").write_text(
+        "from torch import nn\n"
+        "def make(num_classes, in_channels): return nn.Sequential(nn.Flatten(), nn.Linear(784, 7))\n"
+        "def nothing(num_classes, in_channels): pass\n"
+    )
+    with pytest.raises(ValueError, match="fixed:make' has 7 outputs, but there are 10 known classes"):
+        make_recipe("digits", net="my_networks.fixed:make")
+    with pytest.raises(ValueError, match=r"fixed:nothing' made a NoneType; it must return a torch.nn.Module"):
+        make_recipe("digits", net="my_networks.fixed:nothing")

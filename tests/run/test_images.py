@@ -72,7 +72,7 @@ def test_the_train_split_of_outliers_is_preferred(data_root):
         ({"tune_on": ("mnist",)}, "'mnist' is the known set"),
         ({"outliers": "mnist"}, "'mnist' is the known set"),
         ({"outliers": "notmnist", "tune_on": ("notmnist",)}, "'notmnist' is used for training or tuning"),
-        ({"near": ("notmnist",), "far": ("notmnist",)}, "named as both near and far"),
+        ({"near": ("notmnist",), "far": ("notmnist",)}, "named more than once as near or far"),
     ],
 )
 def test_a_set_can_have_only_one_role(data_root, arguments, what):

@@ -108,7 +108,7 @@ def test_a_run_is_loaded_without_its_data(images, tmp_path):
 def test_the_log_says_how_often_the_masks_change(images, tmp_path, caplog):
     caplog.set_level("INFO", "moon")
     train_run(recipe(images), tmp_path, images)
-    assert "RigL changes its masks 2 times, every 3 steps" in caplog.text  # 16 steps, 60% of them
+    assert "RigL: changes of the masks: 2, every 3 step(s)" in caplog.text  # 16 steps, 60% of them
 
 
 def test_other_data_are_rejected(images, data_root, tmp_path):
@@ -411,3 +411,8 @@ def test_a_run_records_whether_it_is_exact_and_restores_the_settings_of_cudnn(im
     # A run is not exact if any part of it was inexact.
     (tmp_path / "False" / "result.json").unlink()
     assert train_run(recipe, tmp_path / "False", images)["exact"] is False
+
+
+def test_images_of_another_benchmark_are_rejected(images, tmp_path):
+    with pytest.raises(ValueError, match="the recipe is for digits, but the images are those of mnist"):
+        train_run(make_recipe("digits", topology="static"), tmp_path, images)

@@ -12,7 +12,8 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".ti
 SPLITS = ("train", "val", "test")
 _SPLITS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test",
-    "testing": "test",
+    "testing": "test", "train_set": "train", "training_set": "train", "val_set": "val", "validation_set": "val",
+    "dev": "val", "dev_set": "val", "eval": "val", "test_set": "test", "testing_set": "test",
 }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSe
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
         _log.warning("%s: files that are not images of a supported format are ignored (%s)", source, kinds)
     names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
-    return _decode_all(entries, size, track, source, names)
+    return _decode_all(entries, size, track, source, names, upright=True)
 
 
 def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
@@ -169,13 +169,18 @@ def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: 
 
 
 def _decode_all(
-    entries: list[tuple[Path, int, object]], size: int, track: Track, where: object, classes: tuple[str, ...] = ()
+    entries: list[tuple[Path, int, object]],
+    size: int,
+    track: Track,
+    where: object,
+    classes: tuple[str, ...] = (),
+    upright: bool = False,
 ) -> DataSet:
     """Decode images given as (path, label, source for messages); log how they are resized."""
     images = np.empty((len(entries), size, size, 3), np.uint8)
     resized: list[tuple[int, int]] = []
     for index, (path, _, source) in enumerate(track(entries)):
-        images[index], original = _decode(path, size, source)
+        images[index], original = _decode(path, size, source, upright)
         if original != (size, size):
             resized.append(original)
     if resized:
@@ -214,13 +219,20 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
     return _decode(path, size, where)[0]
 
 
-def _decode(path: Path, size: int, where: object) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """`decode_image`, and the width and height of the image in the file."""
-    from PIL import Image, UnidentifiedImageError
+def _decode(path: Path, size: int, where: object, upright: bool = False) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """`decode_image`, and the width and height of the image in the file; `upright` applies its EXIF orientation."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
+            if image.mode[0] in "IF":  # converting would cut values off at 255
+                raise DataError(
+                    f"{where}: {path.name} has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits"
+                )
             width, height = image.size
+            if upright and width * height <= MAX_PIXELS:
+                image = ImageOps.exif_transpose(image)
+                width, height = image.size
             if width * height > MAX_PIXELS:
                 raise DataError(
                     f"{where}: {path.name} is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed"

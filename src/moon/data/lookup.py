@@ -64,6 +64,10 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
     for unknown in (*near, *far):
         check_name(unknown)
     tables = read_declarations(root)
+    if misplaced := [key for key, value in tables.items() if key != name and not isinstance(value, dict)]:
+        raise DataError(
+            f"{root / DECLARATIONS}: '{misplaced[0]}' belongs to no benchmark; write [NAME] on a line before it"
+        )
     if name in tables:
         found = declared_benchmark(root, name, tables[name])
     elif name in BENCHMARKS:
@@ -71,6 +75,11 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
     elif has_set(root, name, "train"):
         found = _benchmark_of_set(root, name)
     else:
+        if has_set(root, name, "test"):
+            raise DataError(
+                f"{root / name}: has test images but no training images; import them with "
+                f"`moon data import SOURCE --name {name} --split train`"
+            )
         names = [*dict.fromkeys([*BENCHMARKS, *tables, *_own_sets(root)])]
         where = "" if root.is_dir() else f"; the data root {root} does not exist"
         raise ValueError(

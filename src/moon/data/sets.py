@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from moon.data.benchmarks import Benchmark
-from moon.data.classes import check_known, missing_classes, same_classes, warn_of_missing
+from moon.data.classes import check_known, enumerated, missing_classes, same_classes, warn_of_missing
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, load, load_labels, path_of, split_off
 from moon.data.download import SOURCES, SPLITS_OF
 from moon.data.embedded import EMBEDDED_SPLITS, embedded, is_installed
@@ -154,6 +154,11 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
     classes = splits["train"].classes
     for split in found[1:]:
         splits[split] = same_classes(splits[split], classes, f"{name}/{split}", f"{name}/train")
+    if classes and len(classes) != benchmark.num_known:
+        raise DataError(
+            f"{name}/train: has {len(classes)} classes ({enumerated(classes)}), but {benchmark.name} has "
+            f"{benchmark.num_known}; is it another set? Import it under another name"
+        )
     missing = {}
     for split in found:
         labels, where = splits[split].labels, f"{name}/{split}"

@@ -34,9 +34,22 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
             raise ValueError(
                 f"net '{recipe.net}' cannot be made ({error}); it must accept num_classes and in_channels"
             ) from error
+        _check_outputs(recipe, model, benchmark.num_known)
         if pick("objective", recipe.objective).extra_logits:
             model = open_head(model)
     return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:
+    """Raise a ValueError if a net of the user is no network for this number of classes."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"net '{recipe.net}' made a {type(model).__name__}; it must return a torch.nn.Module")
+    head = model.get_submodule(classifier_name(model))
+    if isinstance(head, nn.Linear) and head.out_features != num_known:
+        raise ValueError(
+            f"net '{recipe.net}' has {head.out_features} outputs, but there are {num_known} known classes; its "
+            "function must use its argument num_classes"
+        )
 
 
 def objective(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | None = None) -> Objective:

@@ -98,8 +98,8 @@ class BenchmarkImages:
             raise ValueError(f"'{benchmark.known_set}' is the known set; name unknown sets only")
         if clash := (used & {*near, *far}) | ({outliers} & {*tune_on}):
             raise ValueError(f"'{min(clash)}' is used for training or tuning, so it cannot be scored as unknown")
-        if twice := {*near} & {*far}:
-            raise ValueError(f"'{min(twice)}' is named as both near and far; name it once")
+        if twice := [s for s in (*near, *far) if (*near, *far).count(s) > 1]:
+            raise ValueError(f"'{twice[0]}' is named more than once as near or far; name it once")
         resized: dict[str, str] = {}  # sizes of sets that are not of the benchmark's size
 
         def fitted(data: AnySet, name: str) -> AnySet:

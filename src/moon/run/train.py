@@ -71,6 +71,8 @@ def train_run(
         '0.05'
     """
     folder, ranks = Path(folder), ranks or Ranks()
+    if recipe.benchmark != images.benchmark.name:
+        raise ValueError(f"the recipe is for {recipe.benchmark}, but the images are those of {images.benchmark.name}")
     with cudnn_mode(exact):
         if not ranks.is_first:
             return _follow(recipe, folder, images, ranks, device)
@@ -90,7 +92,7 @@ def train_run(
                 _log.info("resuming from epoch %d of %d", training.next_epoch, recipe.epochs)
             if isinstance(topology := training.topology, SparseTopology) and topology.rewires:
                 changes, every = topology.schedule.changes, topology.schedule.delta_t
-                _log.info("%s changes its masks %d times, every %d steps", type(topology).__name__, changes, every)
+                _log.info("%s: changes of the masks: %d, every %d step(s)", type(topology).__name__, changes, every)
             _mark_exact(folder, exact)
             ranks.wait()  # the others load the same checkpoint
             if on_start is not None:

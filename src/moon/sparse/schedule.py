@@ -103,11 +103,9 @@ def check_changes(schedule: DropSchedule, name: str) -> None:
         ValueError: If the masks would never change.
     """
     when, changes = f"delta_t={schedule.delta_t} and t_end={schedule.t_end}", schedule.changes
+    advice = "train longer" if schedule.delta_t == 1 else "use a smaller delta_t (delta_t_steps) or train longer"
     if not changes:
-        raise ValueError(
-            f"{name} would never change its masks: with {when} no step is due; "
-            "use a smaller delta_t (delta_t_steps), train longer, or choose Static"
-        )
+        raise ValueError(f"{name} would never change its masks: with {when} no step is due; {advice}, or choose Static")
     if changes < FEW_CHANGES:
         times = "once" if changes == 1 else f"{changes} times"
-        _log.warning("%s changes its masks only %s, with %s; use a smaller delta_t or train longer", name, times, when)
+        _log.warning("%s changes its masks only %s, with %s; %s", name, times, when, advice)
