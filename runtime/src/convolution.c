@@ -126,44 +126,58 @@ int64_t packed_size(const convolution_plan *p, int channels) {
   return p->packed ? p->channel_size * channels * p->unit : 0;
 }
 
-static void pack_rows(const kernels *k, const convolution_plan *p, const operation *op, const tensor *in,
-                      const float *from, float *to, int slab, int copy) {
-  const int64_t unit = p->unit, shift = (int64_t)copy * op->dilation[1] - op->padding[1], step = op->stride[1];
-  /* Columns [first, last) are inside of the image. */
-  const int64_t first = shift >= 0 ? 0 : smaller(divide_up(-shift, step), p->columns);
-  const int64_t inside = in->columns > shift ? divide_up(in->columns - shift, step) : 0;
-  const int64_t last = inside < first ? first : smaller(inside, p->columns);
-  for (int phase = 0; phase < p->phases; phase++)
-    for (int row = 0; row < p->phase_rows; row++, to += p->columns * unit) {
-      const int64_t y = ((int64_t)slab * p->slab_rows + row) * op->stride[0] + phase - op->padding[0];
-      if (y < 0 || y >= in->rows) {
-        memset(to, 0, (size_t)(p->columns * unit) * sizeof *to);
-        continue;
-      }
-      for (int64_t i = 0; i < first * unit; i++) to[i] = 0;
-      k->copy_strided(to + first * unit, from + (y * in->columns + first * step + shift) * unit, last - first, step,
-                      p->unit);
-      for (int64_t i = last * unit; i < p->columns * unit; i++) to[i] = 0;
-    }
+/* Which of `count` strided positions that begin at `start` are inside of an image of `side` rows or columns. */
+static void inside_of(int64_t start, int64_t step, int64_t side, int64_t count, int64_t range[2]) {
+  range[0] = start >= 0 ? 0 : smaller(divide_up(-start, step), count);
+  range[1] = side > start ? smaller(divide_up(side - start, step), count) : 0;
+  if (range[1] < range[0]) range[1] = range[0];
+}
+
+/* One phase of one copy of channels [from, to). Channels are the inner loop, as divisions take longer than rows. */
+static void pack_phase(const team *t, const operation *op, const convolution_plan *p, float *packed, int64_t y,
+                       int64_t x, int from, int to) {
+  const tensor *in = &t->model->tensors[op->in[0]];
+  const int64_t unit = p->unit, line = p->columns * unit;
+  int64_t rows[2], columns[2];
+  inside_of(y, op->stride[0], in->rows, p->phase_rows, rows);
+  inside_of(x, op->stride[1], in->columns, p->columns, columns);
+  const rows_to_copy job = {rows[1] - rows[0], p->columns, columns[0], columns[1], op->stride[1],
+                            (int64_t)op->stride[0] * in->columns * unit, p->unit};
+  const float *image = tensor_data(t, op->in[0]) + ((y + rows[0] * op->stride[0]) * in->columns + x) * unit;
+  for (int channel = from; channel < to; channel++) {
+    float *target = packed + channel * p->channel_size * unit;
+    if (rows[0]) memset(target, 0, (size_t)(rows[0] * line) * sizeof *target);
+    if (job.rows) t->model->kernels->copy_rows(target + rows[0] * line, image + channel * positions(in) * unit, &job);
+    if (rows[1] < p->phase_rows)
+      memset(target + rows[1] * line, 0, (size_t)((p->phase_rows - rows[1]) * line) * sizeof *target);
+  }
+}
+
+static void pack_masked(const team *t, const operation *op, const convolution_plan *p, float *packed, int64_t y,
+                        int from, int to) {
+  const tensor *in = &t->model->tensors[op->in[0]];
+  const float *image = tensor_data(t, op->in[0]) + y * in->columns - op->padding[1];
+  const int32_t *mask = p->mask + (y + op->padding[0]) * p->columns;
+  for (int channel = from; channel < to; channel++)
+    for (int copy = 0; copy < p->copies; copy++)
+      t->model->kernels->copy_masked(packed + channel * p->channel_size + copy * p->copy_size,
+                                     image + channel * positions(in) + (int64_t)copy * op->dilation[1],
+                                     mask + copy * p->mask_size, (int64_t)p->phase_rows * p->columns);
 }
 
 /* Pack channels [from, to) of the input of a slab. */
 static void pack(const team *t, const operation *op, const convolution_plan *p, float *packed, int slab, int from,
                  int to) {
-  const tensor *in = &t->model->tensors[op->in[0]];
-  const kernels *k = t->model->kernels;
-  const int64_t row = (int64_t)slab * p->slab_rows;
-  for (int channel = from; channel < to; channel++) {
-    const float *image = tensor_data(t, op->in[0]) + channel * positions(in) * p->unit;
-    for (int copy = 0; copy < p->copies; copy++) {
-      float *target = packed + (channel * p->channel_size + copy * p->copy_size) * p->unit;
-      if (p->mask)
-        k->copy_masked(target,
-                       image + (row - op->padding[0]) * in->columns + (int64_t)copy * op->dilation[1] - op->padding[1],
-                       p->mask + copy * p->mask_size + row * p->columns, (int64_t)p->phase_rows * p->columns);
-      else pack_rows(k, p, op, in, image, target, slab, copy);
-    }
+  const int64_t y = (int64_t)slab * p->slab_rows * op->stride[0] - op->padding[0];
+  if (p->mask) {
+    pack_masked(t, op, p, packed, y, from, to);
+    return;
   }
+  for (int copy = 0; copy < p->copies; copy++)
+    for (int phase = 0; phase < p->phases; phase++) {
+      float *target = packed + (copy * p->copy_size + (int64_t)phase * p->phase_rows * p->columns) * p->unit;
+      pack_phase(t, op, p, target, y + phase, (int64_t)copy * op->dilation[1] - op->padding[1], from, to);
+    }
 }
 
 /* Compute outputs [from, to) of a slab, tile by tile. */

@@ -72,11 +72,10 @@ static void pool_channel(const maps *m, const operation *op, int channel) {
 static void average_channel(const maps *m, int channel) {
   const int64_t count = positions(m->from);
   const float *in = m->in + channel * count * m->unit;
-  for (int u = 0; u < m->unit; u++) {
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += in[i * m->unit + u];
-    m->out[channel * m->unit + u] = (float)(sum / (double)count);
-  }
+  double sum[MOST_LANES] = {0};
+  for (int64_t i = 0; i < count; i++)
+    for (int u = 0; u < m->unit; u++) sum[u] += in[i * m->unit + u];
+  for (int u = 0; u < m->unit; u++) m->out[channel * m->unit + u] = (float)(sum[u] / (double)count);
 }
 
 /* Over the channels of each position. */

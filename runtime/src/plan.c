@@ -3,7 +3,7 @@
 #include "model.h"
 
 #define DENSE 0.3  /* density from which the product of a matrix and a vector does not skip zeros */
-#define NARROW 8   /* vectors: a feature map with fewer is computed with one lane per image in batches */
+#define NARROW 2   /* vectors: a feature map with no more is computed with one lane per image in batches */
 
 /* The number of operations that read a tensor; an output of the network counts as one. */
 static int readers(const moon_model *model, int index) {
@@ -52,7 +52,7 @@ static void fuse_sums(moon_model *model) {
 /* Where an operation of one image would leave most lanes empty, batches have one lane for each image. */
 static int find_cut(const moon_model *model) {
   int cut = model->count;
-  while (cut > 0 && positions(&model->tensors[model->operations[cut - 1].out]) < NARROW * model->kernels->lanes) cut--;
+  while (cut > 0 && positions(&model->tensors[model->operations[cut - 1].out]) <= NARROW * model->kernels->lanes) cut--;
   return cut;
 }
 
@@ -118,11 +118,11 @@ void make_plan(moon_model *model, int batch) {
     const int64_t size = packed_size(p, in->channels) + 4 * unit + 64;
     if (size > MAX_ARENA) fail(&model->memory, "the convolution \"%.80s\" needs too much memory", op->weight);
     if (size > model->packed_size) model->packed_size = size;
-    if (p->mask) {
-      const int64_t reach = (int64_t)(p->phase_rows + op->padding[0] + 2) * in->columns + op->padding[1] +
-                            (int64_t)p->copies * op->dilation[1] + 64;
-      if (reach > slack) slack = (reach + 15) / 16 * 16;
-    }
+    /* What is outside of the image is read, too, and then set to zero. */
+    const int64_t reach_rows = p->mask ? (int64_t)p->phase_rows + op->padding[0] + 2 : 1;
+    const int64_t reach = reach_rows * in->columns + op->padding[1] + (int64_t)p->copies * op->dilation[1] +
+                          (int64_t)p->columns * op->stride[1] + 64;
+    if (reach > slack) slack = (reach + 15) / 16 * 16;
   }
   place_tensors(model, batch, unit, slack);
   release(&model->scratch);
