@@ -13,7 +13,7 @@ are divided into blocks that fit into the L1 cache while all outputs read them. 
 
 #include "model.h"
 
-#define L1_CACHE 28000 /* bytes of input that a block may have */
+#define L1_CACHE 24000 /* bytes of input that a block may have */
 #define FEWEST 12      /* weights of an output in a block, on average; a block loads and stores the sums */
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
