@@ -22,7 +22,6 @@ from onnx import helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent / "tests"))
 from files import encode, pack
-
 from moon_runtime import Network
 
 

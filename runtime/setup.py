@@ -1,4 +1,4 @@
-"""Compiles the C library. It has no Python in it: the binding loads it with ctypes, so one wheel serves all versions."""
+"""Compiles the C library. It has no Python in it: the binding loads it with ctypes, so one wheel fits all."""
 
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Runs sparse networks on a CPU, without PyTorch: a `.moon` file in, answers out.
 
-    >>> import moon_runtime
-    >>> network = moon_runtime.Network("digits.moon")  # doctest: +SKIP
-    >>> network(images)["logits"]  # doctest: +SKIP
+`Network("digits.moon")(images)["logits"]` are the logits of a batch of normalised float32 images.
 """
 
 from __future__ import annotations

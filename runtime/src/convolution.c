@@ -20,7 +20,8 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int smaller(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 /* All ones where copy, row and column of the packed input are inside of the image. */
-static const int32_t *make_mask(memory *m, const convolution_plan *p, const operation *op, const tensor *in, int lanes) {
+static const int32_t *make_mask(memory *m, const convolution_plan *p, const operation *op, const tensor *in,
+                                int lanes) {
   const int rows = p->slabs * p->slab_rows + p->phase_rows - p->slab_rows;
   int32_t *mask = take(m, (size_t)(p->copies * p->mask_size + lanes), sizeof *mask);
   for (int copy = 0; copy < p->copies; copy++)
@@ -70,7 +71,7 @@ static void make_layout(moon_model *model, convolution_plan *p, const operation 
 
 /* From an output position to the input of a weight, in positions, within its block. */
 static int64_t offset_of(const convolution_plan *p, const operation *op, uint32_t index) {
-  const int area = op->shape[2] * op->shape[3], channel = (int)(index / (uint32_t)area) % p->block_channels;
+  const int area = op->shape[2] * op->shape[3], channel = (int)(index / (uint32_t)area);
   const int row = (int)(index % (uint32_t)area) / op->shape[3] * op->dilation[0];
   const int column = (int)(index % (uint32_t)area) % op->shape[3];
   const int64_t line = p->packed ? (int64_t)row % op->stride[0] * p->phase_rows + row / op->stride[0] : 0;
@@ -79,12 +80,15 @@ static int64_t offset_of(const convolution_plan *p, const operation *op, uint32_
 
 static void sort_weights(moon_model *model, convolution_plan *p, const operation *op, const sparse *weights) {
   memory *m = &model->memory;
-  const uint32_t total = weights->start[weights->rows], block_size = (uint32_t)p->block_channels * op->shape[2] * op->shape[3];
+  const uint32_t total = weights->start[weights->rows];
+  const uint32_t block_size = (uint32_t)(p->block_channels * op->shape[2] * op->shape[3]);
   const int64_t lists = (int64_t)p->blocks * weights->rows;
   if (lists > MAX_ELEMENTS) fail(m, "the convolution \"%.80s\" is too large", op->weight);
   uint32_t *start = take(m, (size_t)lists + 1, sizeof *start);
   uint16_t *offset = take(m, total, sizeof *offset);
   float *value = take(m, total, sizeof *value);
+  uint16_t *offsets = take(&model->scratch, block_size, sizeof *offsets); /* of all places in a block */
+  for (uint32_t i = 0; i < block_size; i++) offsets[i] = (uint16_t)offset_of(p, op, i);
   for (int row = 0; row < weights->rows; row++)
     for (uint32_t i = weights->start[row]; i < weights->start[row + 1]; i++)
       start[(int64_t)(weights->index[i] / block_size) * weights->rows + row + 1]++;
@@ -94,7 +98,7 @@ static void sort_weights(moon_model *model, convolution_plan *p, const operation
     for (int block = 0; block < p->blocks; block++) {
       const int64_t list = (int64_t)block * weights->rows + row;
       for (uint32_t n = start[list]; n < start[list + 1]; n++, i++) {
-        offset[n] = (uint16_t)offset_of(p, op, weights->index[i]);
+        offset[n] = offsets[weights->index[i] - (uint32_t)block * block_size];
         value[n] = weights->value[i];
       }
     }

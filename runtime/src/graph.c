@@ -117,7 +117,8 @@ static void read_shape(const reading *r, operation *op, int dimensions) {
   for (int i = 0; i < 4; i++) op->shape[i] = 1;
   if (shape && shape->kind == JSON_ARRAY && shape->length == (size_t)dimensions) {
     int i = 0;
-    for (const json *side = shape->first; side; side = side->next) op->shape[i++] = need_int(r, side, "shape", 1, MAX_SIDE);
+    for (const json *side = shape->first; side; side = side->next)
+      op->shape[i++] = need_int(r, side, "shape", 1, MAX_SIDE);
   } else if (!shape && dense && dense->dimensions == dimensions) {
     for (int i = 0; i < dimensions; i++) {
       if (dense->shape[i] < 1 || dense->shape[i] > MAX_SIDE) BAD(r, "the weight is empty or too large", r->index);
@@ -260,7 +261,8 @@ static void read_input(moon_model *model, const json *shape) {
   if (!shape || shape->kind != JSON_ARRAY || shape->length != 3)
     fail(r.m, "the description needs the \"input\" shape, [channels, rows, columns]");
   const json *side = shape->first;
-  for (int i = 0; i < 3; i++, side = side->next) model->input[i] = need_int(&r, side, "a side of the input", 1, MAX_SIDE);
+  for (int i = 0; i < 3; i++, side = side->next)
+    model->input[i] = need_int(&r, side, "a side of the input", 1, MAX_SIDE);
   tensor *t = &model->tensors[0];
   *t = (tensor){.channels = model->input[0], .rows = model->input[1], .columns = model->input[2], .defined = true,
                 .first = -1};

@@ -1,4 +1,4 @@
-/* The inner loops, compiled once for each set of vector instructions (kernels.inc) and chosen when a model is loaded. */
+/* The inner loops, compiled for each set of vector instructions (kernels.inc) and chosen when a model is loaded. */
 
 #ifndef MOON_KERNELS_H
 #define MOON_KERNELS_H

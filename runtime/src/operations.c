@@ -27,7 +27,7 @@ static void multiply(float *out, const float *a, const float *b, int64_t count) 
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The elements [range[0], range[1]) of a filter that are inside of the image; it begins at `start`, which may be < 0. */
+/* The elements [range[0], range[1]) of a filter that are inside of the image. It begins at `start`, maybe below 0. */
 static void inside_of(int64_t start, int64_t dilation, int64_t kernel, int64_t side, int64_t range[2]) {
   range[0] = start < 0 ? smaller((-start + dilation - 1) / dilation, kernel) : 0;
   range[1] = start < side ? smaller((side - start + dilation - 1) / dilation, kernel) : 0;

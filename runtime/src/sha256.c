@@ -24,14 +24,14 @@ static void block(uint32_t h[8], const uint8_t *p) {
     w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7] + (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
   }
   memcpy(s, h, sizeof s);
-  for (int i = 0; i < 64; i++) {
-    const uint32_t e = s[4], a = s[0];
-    const uint32_t t1 =
-        s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & s[5]) ^ (~e & s[6])) + K[i] + w[i];
-    const uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
-    memmove(s + 1, s, 7 * sizeof *s);
-    s[4] += t1;
-    s[0] = t1 + t2;
+  for (int i = 0; i < 64; i++) { /* the letters of the standard rotate through s, instead of being moved */
+#define LETTER(n) s[((n) - i) & 7]
+    const uint32_t e = LETTER(4), a = LETTER(0), b = LETTER(1), c = LETTER(2);
+    const uint32_t t1 = LETTER(7) + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
+                        ((e & LETTER(5)) ^ (~e & LETTER(6))) + K[i] + w[i];
+    const uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    LETTER(3) += t1;
+    LETTER(7) = t1 + t2;
   }
   for (int i = 0; i < 8; i++) h[i] += s[i];
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from files import encode, pack
-
 from moon_runtime import Network, NetworkError
 
 WEIGHT = np.zeros((2, 3, 3, 3), "f")
@@ -74,10 +73,8 @@ def test_changed_bytes_of_the_header_do_not_crash() -> None:
     rng = np.random.default_rng(0)
     for position in range(8 + int.from_bytes(file[:8], "little")):
         for byte in rng.integers(0, 256, 3):
-            try:
+            with contextlib.suppress(ValueError):
                 Network(file[:position] + bytes([byte]) + file[position + 1 :])(np.ones((17, 3, 4, 4)))
-            except ValueError:
-                pass
 
 
 @pytest.mark.parametrize(
@@ -150,8 +147,7 @@ def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
 def test_digest_is_that_of_hashlib() -> None:
     for size in (0, 1, 55, 56, 63, 64, 65, 1000):
         data = np.arange(size, dtype="u1")
-        file = make({"x": data})
-        assert hashlib.sha256(data.tobytes()).digest()
+        file = pack([{"op": "act", "in": [0], "out": 1}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
         assert Network(file).tensor("x").tolist() == data.tolist()
 
 

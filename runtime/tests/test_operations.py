@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from files import encode, pack
-from reference import ACTIVATIONS, run
-
 from moon_runtime import Network
+from reference import ACTIVATIONS, run
 
 INSTRUCTIONS = ("base", "neon", "avx2", "avx512")
 
