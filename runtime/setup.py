@@ -1,0 +1,20 @@
+"""Compiles the C library. It has no Python in it: the binding loads it with ctypes, so one wheel fits all."""
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+core = Extension(
+    "moon_runtime._core",
+    sources=sorted(str(path) for path in Path("src").glob("*.c")),
+    depends=sorted(str(path) for pattern in ("*.h", "*.inc") for path in Path("src").glob(pattern)),
+    # No -march: kernels for newer instructions are compiled as well, and chosen at run time.
+    extra_compile_args=[
+        "-std=c11", "-O3", "-ffp-contract=fast", "-fvisibility=hidden", "-D_POSIX_C_SOURCE=200809L",
+        "-Wall", "-Wextra",
+    ],
+    extra_link_args=["-pthread", "-lm"],
+    py_limited_api=True,
+)  # fmt: skip
+
+setup(ext_modules=[core], options={"bdist_wheel": {"py_limited_api": "cp311"}})

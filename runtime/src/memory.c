@@ -1,0 +1,54 @@
+#include "memory.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK ((size_t)1 << 16)
+
+/* 64 bytes, so that what follows it is aligned. Small requests share a chunk. */
+struct chunk {
+  _Alignas(64) chunk *next;
+  size_t used, size;
+};
+
+void *take(memory *m, size_t count, size_t size) {
+  if (size && count > (SIZE_MAX / 2) / size) fail(m, "not enough memory");
+  const size_t bytes = (count * size + 63) / 64 * 64;
+  if (!m->chunks || m->chunks->size - m->chunks->used < bytes) {
+    const size_t room = bytes > BLOCK / 4 ? bytes : BLOCK;
+    chunk *new = aligned_alloc(64, sizeof(chunk) + room);
+    if (!new) fail(m, "not enough memory");
+    memset(new, 0, sizeof(chunk) + room);
+    new->size = room;
+    if (m->chunks && room != BLOCK) { /* a large request must not hide the chunk that has room for small ones */
+      new->next = m->chunks->next;
+      m->chunks->next = new;
+      new->used = bytes;
+      return new + 1;
+    }
+    new->next = m->chunks;
+    m->chunks = new;
+  }
+  void *result = (char *)(m->chunks + 1) + m->chunks->used;
+  m->chunks->used += bytes;
+  return result;
+}
+
+void release(memory *m) {
+  while (m->chunks) {
+    chunk *next = m->chunks->next;
+    free(m->chunks);
+    m->chunks = next;
+  }
+}
+
+void fail(memory *m, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  if (m->error_size) vsnprintf(m->error, m->error_size, format, arguments);
+  va_end(arguments);
+  longjmp(*m->on_error, 1);
+}

@@ -1,0 +1,63 @@
+/* moon-runtime: run sparse networks on a CPU. No dependencies besides the C library and threads.
+
+    char error[256];
+    moon_model *model = moon_load("digits.moon", error, sizeof error);
+    if (!model) { puts(error); return 1; }
+    float logits[10], *outputs[] = {NULL, logits};        // in the order of moon_output_name; NULL: not wanted
+    if (moon_run(model, image, 1, outputs, error, sizeof error)) { puts(error); return 1; }
+    moon_free(model);
+
+Files are checked completely before use: a damaged or malicious file is an error message, never a crash. */
+
+#ifndef MOON_H
+#define MOON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MOON_API __attribute__((visibility("default")))
+#else
+#define MOON_API
+#endif
+
+typedef struct moon_model moon_model;
+
+/* Read a file, or bytes (which are copied). Returns NULL and writes one line to `error` if it cannot be used. */
+MOON_API moon_model *moon_load(const char *path, char *error, size_t error_size);
+MOON_API moon_model *moon_load_memory(const void *data, size_t size, char *error, size_t error_size);
+MOON_API void moon_free(moon_model *model);
+
+/* The number of threads of a model, 1 at first. Results do not depend on it. Returns 0, or -1 and an error. */
+MOON_API int moon_set_threads(moon_model *model, int threads, char *error, size_t error_size);
+
+/* Channels, rows and columns of an input image and of the outputs. */
+MOON_API void moon_input_shape(const moon_model *model, int shape[3]);
+MOON_API int moon_outputs(const moon_model *model);
+MOON_API const char *moon_output_name(const moon_model *model, int output);
+MOON_API void moon_output_shape(const moon_model *model, int output, int shape[3]);
+
+/* The JSON text that came with the network: class names, preprocessing, thresholds, provenance. */
+MOON_API const char *moon_metadata(const moon_model *model);
+
+/* A tensor of the file: its bytes, or NULL. `type` is as in safetensors ("F32"), `shape` has up to 8 sizes. */
+MOON_API const void *moon_tensor(const moon_model *model, const char *name, const char **type, int *dimensions,
+                                 int64_t shape[8]);
+
+/* The instructions in use: "base", "neon", "avx2" or "avx512". */
+MOON_API const char *moon_instructions(const moon_model *model);
+
+/* Compute the outputs of `count` images (float32, channels x rows x columns, already normalised). outputs[i] receives
+   count x output_shape values, and may be NULL. One model computes one call at a time. Returns 0, or -1 and an error.
+*/
+MOON_API int moon_run(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
+                      size_t error_size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,45 @@
+"""Writes .moon files for tests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+_NAMES = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "|u1": "U8", "<u4": "U32"}
+
+
+def encode(name: str, weight: np.ndarray, values: str = "<f4") -> dict[str, np.ndarray]:
+    """A sparse weight as counts, gaps and values."""
+    counts, gaps, kept = [], [], []
+    scale = np.abs(weight).reshape(len(weight), -1).max(1) / 127
+    for row, factor in zip(weight.reshape(len(weight), -1), scale, strict=True):
+        positions = np.flatnonzero(row)
+        counts.append(len(positions))
+        for gap in np.diff(positions, prepend=-1) - 1:
+            gaps += [255] * (gap // 255) + [gap % 255]
+        kept.append(np.round(row[positions] / factor) if values == "|i1" else row[positions])
+    tensors = {
+        f"{name}.counts": np.array(counts, "<u4"),
+        f"{name}.gaps": np.array(gaps, "|u1"),
+        f"{name}.values": np.concatenate(kept).astype(values),
+    }
+    return tensors | ({f"{name}.scale": scale.astype("<f4")} if values == "|i1" else {})
+
+
+def pack(graph: list[dict[str, Any]], tensors: dict[str, np.ndarray], **description: Any) -> bytes:
+    """The bytes of a file."""
+    data, header = b"", {}
+    for name, array in tensors.items():
+        header[name] = {
+            "dtype": _NAMES[array.dtype.str],
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
+        data += array.tobytes()
+    moon = {"format": 1, "graph": graph, "sha256": hashlib.sha256(data).hexdigest()} | description
+    header["__metadata__"] = {"moon": json.dumps(moon)}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data

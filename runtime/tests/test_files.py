@@ -1,0 +1,160 @@
+"""Files that are damaged, foreign or malicious are one-line errors; good files say what they contain."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from files import encode, pack
+from moon_runtime import Network, NetworkError
+
+WEIGHT = np.zeros((2, 3, 3, 3), "f")
+WEIGHT[0, 2, 2, 2] = 0.5
+WEIGHT[1, 0, 0, 0] = 2
+CONV = {"op": "conv2d", "in": [0], "out": 1, "weight": "w", "bias": None, "padding": [1, 1], "shape": [2, 3, 3, 3]}
+
+
+def make(tensors: dict[str, np.ndarray] | None = None, graph: Any = None, **description: Any) -> bytes:
+    description = {"input": [3, 4, 4], "outputs": {"y": 1}} | description
+    return pack([CONV] if graph is None else graph, encode("w", WEIGHT) | (tensors or {}), **description)
+
+
+def with_header(change: Any, file: bytes | None = None) -> bytes:
+    """The file with another header."""
+    file = file or make()
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + length])
+    text = change(header)
+    text = json.dumps(header if text is None else text).encode() if not isinstance(text, bytes) else text
+    return len(text).to_bytes(8, "little") + text + file[8 + length :]
+
+
+def test_a_file_says_what_it_contains(tmp_path: Path) -> None:
+    path = tmp_path / "a.moon"
+    path.write_bytes(make(classes=["ä", "b\n"], preprocess={"mean": [0.5, 1e-3, -2]}))
+    network = Network(path)
+    assert network.input_shape == (3, 4, 4)
+    assert network.output_shapes == {"y": (2, 4, 4)}
+    assert network.metadata["classes"] == ["ä", "b\n"]
+    assert network.metadata["preprocess"] == {"mean": [0.5, 1e-3, -2]}
+    assert network.tensor("w.counts").tolist() == [1, 1]
+    assert network(np.ones((0, 3, 4, 4)))["y"].shape == (0, 2, 4, 4)
+    with pytest.raises(KeyError, match="there is no tensor 'v'"):
+        network.tensor("v")
+    with pytest.raises(ValueError, match=r"images must have the shape \(images, 3, 4, 4\), not \(3, 4, 4\)"):
+        network(np.ones((3, 4, 4)))
+    with pytest.raises(ValueError, match="threads must be between 1 and 256"):
+        network.threads = 0
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        Network(tmp_path / "b.moon")
+
+
+def test_every_shorter_file_is_an_error() -> None:
+    file = make()
+    for size in range(len(file)):
+        with pytest.raises(NetworkError):
+            Network(file[:size])
+
+
+def test_every_changed_byte_of_the_tensors_is_noticed() -> None:
+    file = make()
+    data = 8 + int.from_bytes(file[:8], "little")
+    for position in range(data, len(file)):
+        with pytest.raises(NetworkError, match="damaged"):
+            Network(file[:position] + bytes([file[position] ^ 1]) + file[position + 1 :])
+
+
+def test_changed_bytes_of_the_header_do_not_crash() -> None:
+    file = make()
+    rng = np.random.default_rng(0)
+    for position in range(8 + int.from_bytes(file[:8], "little")):
+        for byte in rng.integers(0, 256, 3):
+            with contextlib.suppress(ValueError):
+                Network(file[:position] + bytes([byte]) + file[position + 1 :])(np.ones((17, 3, 4, 4)))
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (b"", "only 0 bytes"),
+        (b"\xff" * 100, "not a .moon file"),
+        (with_header(lambda header: b"[1, 2"), "not valid JSON"),
+        (with_header(lambda header: b"[" * 100000), "too many levels"),
+        (with_header(lambda header: b'{"a": 1, "a": 2}'), "occurs twice"),
+        (with_header(lambda header: b'{"a": "\\ud800"}'), "surrogate"),
+        (with_header(lambda header: b'{"a": "\\u0000"}'), "zero byte"),
+        (with_header(lambda header: b'{"a": 01}'), "leading zero"),
+        (with_header(lambda header: b'{"a'), "string without an end"),
+        (with_header(lambda header: b'{"a": "\\'), "string without an end"),
+        (with_header(lambda header: header.pop("__metadata__") and None), "without the description of a network"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, 2**60])), "not possible"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[-1, 1])), "not possible"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[4, 2])), "does not fit its data"),
+        (with_header(lambda header: header["w.gaps"].update(shape=[2**17, 2**17, 2**17, 2**17])), "not possible"),
+        (with_header(lambda header: header["w.gaps"].update(shape=[])), "does not fit its data"),
+        (with_header(lambda header: header["w.gaps"].update(dtype="F4")), "unknown type"),
+        (make(format=2), "format 2; this version reads format 1"),
+        (make(input=[3, 4]), "\"input\" shape"),
+        (make(input=[3, 2**16, 2**16]), "input is too large"),
+        (make(input=[3, 0, 4]), "integer from 1"),
+        (make(input=[3, 1e400, 4]), "integer from 1|not valid JSON"),
+        (make(outputs={}), "no outputs"),
+        (make(outputs={"y": 2}), "not a tensor"),
+        (make(sha256="0" * 64), "damaged"),
+        (make(graph={}), "no list of operations"),
+        (make(graph=[CONV | {"op": "matmul"}]), "\"matmul\" is not supported"),
+        (make(graph=[CONV | {"in": [1]}]), "used before it is computed"),
+        (make(graph=[CONV | {"in": [2**40]}]), "a tensor must be an integer"),
+        (make(graph=[CONV | {"in": [0, 0]}]), "needs 1 input"),
+        (make(graph=[CONV | {"out": 0}]), "out must be an integer from 1"),
+        (make(graph=[CONV, CONV]), "computed twice"),
+        (make(graph=[CONV | {"act": "tanh"}]), "\"tanh\" is not supported"),
+        (make(graph=[CONV | {"weight": "v"}]), "\"v.counts\" is missing"),
+        (make(graph=[CONV | {"bias": "b"}]), "\"b\" is missing"),
+        (make({"b": np.ones(3, "f")}, [CONV | {"bias": "b"}]), "3 elements, not 2"),
+        (make(graph=[CONV | {"stride": [0, 1]}]), "stride must be an integer from 1"),
+        (make(graph=[CONV | {"padding": [2**16 + 1, 1]}]), "padding must be an integer"),
+        (make(graph=[CONV | {"padding": [2**16, 2**16]}]), "too large"),
+        (make(graph=[CONV | {"dilation": [9, 9]}]), "filter is larger"),
+        (make(graph=[CONV | {"groups": 2}]), "does not fit an input with 3 channels"),
+        (make(graph=[CONV | {"shape": [2, 3, 3]}]), "\"shape\" of 4 sizes"),
+        (make(graph=[CONV | {"shape": [2, 3, 2**16, 2**16]}]), "too large"),
+        (make(graph=[CONV | {"shape": [3, 3, 3, 3]}]), "one count"),
+        (make(graph=[CONV | {"shape": [2, 3, 3, 1]}]), "outside of its shape"),
+        (make({"w.counts": np.array([2**32 - 1, 1], "<u4")}), "fewer values"),
+        (make({"w.counts": np.array([0, 1], "<u4")}), "more values"),
+        (make({"w.gaps": np.array([255, 255], "u1")}), "fewer gaps"),
+        (make({"w.gaps": np.array([26, 0, 0], "u1")}), "more values or gaps"),
+        (make({"w": np.ones((2, 3, 3, 2), "f")}), "54 elements"),
+        (make({"w.values": np.ones(2, "i1")}), "\"w.scale\" is missing"),
+        (make(graph=[{"op": "add", "in": [0], "out": 1}]), "needs 2 input"),
+        (make(graph=[CONV, {"op": "add", "in": [0, 1], "out": 2}]), "different shapes"),
+        (make(graph=[{"op": "max_pool", "in": [0], "out": 1}]), "kernel must be two integers"),
+        (make(graph=[{"op": "max_pool", "in": [0], "out": 1, "kernel": [2, 2], "padding": [2, 2]}]), "half"),
+        (make(graph=[{"op": "linear", "in": [0], "out": 1, "weight": "w", "shape": [2, 3]}]), "does not fit"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
+    with pytest.raises(NetworkError, match=message) as raised:
+        Network(file)
+    assert "\n" not in str(raised.value)
+
+
+def test_digest_is_that_of_hashlib() -> None:
+    for size in (0, 1, 55, 56, 63, 64, 65, 1000):
+        data = np.arange(size, dtype="u1")
+        file = pack([{"op": "act", "in": [0], "out": 1}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
+        assert Network(file).tensor("x").tolist() == data.tolist()
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    images = np.random.default_rng(0).standard_normal((35, 3, 4, 4)).astype("f")
+    expected = Network(make())(images)["y"]
+    for threads in (2, 3, 8):
+        network = Network(make(), threads)
+        assert np.array_equal(network(images)["y"], expected)
+        assert np.array_equal(network(images[34:])["y"], Network(make())(images[34:])["y"])
