@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check lint clean
+.PHONY: demo test test-fast test-cross-check test-runtime lint clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks and compares them (about a minute on 2 cores)'
@@ -22,6 +22,10 @@ test-fast: .venv/dev
 # Comparisons with independent implementations, whose dependencies need a separate environment.
 test-cross-check: .venv-cross/ready
 	OMP_NUM_THREADS=1 .venv-cross/bin/python -m pytest tests/cross_check
+
+# The runtime without PyTorch; needs a C compiler.
+test-runtime: .venv-runtime/ready
+	.venv-runtime/bin/python -m pytest -q -p no:cacheprovider runtime/tests
 
 lint: .venv/dev
 	$(BIN)/ruff check
@@ -52,5 +56,11 @@ lint: .venv/dev
 	  --editable . --requirement tests/cross_check/requirements.txt
 	@touch $@
 
+.venv-runtime/ready: runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py)
+	@echo "installing moon-runtime into .venv-runtime"
+	$(PYTHON) -m venv .venv-runtime
+	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest ./runtime
+	touch $@
+
 clean:
-	rm -rf .venv .venv-cross runs dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cross .venv-runtime runs dist .pytest_cache .ruff_cache .hypothesis
