@@ -102,7 +102,7 @@ def record_threads(folder: Path, device: torch.device | str) -> None:
     if torch.device(device).type != "cpu":
         return
     before, now = threads_of(folder), torch.get_num_threads()
-    if before is None or not any((folder / "checkpoints").glob("*")):  # else training goes on from a checkpoint
+    if before is None or not any((folder / "checkpoints").glob("*")):  # otherwise training resumes from a checkpoint
         write_text(folder / THREADS, f"{now}\n")
     elif before != now:
         (folder / "inexact").touch()
