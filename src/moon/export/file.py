@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from moon.deploy.graph import Graph
+from moon.export.graph import Graph
 from moon.files import write_atomic
 
 FORMAT = 1
@@ -41,8 +41,8 @@ def write_network(path: Path | str, graph: Graph, description: dict[str, Any], p
     Example:
         >>> import tempfile
         >>> from moon import lenet
-        >>> from moon.deploy.file import write_network
-        >>> from moon.deploy.graph import trace
+        >>> from moon.export.file import write_network
+        >>> from moon.export.graph import trace
         >>> graph = trace(lenet(10).eval(), (1, 28, 28))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     size = write_network(f"{folder}/lenet.moon", graph, {"classes": list("0123456789")})

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from moon import lenet, open_head, resnet18, resnet50
-from moon.deploy.graph import Graph, trace
+from moon.export.graph import Graph, trace
 
 ACTIVATIONS = {
     "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu, "hardswish": F.hardswish,

@@ -57,7 +57,7 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
 
     Example:
         >>> from moon import lenet
-        >>> from moon.deploy.graph import trace
+        >>> from moon.export.graph import trace
         >>> graph = trace(lenet(10).eval(), (1, 28, 28))
         >>> [op["op"] for op in graph.ops][:3], graph.ops[0]["act"]
         (['conv2d', 'max_pool', 'conv2d'], 'relu')

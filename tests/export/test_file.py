@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 
 from moon import Static, open_head, resnet18
-from moon.deploy.file import encoded, write_network
-from moon.deploy.graph import trace
+from moon.export.file import encoded, write_network
+from moon.export.graph import trace
 
 
 def decoded(name, tensors, shape):

@@ -1,0 +1,1 @@
+"""Networks and detectors as plain data, for programs without PyTorch."""
