@@ -19,7 +19,7 @@
 #define MAX_ARENA ((int64_t)1 << 28)    /* of all feature maps, in floats */
 #define MAX_OPERATIONS 8192
 
-typedef enum { F32, F16, I8, U8, U32, OTHER } data_type;
+typedef enum { F64, F32, F16, I8, U8, U32, OTHER } data_type;
 
 typedef struct {
   const char *name, *type_name;
