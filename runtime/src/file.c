@@ -18,7 +18,7 @@ static const struct {
              {"I16", OTHER, 2}, {"U16", OTHER, 2}, {"BOOL", OTHER, 1}};
 
 static int64_t need_size(memory *m, const json *value, const char *tensor, int64_t largest) {
-  if (!value || value->kind != JSON_NUMBER || !value->is_integer || value->integer < 0 || value->integer > largest)
+  if (!json_is_integer(value, 0, largest))
     fail(m, "tensor \"%.80s\" has a size or offset that is not possible in this file", tensor);
   return value->integer;
 }

@@ -95,6 +95,8 @@ typedef struct {
   float *arena[2], *packed; /* for one image and for a group; the input of a convolution */
 } workspace;
 
+typedef struct classifier classifier; /* see classifier.h */
+
 struct moon_model {
   memory memory, scratch;
   file file;
@@ -111,6 +113,7 @@ struct moon_model {
   pool *pool;
   int threads;
   workspace *work; /* one for each thread */
+  classifier *classifier;
 };
 
 /* file.c */
