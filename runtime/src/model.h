@@ -19,7 +19,7 @@
 #define MAX_ARENA ((int64_t)1 << 28)    /* of all feature maps, in floats */
 #define MAX_OPERATIONS 8192
 
-typedef enum { F32, F16, I8, U8, U32, OTHER } data_type;
+typedef enum { F64, F32, F16, I8, U8, U32, OTHER } data_type;
 
 typedef struct {
   const char *name, *type_name;
@@ -95,6 +95,8 @@ typedef struct {
   float *arena[2], *packed; /* for one image and for a group; the input of a convolution */
 } workspace;
 
+typedef struct classifier classifier; /* see classifier.h */
+
 struct moon_model {
   memory memory, scratch;
   file file;
@@ -111,6 +113,7 @@ struct moon_model {
   pool *pool;
   int threads;
   workspace *work; /* one for each thread */
+  classifier *classifier;
 };
 
 /* file.c */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "classifier.h"
 #include "model.h"
 
 #define MAX_THREADS 256
@@ -164,7 +165,9 @@ static bool build(moon_model *model) {
   if (setjmp(on_error)) return false;
   model->kernels = choose_kernels(getenv("MOON_INSTRUCTIONS"));
   if (!model->kernels) fail(&model->memory, "this CPU does not support MOON_INSTRUCTIONS");
-  read_graph(model, read_file(&model->memory, &model->scratch, &model->file));
+  const json *description = read_file(&model->memory, &model->scratch, &model->file);
+  read_graph(model, description);
+  read_classifier(model, description);
   release(&model->scratch);
   make_plan(model, 0);
   return true;
@@ -222,6 +225,7 @@ void moon_free(moon_model *model) {
   if (!model) return;
   pool_stop(model->pool);
   free_workspaces(model);
+  free_classifier(model->classifier);
   release(&model->memory);
   release(&model->scratch);
   free(model->file.bytes);
