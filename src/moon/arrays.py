@@ -1,12 +1,18 @@
-"""Input checks of the metrics: tensors, arrays and lists become checked NumPy arrays."""
+"""Checked numbers: tensors, arrays and lists become NumPy arrays. PyTorch is not imported for this."""
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, Union
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
-Numbers = ArrayLike | Tensor  # what metrics accept: tensors of any device and type, arrays, nested sequences
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What metrics and thresholds accept: tensors of any device and type, arrays, nested sequences.
+Numbers = Union[ArrayLike, "Tensor"]
 
 
 def to_array(values: Numbers, name: str, ndim: int = 1) -> NDArray:
@@ -25,11 +31,12 @@ def to_array(values: Numbers, name: str, ndim: int = 1) -> NDArray:
 
     Example:
         >>> import torch
-        >>> from moon.metrics.checks import to_array
+        >>> from moon.arrays import to_array
         >>> to_array(torch.tensor([0.5, 1.0]), "scores")
         array([0.5, 1. ], dtype=float32)
     """
-    if isinstance(values, Tensor):
+    torch = sys.modules.get("torch")  # if it is not imported, nothing is a tensor
+    if torch is not None and isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         if values.is_floating_point() and values.element_size() < 4:  # NumPy has no bfloat16
             values = values.float()
@@ -60,7 +67,7 @@ def check_same_length(first: NDArray, second: NDArray, names: str) -> None:
 
     Example:
         >>> import numpy as np
-        >>> from moon.metrics.checks import check_same_length
+        >>> from moon.arrays import check_same_length
         >>> check_same_length(np.zeros(3), np.ones(3), "prediction and labels")
     """
     if len(first) != len(second):
