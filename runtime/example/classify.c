@@ -1,6 +1,6 @@
 /* Says what an image is: a class of the network, or "unknown".
 
-    cc -O3 -std=c11 -ffp-contract=fast -D_POSIX_C_SOURCE=200809L -Isrc -o classify example/classify.c src/[a-z]*.c -pthread -lm
+    cc -O3 -std=c11 -D_POSIX_C_SOURCE=200809L -Isrc -o classify example/classify.c src/[a-z]*.c -pthread -lm
     ./classify digits.moon image.pgm
 
 The image is a binary PPM (P6) or PGM (P5) file of the size that the network needs, with 8 bits per value. */
@@ -15,7 +15,8 @@ The image is a binary PPM (P6) or PGM (P5) file of the size that the network nee
 static int read_number(FILE *file) {
   int c = fgetc(file), number = -1;
   while (isspace(c) || c == '#') {
-    while (c == '#' && (c = fgetc(file)) != '\n' && c != EOF) c = '#';
+    if (c == '#')
+      while (c != '\n' && c != EOF) c = fgetc(file);
     c = fgetc(file);
   }
   for (; isdigit(c) && number < 100000; c = fgetc(file)) number = (number < 0 ? 0 : number) * 10 + (c - '0');
