@@ -59,7 +59,7 @@ lint: .venv/dev
 .venv-runtime/ready: runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py)
 	@echo "installing moon-runtime into .venv-runtime"
 	$(PYTHON) -m venv .venv-runtime
-	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest ./runtime
+	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest './runtime[images]'
 	touch $@
 
 clean:
