@@ -30,7 +30,7 @@ from moon.seeds import generator
 
 _log = logging.getLogger(__name__)
 
-DETECTOR = "mls"
+DETECTOR = "fisher"
 
 Track = Callable[[list[str], str], Iterable[str]]
 
@@ -72,7 +72,7 @@ def pack_run(
     Raises:
         ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
             validation images for the guarantee.
-        MissingRuntime: If the package moon-runtime is not installed.
+        MissingPackage: If the package moon-runtime is not installed.
 
     Example:
         >>> import tempfile
@@ -84,7 +84,7 @@ def pack_run(
         ...     facts = moon.pack_run(folder, images, f"{folder}/digits.moon", checked=0)
         ...     classifier = moon.load(f"{folder}/digits.moon")
         >>> len(classifier(images.splits["test"].images)), facts["calibration_images"]
-        (1000, 500)
+        (1000, 250)
     """
     runtime()  # says so if it is missing, before anything is computed
     folder, guarantee = Path(folder), guarantee or Guarantee()
