@@ -137,7 +137,11 @@ class TwoHeads(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body, self.other, self.fc = nn.Sequential(nn.Flatten(), nn.Linear(784, 8)), nn.Linear(8, 3), nn.Linear(8, 4)
+        self.body, self.other, self.fc = (
+            nn.Sequential(nn.Flatten(), nn.Linear(784, 8)),
+            nn.Linear(8, 3),
+            nn.Linear(8, 4),
+        )
 
     def forward(self, x):
         h = self.body(x)
@@ -172,7 +176,7 @@ def test_without_the_runtime_torch_computes_and_a_message_says_so_once(caplog):
     for _ in range(2):
         assert torch.equal(images_of(MNIST).evidence(model, data).features, expected.features)
     (record,) = caplog.records
-    assert "slower: moon-runtime is not installed (pip install ./runtime" in record.message
+    assert "slower: moon-runtime is not installed (pip install moon-runtime" in record.message
     with pytest.raises(ValueError, match=r"cannot run in float16: moon-runtime is not installed"):
         images_of(MNIST).evidence(model, data, precision="float16")
 
@@ -212,6 +216,18 @@ def test_float16_is_computed_by_the_runtime_or_an_error(monkeypatch):
         images_of(MNIST).evidence(model, data, precision="float16")
 
 
+def test_a_network_is_traced_once_for_all_sets(monkeypatch):
+    calls, actual = [], sparse_reading.trace
+    monkeypatch.setattr(sparse_reading, "trace", lambda *a: calls.append(a) or actual(*a))
+    model = small_net()
+    cache = EvidenceCache(images_of(MNIST), model)
+    for seed in range(3):
+        data = noise(MNIST, 5, seed)
+        expected = read(model, evaluation_batches(data, MNIST, "cpu"))
+        assert torch.allclose(cache.get(f"set {seed}", data).logits.float(), expected.logits, atol=1e-5)
+    assert len(calls) == 1
+
+
 def test_kept_evidence_is_used_for_its_own_precision_only(tmp_path, monkeypatch):
     monkeypatch.setattr(moon_runtime, "Network", HalfNetwork)
     model, data = small_net(), noise(MNIST, 16)
@@ -227,8 +243,8 @@ def test_kept_evidence_is_used_for_its_own_precision_only(tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_scores_of_a_residual_network_do_not_change():
     known, unknown, bank = noise(CIFAR, 60), noise(CIFAR, 60, 1), noise(CIFAR, 60, 2)
-    # Brighter images, so that the scores differ.
-    unknown = unknown._replace(images=unknown.images // 2 + 64)
+    # Darker images, so that the scores differ.
+    unknown = unknown._replace(images=unknown.images - unknown.images // 16)
     torch.manual_seed(0)
     first = next(iter(evaluation_batches(known, CIFAR, "cpu")))[0]
     model = sparse(open_head(resnet18(10)), 0.95, images=first)
@@ -245,6 +261,5 @@ def test_scores_of_a_residual_network_do_not_change():
         for training, test, other in (of_torch, found):
             detector.fit(training)
             areas.append(auroc(detector.score(test), detector.score(other)))
-        print(areas)
         assert areas[0] == pytest.approx(areas[1], abs=5e-5)
-        assert 0.02 < areas[0] < 0.98 or areas[0] in (0.0, 1.0)
+        assert 0.02 < areas[0] < 0.98

@@ -6,7 +6,8 @@ import inspect
 import logging
 import math
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +27,17 @@ _log = logging.getLogger(__name__)
 _MAX_SHARE = 0.65  # of the FLOPs that have a non-zero weight; above it, dense products are as fast
 _MIN_FLOPS = 1e11  # of all dense products; below it, tracing takes longer than it saves
 
+_failures: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why models cannot be traced; trying takes long
+
 
 def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, precision: str = "float32") -> nn.Module:
     """A model for `read` that computes the same as another one, up to rounding, in less time.
 
     Sparse networks on a CPU are computed by moon-runtime, if it is installed and there is enough to compute. If it is
-    missing or does not support the network, this is logged once.
+    missing or does not support the network, this is logged once. It takes about a second, most of it for tracing.
 
     Args:
-        model: The network.
+        model: The network, or a result of this function, which is returned as it is.
         shape: The shape of an image, (C, H, W).
         images: The number of images to evaluate.
         precision: "float16" is faster on CPUs that support it, and less exact.
@@ -52,11 +55,14 @@ def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, pre
         >>> faster_model(model, (1, 28, 28), images=100) is model  # it is dense
         True
     """
+    if isinstance(model, _RuntimeModel):
+        assert model.precision == precision
+        return model
     is_half = precision == "float16"
     reason = _reason_for_torch(model, shape, math.inf if is_half else images)
     if reason is None:
         try:
-            return _RuntimeModel(model, _network(model, shape, precision))
+            return _RuntimeModel(model, _network(model, shape, precision), precision)
         except ValueError as error:
             reason = str(error)
             if not is_half:
@@ -69,9 +75,9 @@ def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, pre
 class _RuntimeModel(nn.Module):
     """The features from moon-runtime, and the classifier of the model."""
 
-    def __init__(self, model: nn.Module, network: Network) -> None:
+    def __init__(self, model: nn.Module, network: Network, precision: str) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.precision = model, precision
         self._network = network
         self._name = classifier_name(model)
 
@@ -104,19 +110,26 @@ def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> N
     try:
         from moon_runtime import Network
     except ModuleNotFoundError:
-        raise ValueError("moon-runtime is not installed (pip install ./runtime, in the repository of moon)") from None
+        how = "pip install moon-runtime, or pip install ./runtime in moon's repository"
+        raise ValueError(f"moon-runtime is not installed ({how})") from None
     except (ImportError, OSError) as error:  # it was compiled for another machine
         raise ValueError(f"moon-runtime cannot be loaded ({error})") from error
     options = {} if precision == "float32" else {"precision": precision}
     if not options.keys() <= inspect.signature(Network).parameters.keys():
         raise ValueError("this version of moon-runtime computes in float32 only; install a newer one")
-    with evaluation_mode(model):
-        graph = trace(model, shape)
-        name = classifier_name(model)
+    if model in _failures:
+        raise ValueError(_failures[model])
+    try:
+        with evaluation_mode(model):
+            graph = trace(model, shape)
+    except ValueError as error:
+        _failures[model] = str(error)
+        raise
+    name = classifier_name(model)
     found = next(op["weight"] for op in graph.ops if op["out"] == graph.logits)
     if found != f"{name}.weight".lstrip("."):
         raise ValueError(f"its output is that of '{found.removesuffix('.weight')}', not of its classifier '{name}'")
-    return Network(network_bytes(graph, {}, "float32"), threads=torch.get_num_threads(), **options)
+    return Network(network_bytes(graph), threads=torch.get_num_threads(), **options)
 
 
 @cache
