@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 EXAMPLES = """
 examples:
   moon pack runs/digits-... -o digits.moon
-  moon pack runs/digits-... -o digits.moon --detector mls --accept 0.99     smaller: mls keeps no training features
-  moon pack runs/cifar10-... --confidence 0.99                              95% of known images are accepted, with a confidence of 99%
-  moon pack runs/cifar10-... --per-class                                    a threshold for each predicted class
-  moon predict digits.moon photo.png                                        ask the file
+  moon pack runs/digits-... -o digits.moon --detector mls     smaller: no training features are kept
+  moon pack runs/cifar10-... --accept 0.99 --confidence 0.95  99% of known images are accepted, with 95% confidence
+  moon pack runs/cifar10-... --per-class                      a threshold for each predicted class
+  moon predict digits.moon photo.png                          ask the file
 """
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moon.errors import DamagedCheckpoint, MissingPackage
+from moon.errors import DamagedCheckpoint
+from moon.export.runtime import runtime
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
     Raises:
         ValueError: If there is neither a finished run nor a packed network.
         DamagedCheckpoint: If the network is damaged.
-        MissingPackage: If the package moon-runtime, which packed networks need, is not installed.
+        MissingPackage: If moon-runtime, which packed networks need, is not installed.
 
     Example:
         >>> import tempfile
@@ -50,22 +51,3 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
         return package.load(path, threads=threads)
     except package.NetworkError as error:
         raise DamagedCheckpoint(str(error)) from error
-
-
-def runtime() -> Any:
-    """The package moon_runtime, which runs packed networks.
-
-    Raises:
-        MissingPackage: If it is not installed.
-    """
-    try:
-        import moon_runtime
-    except ModuleNotFoundError as error:
-        if error.name != "moon_runtime":
-            raise
-        raise MissingPackage(
-            "packed networks run with the package moon-runtime, which is not installed (pip install moon-runtime, or "
-            "pip install ./runtime in moon's repository)",
-            name="moon_runtime",
-        ) from None
-    return moon_runtime

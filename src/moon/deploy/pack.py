@@ -14,13 +14,13 @@ from moon import __version__
 from moon.data import AnySet, Benchmark
 from moon.deploy.bank import BANK, features_kept, reduced
 from moon.deploy.calibration import Guarantee, calibrate
-from moon.deploy.loading import runtime
 from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import Evidence
 from moon.export.graph import trace
 from moon.export.program import trace_detector
+from moon.export.runtime import runtime
 from moon.files import write_atomic
 from moon.recipe import Recipe, build
 from moon.run.folder import check_data, class_names, load, load_result
