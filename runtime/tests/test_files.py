@@ -121,6 +121,7 @@ def test_a_header_with_changed_bytes_and_a_valid_digest_does_not_crash() -> None
         (make(graph=[CONV | {"out": 0}]), "out must be an integer from 1"),
         (make(graph=[CONV, CONV]), "computed twice"),
         (make(graph=[CONV | {"act": "tanh"}]), "\"tanh\" is not supported"),
+        (make(graph=[{"op": "act", "in": [0], "out": 1}]), "\"act\" needs an activation"),
         (make(graph=[CONV | {"weight": "v"}]), "\"v.counts\" is missing"),
         (make(graph=[CONV | {"bias": "b"}]), "\"b\" is missing"),
         (make({"b": np.ones(3, "f")}, [CONV | {"bias": "b"}]), "3 elements, not 2"),

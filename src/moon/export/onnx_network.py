@@ -85,7 +85,7 @@ class _Network:
             case "softmax":
                 made = self._activated(inputs[0], "softmax")
             case "act":
-                made = self._activated(inputs[0], op.get("kind"))
+                made = inputs[0]  # what is activated below
             case _:
                 raise ValueError("is not supported")
         return self._activated(made, op.get("act"))
