@@ -55,9 +55,7 @@ def read_image(path: str | os.PathLike[str] | BinaryIO) -> np.ndarray:
         raise ImageError(f"{where}: cannot be read as an image ({reason})") from error
 
 
-def fit_image(
-    image: AnyImage, shape: tuple[int, int, int], where: str, shorter_side: int | None = None
-) -> np.ndarray:
+def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str, shorter_side: int | None = None) -> np.ndarray:
     """An image as a network needs it, (rows, columns, channels).
 
     It is resized so that it covers the input (bilinear, antialiased), or to a given length of its shorter side, and
