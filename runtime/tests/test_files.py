@@ -156,7 +156,7 @@ def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
 def test_digest_is_that_of_hashlib() -> None:
     for size in (0, 1, 55, 56, 63, 64, 65, 1000):
         data = np.arange(size, dtype="u1")
-        file = pack([{"op": "act", "in": [0], "out": 1}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
+        file = pack([{"op": "act", "in": [0], "out": 1, "act": "relu"}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
         assert Network(file).tensor("x").tolist() == data.tolist()
 
 
