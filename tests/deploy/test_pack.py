@@ -97,6 +97,16 @@ def test_what_cannot_be_packed_is_refused(folder, images, tmp_path):
         pack_run(folder, images, tmp_path / "net.moon", "mls", HALF)
 
 
+def test_an_operator_that_the_runtime_lacks_is_named_and_onnx_offered(folder, images, tmp_path, monkeypatch):
+    class Tanh(torch.nn.Module):
+        def forward(self, x):
+            return x.tanh()
+
+    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: torch.nn.Sequential(Tanh(), load_run(folder)).eval())
+    with pytest.raises(ValueError, match=r"cannot be packed: '0': the operator 'aten.tanh.default'.*--network-only"):
+        pack_run(folder, images, tmp_path / "net.moon", "mls", HALF)
+
+
 def test_the_runtime_is_needed(folder, images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "moon_runtime", None)
     with pytest.raises(MissingPackage, match=r"moon-runtime is not installed.*pip install moon-runtime"):
