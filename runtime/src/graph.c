@@ -18,20 +18,8 @@ typedef struct {
 
 #define BAD(r, ...) fail((r)->m, "operation %d: " __VA_ARGS__)
 
-static const char *short_text(const json *value) {
-  return value && value->kind == JSON_STRING && value->length < 80 ? value->text : "?";
-}
-
-static int find(const char *text, const char *const *names, int count) {
-  for (int i = 0; i < count; i++)
-    if (!strcmp(text, names[i])) return i;
-  return -1;
-}
-
-static bool is_absent(const json *value) { return !value || value->kind == JSON_NULL; }
-
 static int need_int(const reading *r, const json *value, const char *what, int least, int most) {
-  if (!value || value->kind != JSON_NUMBER || !value->is_integer || value->integer < least || value->integer > most)
+  if (!json_is_integer(value, least, most))
     fail(r->m, "operation %d: %s must be an integer from %d to %d", r->index, what, least, most);
   return (int)value->integer;
 }
@@ -40,7 +28,7 @@ static int need_int(const reading *r, const json *value, const char *what, int l
 static void read_pair(const reading *r, const char *key, int least, int otherwise, int pair[2]) {
   const json *value = json_get(r->entry, key);
   pair[0] = pair[1] = otherwise;
-  if (is_absent(value) && otherwise >= least) return;
+  if (json_is_absent(value) && otherwise >= least) return;
   if (!value || value->kind != JSON_ARRAY || value->length != 2)
     BAD(r, "%s must be two integers", r->index, key);
   pair[0] = need_int(r, value->first, key, least, MAX_SIDE);
@@ -49,7 +37,7 @@ static void read_pair(const reading *r, const char *key, int least, int otherwis
 
 static bool read_bool(const reading *r, const char *key, bool otherwise) {
   const json *value = json_get(r->entry, key);
-  if (is_absent(value)) return otherwise;
+  if (json_is_absent(value)) return otherwise;
   if (value->kind != JSON_TRUE && value->kind != JSON_FALSE) BAD(r, "%s must be true or false", r->index, key);
   return value->kind == JSON_TRUE;
 }
@@ -63,9 +51,9 @@ static const char *need_name(const reading *r, const char *key) {
 
 static activation read_activation(const reading *r) {
   const json *value = json_get(r->entry, "act");
-  if (is_absent(value)) return NONE;
-  const int found = find(short_text(value), ACTIVATIONS, sizeof ACTIVATIONS / sizeof *ACTIVATIONS);
-  if (found < 0) BAD(r, "activation \"%s\" is not supported", r->index, short_text(value));
+  if (json_is_absent(value)) return NONE;
+  const int found = json_find(json_word(value), ACTIVATIONS, sizeof ACTIVATIONS / sizeof *ACTIVATIONS);
+  if (found < 0) BAD(r, "activation \"%s\" is not supported", r->index, json_word(value));
   return (activation)found;
 }
 
@@ -106,7 +94,7 @@ static void read_filter(const reading *r, operation *op) {
 }
 
 static void read_bias(const reading *r, operation *op) {
-  if (!is_absent(json_get(r->entry, "bias")))
+  if (!json_is_absent(json_get(r->entry, "bias")))
     op->bias = read_floats(r->m, &r->model->file, need_name(r, "bias"), op->shape[0]);
 }
 
@@ -136,7 +124,7 @@ static void read_conv(const reading *r, operation *op, tensor *out) {
   op->weight = need_name(r, "weight");
   read_shape(r, op, 4);
   read_filter(r, op);
-  op->groups = is_absent(groups) ? 1 : need_int(r, groups, "groups", 1, MAX_SIDE);
+  op->groups = json_is_absent(groups) ? 1 : need_int(r, groups, "groups", 1, MAX_SIDE);
   if (op->shape[0] % op->groups || (int64_t)op->shape[1] * op->groups != in->channels)
     BAD(r, "a weight for %lld channels in %d groups and %d outputs does not fit an input with %d channels", r->index,
         (long long)op->shape[1] * op->groups, op->groups, op->shape[0], in->channels);
@@ -168,7 +156,7 @@ static void read_pool(const reading *r, operation *op, tensor *out) {
   op->shape[2] = kernel[0];
   op->shape[3] = kernel[1];
   read_filter(r, op);
-  if (is_absent(json_get(r->entry, "stride"))) memcpy(op->stride, kernel, sizeof kernel);
+  if (json_is_absent(json_get(r->entry, "stride"))) memcpy(op->stride, kernel, sizeof kernel);
   op->ceil_mode = read_bool(r, "ceil_mode", false);
   op->count_padding = read_bool(r, "count_include_pad", true);
   if (2 * op->padding[0] > kernel[0] || 2 * op->padding[1] > kernel[1])
@@ -208,8 +196,8 @@ static void read_binary(const reading *r, operation *op, tensor *out) {
 
 static void read_operation(reading *r, operation *op) {
   const json *name = json_get(r->entry, "op");
-  const int kind = find(short_text(name), OPERATIONS, sizeof OPERATIONS / sizeof *OPERATIONS);
-  if (kind < 0) BAD(r, "\"%s\" is not supported", r->index, short_text(name));
+  const int kind = json_find(json_word(name), OPERATIONS, sizeof OPERATIONS / sizeof *OPERATIONS);
+  if (kind < 0) BAD(r, "\"%s\" is not supported", r->index, json_word(name));
   op->kind = (operation_kind)kind;
   op->residual = -1;
   read_inputs(r, op);
@@ -245,8 +233,7 @@ static void read_outputs(moon_model *model, const json *outputs) {
   if (!outputs || outputs->kind != JSON_OBJECT || !outputs->length) fail(m, "the description has no outputs");
   model->outputs = take(m, outputs->length, sizeof *model->outputs);
   for (const json *entry = outputs->first; entry; entry = entry->next) {
-    if (entry->kind != JSON_NUMBER || !entry->is_integer || entry->integer < 0 ||
-        entry->integer >= model->tensor_count || !model->tensors[entry->integer].defined)
+    if (!json_is_integer(entry, 0, model->tensor_count - 1) || !model->tensors[entry->integer].defined)
       fail(m, "output \"%.80s\" is not a tensor of the network", entry->key);
     const size_t length = strlen(entry->key);
     char *name = take(m, length + 1, 1);
@@ -272,7 +259,7 @@ static void read_input(moon_model *model, const json *shape) {
 void read_graph(moon_model *model, const json *description) {
   memory *m = &model->memory;
   const json *format = json_get(description, "format"), *graph = json_get(description, "graph");
-  if (!format || !format->is_integer || format->integer < 1) fail(m, "the description has no format number");
+  if (!json_is_integer(format, 1, INT32_MAX)) fail(m, "the description has no format number");
   if (format->integer > 1)
     fail(m, "the file has format %lld; this version reads format 1", (long long)format->integer);
   if (!graph || graph->kind != JSON_ARRAY || graph->length > MAX_OPERATIONS)

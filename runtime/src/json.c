@@ -1,5 +1,8 @@
 #include "json.h"
 
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEPTH 32
@@ -102,8 +105,9 @@ static bool digits(reader *r) {
   return r->at > start;
 }
 
-/* Only integers are needed as values; other numbers are checked and passed on as text (moon_metadata). */
+/* Integers get their value; other numbers stay text until somebody asks (json_number). */
 static void read_number(reader *r, json *value) {
+  value->text = r->at;
   const bool negative = *r->at == '-';
   if (negative) r->at++;
   const char *start = r->at;
@@ -126,6 +130,7 @@ static void read_number(reader *r, json *value) {
     if (r->at < r->end && (*r->at == '+' || *r->at == '-')) r->at++;
     if (!digits(r)) bad(r, "a number without its exponent");
   }
+  value->length = (size_t)(r->at - value->text);
 }
 
 static json *read_value(reader *r, int depth);
@@ -186,4 +191,38 @@ const json *json_get(const json *object, const char *key) {
     for (const json *member = object->first; member; member = member->next)
       if (!strcmp(member->key, key)) return member;
   return NULL;
+}
+
+bool json_is_absent(const json *value) { return !value || value->kind == JSON_NULL; }
+
+bool json_is_integer(const json *value, int64_t least, int64_t most) {
+  return value && value->kind == JSON_NUMBER && value->is_integer && value->integer >= least && value->integer <= most;
+}
+
+const char *json_word(const json *value) {
+  return value && value->kind == JSON_STRING && value->length < 80 ? value->text : "?";
+}
+
+int json_find(const char *word, const char *const *names, int count) {
+  for (int i = 0; i < count; i++)
+    if (!strcmp(word, names[i])) return i;
+  return -1;
+}
+
+bool json_number(const json *value, double *number) {
+  char text[64];
+  if (!value || value->kind != JSON_NUMBER || value->length > 40) return false;
+  /* strtod wants the decimal point of the locale that the program around us has chosen. */
+  const char *mark = localeconv()->decimal_point, *point = memchr(value->text, '.', value->length);
+  const size_t before = point ? (size_t)(point - value->text) : value->length, width = strlen(mark);
+  if (width > 16) return false;
+  memcpy(text, value->text, before);
+  text[before] = 0;
+  if (point) {
+    memcpy(text + before, mark, width);
+    memcpy(text + before + width, point + 1, value->length - before - 1);
+    text[value->length - 1 + width] = 0;
+  }
+  *number = strtod(text, NULL);
+  return isfinite(*number);
 }

@@ -50,5 +50,7 @@ void fail(memory *m, const char *format, ...) {
   va_start(arguments, format);
   if (m->error_size) vsnprintf(m->error, m->error_size, format, arguments);
   va_end(arguments);
+  for (size_t i = 0; i < m->error_size && m->error[i]; i++) /* names in the file may contain line ends */
+    if ((unsigned char)m->error[i] < ' ') m->error[i] = '?';
   longjmp(*m->on_error, 1);
 }

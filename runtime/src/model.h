@@ -19,7 +19,7 @@
 #define MAX_ARENA ((int64_t)1 << 30)    /* of all feature maps, in bytes */
 #define MAX_OPERATIONS 8192
 
-typedef enum { F32, F16, I8, U8, U32, OTHER } data_type;
+typedef enum { F64, F32, F16, I8, U8, U32, OTHER } data_type;
 
 typedef struct {
   const char *name, *type_name;
@@ -107,6 +107,8 @@ typedef struct {
   char *arena[2], *copy; /* for one image and for a group; an input that is copied into another layout */
 } workspace;
 
+typedef struct classifier classifier; /* see classifier.h */
+
 struct moon_model {
   memory memory, plans, scratch; /* plans: depends on the precision */
   file file;
@@ -123,6 +125,7 @@ struct moon_model {
   pool *pool;
   int threads;
   workspace *work; /* one for each thread */
+  classifier *classifier;
 };
 
 /* file.c */

@@ -1,10 +1,11 @@
 /* moon-runtime: run sparse networks on a CPU. No dependencies besides the C library and threads.
 
     char error[256];
+    moon_answer answer;
     moon_model *model = moon_load("digits.moon", error, sizeof error);
     if (!model) { puts(error); return 1; }
-    float logits[10], *outputs[] = {NULL, logits};        // in the order of moon_output_name; NULL: not wanted
-    if (moon_run(model, image, 1, outputs, error, sizeof error)) { puts(error); return 1; }
+    if (moon_predict(model, pixels, 1, &answer, error, sizeof error)) { puts(error); return 1; }
+    puts(answer.is_known ? moon_class_name(model, answer.label) : "unknown");
     moon_free(model);
 
 Files are checked completely before use: a damaged or malicious file is an error message, never a crash. */
@@ -56,6 +57,24 @@ MOON_API const char *moon_instructions(const moon_model *model);
 */
 MOON_API int moon_run(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
                       size_t error_size);
+
+/* What the network and its detector say about an image. */
+typedef struct {
+  int32_t label;     /* the class */
+  float probability; /* of this class */
+  double score;      /* of the detector; higher means more known */
+  double p_value;    /* of "the image is known": the share of known images with this score or a lower one */
+  int32_t is_known;  /* 1, or 0 for "unknown" */
+} moon_answer;
+
+/* Answer for `count` images of the size of the input (bytes, rows x columns x channels). One model computes one call
+   at a time. Returns 0, or -1 and an error: the file has no detector, or there is not enough memory. */
+MOON_API int moon_predict(moon_model *model, const uint8_t *pixels, int64_t count, moon_answer *answers, char *error,
+                          size_t error_size);
+
+/* The classes, 0 if the file does not name them. The name is NULL if there is no such class. */
+MOON_API int moon_classes(const moon_model *model);
+MOON_API const char *moon_class_name(const moon_model *model, int label);
 
 #ifdef __cplusplus
 }

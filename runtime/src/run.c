@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "classifier.h"
 #include "model.h"
 
 #define MAX_THREADS 256
@@ -178,7 +179,9 @@ static bool build(moon_model *model, char *error, size_t error_size) {
   if (setjmp(on_error)) return false;
   model->kernels = choose_kernels(getenv("MOON_INSTRUCTIONS"), "float32");
   if (!model->kernels) fail(&model->memory, "this CPU does not support MOON_INSTRUCTIONS");
-  read_graph(model, read_file(&model->memory, &model->scratch, &model->file));
+  const json *description = read_file(&model->memory, &model->scratch, &model->file);
+  read_graph(model, description);
+  read_classifier(model, description);
   release(&model->scratch);
   simplify_graph(model);
   make_plan(model, 0);
@@ -236,6 +239,7 @@ void moon_free(moon_model *model) {
   if (!model) return;
   pool_stop(model->pool);
   free_workspaces(model);
+  free_classifier(model->classifier);
   release(&model->memory);
   release(&model->plans);
   release(&model->scratch);

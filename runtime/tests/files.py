@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_NAMES = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "|u1": "U8", "<u4": "U32"}
+_NAMES = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "|i1": "I8", "|u1": "U8", "<u4": "U32"}
 
 
 def encode(name: str, weight: np.ndarray, values: str = "<f4") -> dict[str, np.ndarray]:
@@ -39,7 +39,12 @@ def pack(graph: list[dict[str, Any]], tensors: dict[str, np.ndarray], **descript
             "data_offsets": [len(data), len(data) + array.nbytes],
         }
         data += array.tobytes()
-    moon = {"format": 1, "graph": graph, "sha256": hashlib.sha256(data).hexdigest()} | description
-    header["__metadata__"] = {"moon": json.dumps(moon)}
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data
+    moon = json.dumps({"format": 1, "graph": graph} | description)
+    return with_digest({"__metadata__": {"moon": moon, "sha256": "0" * 64}} | header, data)
+
+
+def with_digest(header: dict[str, Any] | bytes, data: bytes) -> bytes:
+    """A file with this header, in which 64 zeros stand for the digest."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file = len(text).to_bytes(8, "little") + text + data
+    return file.replace(b"0" * 64, hashlib.sha256(file).hexdigest().encode(), 1)

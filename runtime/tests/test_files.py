@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files import encode, pack
+from files import encode, pack, with_digest
 from moon_runtime import Network, NetworkError
 
 WEIGHT = np.zeros((2, 3, 3, 3), "f")
@@ -24,13 +24,13 @@ def make(tensors: dict[str, np.ndarray] | None = None, graph: Any = None, **desc
 
 
 def with_header(change: Any, file: bytes | None = None) -> bytes:
-    """The file with another header."""
+    """The file with another header, and with the digest that belongs to it."""
     file = file or make()
     length = int.from_bytes(file[:8], "little")
     header = json.loads(file[8 : 8 + length])
+    header["__metadata__"]["sha256"] = "0" * 64
     text = change(header)
-    text = json.dumps(header if text is None else text).encode() if not isinstance(text, bytes) else text
-    return len(text).to_bytes(8, "little") + text + file[8 + length :]
+    return with_digest(header if text is None else text, file[8 + length :])
 
 
 def test_a_file_says_what_it_contains(tmp_path: Path) -> None:
@@ -60,21 +60,26 @@ def test_every_shorter_file_is_an_error() -> None:
             Network(file[:size])
 
 
-def test_every_changed_byte_of_the_tensors_is_noticed() -> None:
-    file = make()
-    data = 8 + int.from_bytes(file[:8], "little")
-    for position in range(data, len(file)):
-        with pytest.raises(NetworkError, match="damaged"):
-            Network(file[:position] + bytes([file[position] ^ 1]) + file[position + 1 :])
-
-
-def test_changed_bytes_of_the_header_do_not_crash() -> None:
+def test_every_changed_byte_is_noticed() -> None:
     file = make()
     rng = np.random.default_rng(0)
-    for position in range(8 + int.from_bytes(file[:8], "little")):
-        for byte in rng.integers(0, 256, 3):
+    for position in range(len(file)):
+        for change in (1, 32, *rng.integers(1, 256, 2).tolist()):
+            with pytest.raises(NetworkError):
+                Network(file[:position] + bytes([file[position] ^ change]) + file[position + 1 :])
+
+
+def test_a_header_with_changed_bytes_and_a_valid_digest_does_not_crash() -> None:
+    file = make()
+    length = int.from_bytes(file[:8], "little")
+    digest = json.loads(file[8 : 8 + length])["__metadata__"]["sha256"].encode()
+    header = file[8 : 8 + length].replace(digest, b"0" * 64)
+    rng = np.random.default_rng(0)
+    for position in range(length):
+        for byte in rng.integers(0, 256, 3).tolist():
+            changed = header[:position] + bytes([byte]) + header[position + 1 :]
             with contextlib.suppress(ValueError):
-                Network(file[:position] + bytes([byte]) + file[position + 1 :])(np.ones((17, 3, 4, 4)))
+                Network(with_digest(changed, file[8 + length :]))(np.ones((17, 3, 4, 4)))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,10 @@ def test_changed_bytes_of_the_header_do_not_crash() -> None:
         (make(input=[3, 1e400, 4]), "integer from 1|not valid JSON"),
         (make(outputs={}), "no outputs"),
         (make(outputs={"y": 2}), "not a tensor"),
-        (make(sha256="0" * 64), "damaged"),
+        (with_header(lambda header: header["__metadata__"].update(sha256="f" * 64)), "damaged"),
+        (with_header(lambda header: header["__metadata__"].update(sha256="F" * 63)), "no sha256"),
+        (with_header(lambda header: header["__metadata__"].pop("sha256") and None), "no sha256"),
+        (make()[:-1] + b"x", "damaged: it does not match its sha256"),
         (make(graph={}), "no list of operations"),
         (make(graph=[CONV | {"op": "matmul"}]), "\"matmul\" is not supported"),
         (make(graph=[CONV | {"in": [1]}]), "used before it is computed"),

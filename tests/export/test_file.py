@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from moon import Static, open_head, resnet18
-from moon.export.file import encoded, write_network
+from moon import Static, lenet, open_head, resnet18
+from moon.export.file import encoded, network_bytes, write_network
 from moon.export.graph import trace
 
 
@@ -32,7 +32,7 @@ def decoded(name, tensors, shape):
 def test_sparse_weights_come_back(density):
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(7, 300, 3, 3)).astype(np.float32) * (rng.random((7, 300, 3, 3)) < density)
-    tensors, is_sparse = encoded("w", weight, np.float32)
+    tensors, is_sparse = encoded("w", weight, "float32")
     assert is_sparse
     assert np.array_equal(decoded("w", tensors, weight.shape), weight)
 
@@ -41,22 +41,42 @@ def test_long_gaps_and_full_rows():
     weight = np.zeros((4, 1024), np.float32)
     weight[0, [0, 254, 255, 511, 767, 1023]] = 1  # gaps of 0, 253, 0, 255, 255, 255
     weight[1, 255], weight[2, 1023] = 2, 3
-    tensors, _ = encoded("w", weight, np.float16)
+    tensors, _ = encoded("w", weight, "float16")
     assert np.array_equal(decoded("w", tensors, weight.shape), weight)
     assert tensors["w.gaps"][:8].tolist() == [0, 253, 0, 255, 0, 255, 0, 255]
 
 
 def test_dense_weights_are_stored_as_they_are():
     weight = np.ones((4, 6), np.float32)
-    tensors, is_sparse = encoded("w", weight, np.float16)
+    tensors, is_sparse = encoded("w", weight, "float16")
     assert not is_sparse
     assert np.array_equal(tensors["w"], weight)
     assert tensors["w"].dtype == np.float16
 
 
+def test_int8_has_a_scale_for_each_output():
+    rng = np.random.default_rng(0)
+    scales = 10.0 ** np.arange(-3, 3)[:, None]
+    weight = rng.normal(size=(6, 400)).astype(np.float32) * (rng.random((6, 400)) < 0.1) * scales
+    weight[3] = 0
+    tensors, is_sparse = encoded("w", weight, "int8")
+    assert is_sparse
+    scale = tensors["w.scale"]
+    assert np.allclose(scale, np.abs(weight).max(1) / 127)
+    found = decoded("w", tensors, weight.shape).astype(np.float32) * scale[:, None]
+    assert (np.abs(found - weight) <= scale[:, None] * 0.501).all()
+    dense, is_sparse = encoded("w", np.ones((4, 6), np.float32), "int8")
+    assert (is_sparse, dense["w"].dtype) == (False, np.float16)
+
+
+def test_an_unknown_precision_is_an_error():
+    with pytest.raises(ValueError, match="float32, float16 or int8, not 'int4'"):
+        network_bytes(trace(lenet(10).eval(), (1, 28, 28)), {}, "int4")
+
+
 def test_a_weight_that_is_too_large_is_an_error():
     with pytest.raises(ValueError, match="w: has a weight of 1e\\+06, too large for float16"):
-        encoded("w", np.array([[1e6, 0.0]], np.float32), np.float16)
+        encoded("w", np.array([[1e6, 0.0]], np.float32), "float16")
 
 
 @pytest.mark.parametrize(("sparsity", "limit"), [(0.95, 2.0), (0.99, 0.5)])
@@ -67,7 +87,7 @@ def test_a_sparse_resnet_is_a_small_file(tmp_path, sparsity, limit):
     size = write_network(tmp_path / "net.moon", graph, {"classes": list("abcdefghij")})
     assert size == (tmp_path / "net.moon").stat().st_size < limit * 1e6
     with safe_open(tmp_path / "net.moon", "np") as file:
-        content = json.loads(file.metadata()["moon"])
+        content, digest = json.loads(file.metadata()["moon"]), file.metadata()["sha256"]
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     assert (content["format"], content["input"], content["classes"][0]) == (1, [3, 32, 32], "a")
     convolutions = [op for op in content["graph"] if op["op"] == "conv2d" and "shape" in op]
@@ -77,5 +97,5 @@ def test_a_sparse_resnet_is_a_small_file(tmp_path, sparsity, limit):
         assert np.array_equal(decoded(name, tensors, op["shape"]), exact.astype(np.float16))
         assert tensors[f"{name}.counts"].sum() == int(topology.masks[name].sum())
     text = (tmp_path / "net.moon").read_bytes()
-    data = text[8 + int.from_bytes(text[:8], "little") :]
-    assert content["sha256"] == hashlib.sha256(data).hexdigest()
+    assert text.count(digest.encode()) == 1
+    assert hashlib.sha256(text.replace(digest.encode(), b"0" * 64)).hexdigest() == digest

@@ -74,11 +74,13 @@ class Fisher(Detector):
         return self.score_given(evidence, {})
 
     def score_given(self, evidence: Evidence, scores: Mapping[str, Tensor]) -> Tensor:
-        reference = self._fitted("reference")
-        each = torch.stack([scores[d] if d in scores else part.score(evidence) for d, part in self.parts.items()])
-        no_higher = torch.searchsorted(reference, each.to(reference), right=True).to(each)
-        p = (1 + no_higher) / (1 + reference.shape[1])
-        return p.where(~each.isnan(), each).log().sum(0)  # NaN stays NaN
+        terms = []
+        for reference, (name, part) in zip(self._fitted("reference"), self.parts.items(), strict=True):
+            score = (scores[name] if name in scores else part.score(evidence)).to(evidence.logits)
+            no_higher = torch.searchsorted(reference, score.to(reference), right=True)
+            p = (1 + no_higher.to(score)) / (1 + len(reference))
+            terms.append(p.where(~score.isnan(), score).log())  # NaN stays NaN
+        return torch.stack(terms, 1).sum(1)
 
     def state_dict(self) -> dict[str, Tensor]:
         learned = {f"{name}.{key}": v for name, part in self.parts.items() for key, v in part.state_dict().items()}

@@ -1,13 +1,15 @@
-"""Write `.moon` files: a network as plain data, in a safetensors file with JSON metadata. A file contains no code.
+"""Write `.moon` files: a network, and a detector with its threshold, as plain data. A file contains no code.
 
-A sparse weight is stored as three tensors: `NAME.counts` (the non-zeros of each output), `NAME.gaps` (the number of
-zeros before each non-zero of an output; 255 stands for 255 zeros and no weight) and `NAME.values`.
+A file is a safetensors file with JSON metadata; `runtime/README.md` describes it. A sparse weight is stored as
+`NAME.counts` (the non-zeros of each output), `NAME.gaps` (the number of zeros before each non-zero of an output; 255
+stands for 255 zeros and no weight) and `NAME.values`, with int8 values also `NAME.scale` (a factor for each output).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,27 @@ from moon.export.graph import Graph
 from moon.files import write_atomic
 
 FORMAT = 1
+PRECISIONS = ("float32", "float16", "int8")
 _SKIP = 255
-_PRECISIONS = {"float32": np.float32, "float16": np.float16}
+_NO_DIGEST = "0" * 64
 
 
-def write_network(path: Path | str, graph: Graph, description: dict[str, Any], precision: str = "float16") -> int:
+def write_network(
+    path: Path | str,
+    graph: Graph,
+    description: Mapping[str, Any],
+    precision: str = "float16",
+    tensors: Mapping[str, NDArray] | None = None,
+) -> int:
     """Write a network to a file.
 
     Args:
         path: The file to write; an existing one is replaced.
         graph: The network.
-        description: What else the file should say, as plain values: preprocessing, class names, provenance.
-        precision: The type of stored weights, "float16" or "float32". Biases are float32.
+        description: What else the file should say, as plain values: preprocessing, class names, detector, provenance.
+        precision: The type of stored weights, "float16", "float32" or "int8". Biases are float32; with "int8", weights
+            that are not sparse are float16.
+        tensors: Tensors of the description, by name.
 
     Returns:
         The size of the file in bytes.
@@ -49,55 +60,80 @@ def write_network(path: Path | str, graph: Graph, description: dict[str, Any], p
         >>> size < 150_000
         True
     """
-    if precision not in _PRECISIONS:
-        raise ValueError(f"precision must be {' or '.join(_PRECISIONS)}, not '{precision}'")
-    ops, tensors = [], {}
+    content = network_bytes(graph, description, precision, tensors)
+    write_atomic(Path(path), lambda partial: partial.write_bytes(content))
+    return len(content)
+
+
+def network_bytes(
+    graph: Graph,
+    description: Mapping[str, Any] | None = None,
+    precision: str = "float32",
+    tensors: Mapping[str, NDArray] | None = None,
+) -> bytes:
+    """The content of a `.moon` file.
+
+    Args:
+        graph: As for `write_network`.
+        description: As for `write_network`.
+        precision: As for `write_network`.
+        tensors: As for `write_network`.
+
+    Returns:
+        The bytes.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, not '{precision}'")
+    ops, stored = [], dict(tensors or {})
     for op in graph.ops:
-        stored = dict(op)
+        op = dict(op)
         for key in ("bias", "scale", "shift"):
-            if stored.get(key) is not None:
-                tensors[stored[key]] = graph.weights[stored[key]].numpy()
-        if "weight" in stored:
-            weight = graph.weights[stored["weight"]].numpy()
-            found, is_sparse = encoded(stored["weight"], weight, _PRECISIONS[precision])
-            tensors |= found
-            stored |= {"shape": list(weight.shape)} if is_sparse else {}
-        ops.append(stored)
+            if op.get(key) is not None:
+                stored[op[key]] = graph.weights[op[key]].numpy()
+        if "weight" in op:
+            weight = graph.weights[op["weight"]].numpy()
+            found, is_sparse = encoded(op["weight"], weight, precision)
+            stored |= found
+            op |= {"shape": list(weight.shape)} if is_sparse else {}
+        ops.append(op)
     outputs = {"features": graph.features, "logits": graph.logits}
-    content = {"format": FORMAT, "input": list(graph.input), "graph": ops, "outputs": outputs}
-    # The tensors' bytes do not depend on the metadata, which contains their digest.
-    plain = save(tensors)
-    data = plain[8 + int.from_bytes(plain[:8], "little") :]
-    content |= {"sha256": hashlib.sha256(data).hexdigest()} | description
-    file = save(tensors, {"moon": json.dumps(content, allow_nan=False)})
-    assert file.endswith(data)
-    write_atomic(Path(path), lambda partial: partial.write_bytes(file))
-    return len(file)
+    content = {"format": FORMAT, "input": list(graph.input), "graph": ops, "outputs": outputs, **(description or {})}
+    file = save(stored, {"moon": json.dumps(content, allow_nan=False), "sha256": _NO_DIGEST})
+    # The digest is that of the whole file, with zeros in its own place. The key occurs once more at most, in the text
+    # of "moon", where its quotes are escaped.
+    before, key, after = file.partition(b'"sha256":"')
+    assert after.startswith(_NO_DIGEST.encode())
+    return before + key + hashlib.sha256(file).hexdigest().encode() + after[len(_NO_DIGEST) :]
 
 
-def encoded(name: str, weight: NDArray, kind: type[np.floating]) -> tuple[dict[str, NDArray], bool]:
+def encoded(name: str, weight: NDArray, precision: str) -> tuple[dict[str, NDArray], bool]:
     """The tensors that store a weight: its non-zeros, or all of it where that is smaller.
 
     Args:
         name: The name of the weight.
         weight: The weight; its first dimension is that of the outputs.
-        kind: The type of stored values.
+        precision: The type of stored values, one of `PRECISIONS`.
 
     Returns:
         The tensors by name, and whether they are sparse.
     """
     rows = weight.reshape(len(weight), -1)
+    kind = np.float32 if precision == "float32" else np.float16
     if not np.abs(rows).max() <= np.finfo(kind).max:
         raise ValueError(f"{name}: has a weight of {np.abs(rows).max():g}, too large for {kind.__name__}")
-    stored = rows.astype(kind)
-    output, position = np.nonzero(stored)
+    dense = rows.astype(kind)
+    scale = np.abs(rows).max(1).astype(np.float32) / 127
+    values = np.rint(rows / np.where(scale > 0, scale, 1)[:, None]).astype(np.int8) if precision == "int8" else dense
+    output, position = np.nonzero(values)
     before = np.where(np.diff(output, prepend=-1) > 0, -1, np.roll(position, 1))
     gap = position - before - 1
     skips = gap // _SKIP
     gaps = np.full(len(gap) + skips.sum(), _SKIP, np.uint8)
     gaps[np.arange(len(gap)) + skips.cumsum()] = gap % _SKIP  # after the skips of the same weight
-    values = stored[output, position]
     counts = np.bincount(output, minlength=len(rows)).astype(np.uint32)
-    if gaps.nbytes + values.nbytes + counts.nbytes >= stored.nbytes:
-        return {name: stored.reshape(weight.shape)}, False
-    return {f"{name}.counts": counts, f"{name}.gaps": gaps, f"{name}.values": values}, True
+    tensors = {f"{name}.counts": counts, f"{name}.gaps": gaps, f"{name}.values": values[output, position]}
+    if precision == "int8":
+        tensors[f"{name}.scale"] = scale
+    if sum(tensor.nbytes for tensor in tensors.values()) >= dense.nbytes:
+        return {name: dense.reshape(weight.shape)}, False
+    return tensors, True

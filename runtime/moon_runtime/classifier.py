@@ -1,0 +1,109 @@
+"""A network that answers: a class, or "unknown"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moon_runtime.answers import Answers
+from moon_runtime.images import ImageError, check_pixels, fit_image, is_pillow
+from moon_runtime.network import Network, NetworkError
+
+if TYPE_CHECKING:
+    from moon_runtime.images import AnyImage
+
+
+class Classifier:
+    """A network with its detector and threshold, from a `.moon` file.
+
+    Args:
+        source: The path of the file, or its bytes.
+        threads: How many threads compute; results do not depend on it.
+
+    Raises:
+        NetworkError: If the file cannot be used, or has no detector.
+        FileNotFoundError: If there is no such file.
+
+    Attributes:
+        classes: The names of the classes.
+        input_shape: Channels, rows and columns of the network's input.
+        metadata: All that the file says, such as its provenance.
+        detector: The name of the detector.
+        accept: The share of images of known classes that the threshold accepts.
+        confidence: The confidence of this guarantee; None: it holds on average over calibration sets.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
+        self._network = Network(source, threads)
+        self.input_shape = self._network.input_shape
+        try:
+            self._network.predict(np.zeros((0, *self._size()), np.uint8))
+        except NetworkError as error:
+            where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "
+            raise NetworkError(f"{where}{error} (Network)") from None
+        self.metadata: dict[str, Any] = self._network.metadata
+        self.classes: list[str] = self.metadata["classes"]
+        self.detector: str = self.metadata["detector"]["name"]
+        self.accept: float = self.metadata["threshold"]["accept"]
+        self.confidence: float | None = self.metadata["threshold"].get("confidence")
+
+    @property
+    def threads(self) -> int:
+        """The number of threads."""
+        return self._network.threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._network.threads = threads
+
+    def __call__(self, images: AnyImage | Sequence[AnyImage]) -> Answers:
+        """Answer about images. Those of another size are resized to cover the input and cropped at the centre.
+
+        Args:
+            images: A batch, uint8 with the shape (images, rows, columns, channels) or, grey, (images, rows, columns);
+                one image: an array, an image of Pillow, or the path of a file; or a list of images.
+
+        Raises:
+            ImageError: If something is not an image, has the wrong type or number of channels, or is too large.
+            ImportError: If Pillow is needed and not installed.
+        """
+        return Answers(self._network.predict(self._fit(images)), self.classes)
+
+    def _size(self) -> tuple[int, int, int]:
+        channels, rows, columns = self.input_shape
+        return rows, columns, channels
+
+    def _fit(self, images: Any) -> np.ndarray:
+        if isinstance(images, (str, os.PathLike)) or is_pillow(images):
+            return fit_image(images, self.input_shape, "the image")[None]
+        if not isinstance(images, (list, tuple)):
+            images = check_pixels(np.asarray(images), "images")
+            if images.ndim not in (2, 3, 4):
+                raise ImageError(
+                    f"images: must have the shape (images, rows, columns, channels), not {images.shape}"
+                )  # fmt: skip
+            # The last of three sizes is the channels of one image, or the columns of grey images.
+            if images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4):
+                return fit_image(images, self.input_shape, "the image")[None]
+            if images.shape[1:] == self._size():
+                return images
+        result = np.empty((len(images), *self._size()), np.uint8)
+        for i, image in enumerate(images):
+            result[i] = fit_image(image, self.input_shape, f"image {i}")
+        return result
+
+
+def load(path: str | os.PathLike[str] | bytes, threads: int = 1) -> Classifier:
+    """Read a `.moon` file.
+
+    Args:
+        path: The path of the file, or its bytes.
+        threads: How many threads compute; results do not depend on it.
+
+    Returns:
+        The classifier: `load("digits.moon")(images)` are the answers.
+    """
+    return Classifier(path, threads)

@@ -1,0 +1,139 @@
+"""Images as a network needs them: read, resized and cropped, with the right number of channels."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moon_runtime.network import NetworkError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    AnyImage = np.ndarray | Image | str | os.PathLike[str]
+
+MAX_PIXELS = 2**26  # per image
+# What Pillow may decode. Others are rare, and some call other programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+class ImageError(NetworkError):
+    """Something that is not an image, or not one that the network can be asked about."""
+
+
+def read_image(path: str | os.PathLike[str]) -> np.ndarray:
+    """Read an image file.
+
+    Args:
+        path: A file in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
+
+    Returns:
+        The image, upright (EXIF), as RGB: uint8 with the shape (rows, columns, 3).
+
+    Raises:
+        ImageError: If the file is missing or damaged, has more than 8 bits per channel, or is too large.
+        ImportError: If Pillow is not installed.
+    """
+    pillow, where = _pillow(), os.fspath(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
+            with pillow.open(path, formats=_FORMATS) as image:
+                return _to_array(image, where)
+    except ImageError:
+        raise
+    except FileNotFoundError:
+        raise ImageError(f"{where}: no such file") from None
+    except Exception as error:  # decoders raise all kinds of errors if a file is damaged
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ImageError(f"{where}: cannot be read as an image ({reason})") from error
+
+
+def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str) -> np.ndarray:
+    """An image as a network needs it, (rows, columns, channels).
+
+    It is resized so that it covers the input (bilinear, antialiased) and cropped at the centre. Grey becomes RGB by
+    repetition, RGB becomes grey by luminance.
+
+    Args:
+        image: An array (uint8; rows, columns and maybe channels), an image of Pillow or the path of a file.
+        shape: Channels, rows and columns of the network's input.
+        where: What the image is called in errors.
+
+    Raises:
+        ImageError: If it cannot be used; the message says why.
+    """
+    if isinstance(image, (str, os.PathLike)):
+        where, image = os.fspath(image), read_image(image)
+    elif is_pillow(image):
+        image = _to_array(image, where)
+    pixels = check_pixels(np.asarray(image), where)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.ndim != 3 or 0 in pixels.shape:
+        raise ImageError(f"{where}: an image has the shape (rows, columns, channels), not {pixels.shape}")
+    channels, rows, columns = shape
+    if pixels.shape[2] != channels and (pixels.shape[2], channels) not in {(1, 3), (3, 1)}:
+        raise ImageError(f"{where}: has {pixels.shape[2]} channels, the network needs {channels}")
+    if pixels.shape[:2] != (rows, columns):
+        pixels = _resize(pixels, rows, columns, where)
+    if pixels.shape[2] == 3 and channels == 1:
+        pixels = np.rint(pixels.astype(np.float32) @ _LUMINANCE).astype(np.uint8)[:, :, None]
+    return np.broadcast_to(pixels, (rows, columns, channels))
+
+
+def check_pixels(pixels: np.ndarray, where: str) -> np.ndarray:
+    """The same array; an error if it has no bytes, as pixels are not guessed from other numbers."""
+    if pixels.dtype != np.uint8:
+        raise ImageError(f"{where}: pixels must be uint8 from 0 to 255, not {pixels.dtype}")
+    return pixels
+
+
+def is_pillow(image: Any) -> bool:
+    """Whether this is an image of Pillow; does not import it."""
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(image, module.Image)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            "image files and images of another size need Pillow; install it with: pip install 'moon-runtime[images]'"
+        ) from error
+    return Image
+
+
+def _to_array(image: Any, where: str) -> np.ndarray:
+    """An image of Pillow as RGB, upright."""
+    from PIL import ImageOps
+
+    if image.mode[0] in "IF":  # converting would cut values off at 255
+        raise ImageError(f"{where}: has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise ImageError(f"{where}: is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed")
+    return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
+def _resize(pixels: np.ndarray, rows: int, columns: int, where: str) -> np.ndarray:
+    pillow = _pillow()
+    height, width, channels = pixels.shape
+    scale = max(rows / height, columns / width)
+    new_height, new_width = max(rows, round(height * scale)), max(columns, round(width * scale))
+    if max(height * width, new_height * new_width) > MAX_PIXELS:
+        raise ImageError(f"{where}: is {width}x{height}, too large or too elongated to be resized")
+    top, left = (new_height - rows) // 2, (new_width - columns) // 2
+    box = (left, top, left + columns, top + rows)
+    planes = [pixels] if channels == 3 else [pixels[:, :, i] for i in range(channels)]
+    resized = [
+        np.asarray(pillow.fromarray(plane).resize((new_width, new_height), pillow.Resampling.BILINEAR).crop(box))
+        for plane in planes
+    ]
+    return resized[0] if channels == 3 else np.stack(resized, axis=2)

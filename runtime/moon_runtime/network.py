@@ -1,0 +1,148 @@
+"""A network from a `.moon` file: normalised floats in, outputs by name."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moon_runtime.library import ERROR_BYTES, library
+
+_TYPES = {
+    "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
+    "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+_ANSWER = np.dtype(
+    [("label", "i4"), ("probability", "f4"), ("score", "f8"), ("p_value", "f8"), ("is_known", "i4")], align=True
+)  # moon_answer of moon.h
+
+
+class NetworkError(ValueError):
+    """A file that is not a network that this version can run, or is damaged."""
+
+
+class Network:
+    """A network from a `.moon` file.
+
+    Args:
+        source: The path of the file, or its bytes.
+        threads: How many threads compute; results do not depend on it.
+
+    Raises:
+        NetworkError: If the file cannot be used; the message says why.
+        FileNotFoundError: If there is no such file.
+
+    Attributes:
+        input_shape: Channels, rows and columns of an image.
+        output_shapes: The shape of each output by name, such as "logits".
+        metadata: What the file says besides the network: class names, preprocessing, detector, provenance.
+        instructions: The vector instructions in use, such as "avx2".
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
+        self._model = None
+        self._lock = threading.Lock()  # one model computes one call at a time
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        if isinstance(source, bytes):
+            self._model = library.moon_load_memory(source, len(source), error, ERROR_BYTES)
+        elif not Path(source).is_file():
+            raise FileNotFoundError(f"there is no file {os.fspath(source)}")
+        else:
+            self._model = library.moon_load(os.fsencode(source), error, ERROR_BYTES)
+        if not self._model:
+            where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "
+            raise NetworkError(where + error.value.decode(errors="replace"))
+        shape = (ctypes.c_int * 3)()
+        library.moon_input_shape(self._model, shape)
+        self.input_shape: tuple[int, int, int] = (shape[0], shape[1], shape[2])
+        self.output_shapes: dict[str, tuple[int, ...]] = {}
+        for output in range(library.moon_outputs(self._model)):
+            library.moon_output_shape(self._model, output, shape)
+            name = library.moon_output_name(self._model, output).decode(errors="replace")
+            # A value per channel is a vector, not a 1x1 map.
+            self.output_shapes[name] = (shape[0],) if shape[1] == shape[2] == 1 else (shape[0], shape[1], shape[2])
+        self.metadata: dict[str, Any] = json.loads(library.moon_metadata(self._model).decode(errors="replace"))
+        self.instructions: str = library.moon_instructions(self._model).decode()
+        self.threads = threads
+
+    @property
+    def threads(self) -> int:
+        """The number of threads."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        with self._lock:
+            if library.moon_set_threads(self._model, threads, error, ERROR_BYTES):
+                raise ValueError(error.value.decode())
+        self._threads = threads
+
+    def __call__(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs of a batch of images by name.
+
+        Args:
+            images: Normalised images, (images, channels, rows, columns); converted to float32.
+
+        Raises:
+            ValueError: If the images do not have the shape that the network needs.
+        """
+        images = np.ascontiguousarray(images, dtype=np.float32)
+        if images.ndim != 4 or images.shape[1:] != self.input_shape:
+            raise ValueError(f"images must have the shape (images, {', '.join(map(str, self.input_shape))}), "
+                             f"not {images.shape}")  # fmt: skip
+        results = {name: np.empty((len(images), *shape), np.float32) for name, shape in self.output_shapes.items()}
+        pointers = (ctypes.c_void_p * len(results))(*(array.ctypes.data for array in results.values()))
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        with self._lock:
+            if library.moon_run(self._model, images.ctypes.data, len(images), pointers, error, ERROR_BYTES):
+                raise MemoryError(error.value.decode())
+        return results
+
+    def predict(self, pixels: np.ndarray) -> np.ndarray:
+        """The answers for a batch of images, as a structured array; `Classifier` is easier to use.
+
+        Args:
+            pixels: Images of the network's size, uint8, (images, rows, columns, channels).
+
+        Raises:
+            NetworkError: If the file has no detector and threshold.
+        """
+        channels, rows, columns = self.input_shape
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (rows, columns, channels):
+            raise ValueError(f"pixels must be uint8 with the shape (images, {rows}, {columns}, {channels}), "
+                             f"not {pixels.dtype} with {pixels.shape}")  # fmt: skip
+        pixels = np.ascontiguousarray(pixels)
+        answers = np.zeros(len(pixels), _ANSWER)
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        with self._lock:
+            if library.moon_predict(
+                self._model, pixels.ctypes.data, len(pixels), answers.ctypes.data, error, ERROR_BYTES
+            ):
+                raise NetworkError(error.value.decode())
+        return answers
+
+    def tensor(self, name: str) -> np.ndarray:
+        """A copy of a tensor of the file.
+
+        Raises:
+            KeyError: If the file has no such tensor, or its type is unknown to NumPy.
+        """
+        kind, dimensions, shape = ctypes.c_char_p(), ctypes.c_int(), (ctypes.c_int64 * 8)()
+        data = library.moon_tensor(self._model, name.encode(), kind, dimensions, shape)
+        type_name = (kind.value or b"").decode()
+        if not data or type_name not in _TYPES:
+            raise KeyError(f"there is no tensor {name!r} of a known type in the file")
+        sizes, dtype = tuple(shape[: dimensions.value]), np.dtype(_TYPES[type_name])
+        count = int(np.prod(sizes, dtype=np.int64))
+        return np.frombuffer(ctypes.string_at(data, count * dtype.itemsize), dtype).reshape(sizes).copy()
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            library.moon_free(self._model)
+            self._model = None
