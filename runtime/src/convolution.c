@@ -217,7 +217,7 @@ void convolve(const team *t, const operation *op) {
   const convolution_plan *p = op->plan[t->batch];
   const kernels *k = t->model->kernels;
   const int channels = t->model->tensors[op->in[0]].channels;
-  const int from = share(channels, t->thread, t->threads), to = share(channels, t->thread + 1, t->threads);
+  const int from = share_of(channels, t->thread, t->threads), to = share_of(channels, t->thread + 1, t->threads);
   char *in = p->is_copied ? t->shared : tensor_data(t, op->in[0]);
   if (p->is_copied) copy_input(t, op, p->in, in + from * p->in->size * k->bytes, 0, from, to);
   if (p->fills_borders)

@@ -83,6 +83,7 @@ typedef struct {
   void (*average)(void *out, const void *in, const layout *stored, const layout *order);
   void (*linear)(float *out, const void *in, const void *weights, const float *bias, int columns, int64_t stride,
                  int64_t outputs);
+  float (*dot)(const float *a, const float *b, int64_t count);
   float (*dot_sparse)(const void *in, const void *value, const uint32_t *index, int64_t count, float sum);
   /* Copy the elements of channels: numbers to numbers, floats to numbers, numbers to floats. */
   copy_function move, import, export;

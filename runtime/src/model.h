@@ -178,7 +178,7 @@ static inline char *tensor_data(const team *t, int index) {
 }
 
 /* Share `count` things: the first that belongs to `thread`. */
-static inline int share(int64_t count, int thread, int threads) { return (int)(count * thread / threads); }
+static inline int share_of(int64_t count, int thread, int threads) { return (int)(count * thread / threads); }
 
 void wait_for_team(const team *t);
 /* Copy channels [from, to) into the layout in which a filter reads them; `outside`: the value around the image. */

@@ -113,8 +113,8 @@ static void linear(const team *t, const operation *op) {
   float *y = (float *)(x + ((int64_t)columns * (k->bytes / k->lanes) + 63) / 64 * 64);
   const places packed = {1, ZERO, ZERO}, from = places_of(in, k->lanes), to = places_of(out, k->lanes);
   k->move(x, &packed, tensor_data(t, op->in[0]), &from, columns, 1, 1);
-  int64_t first = share(p->stride / k->lanes, t->thread, t->threads) * k->lanes;
-  int64_t last = share(p->stride / k->lanes, t->thread + 1, t->threads) * k->lanes;
+  int64_t first = share_of(p->stride / k->lanes, t->thread, t->threads) * k->lanes;
+  int64_t last = share_of(p->stride / k->lanes, t->thread + 1, t->threads) * k->lanes;
   if (p->dense) {
     const char *weights = (const char *)p->dense + first * (k->bytes / k->lanes);
     k->linear(y + first, x, weights, p->bias + first, columns, p->stride, last - first);
@@ -207,7 +207,7 @@ void compute(const team *t, const operation *op) {
     if (op->act != NONE) k->activate(op->act, tensor_data(t, op->out), out->channels * size);
     return;
   }
-  const int from = share(out->channels, t->thread, t->threads), to = share(out->channels, t->thread + 1, t->threads);
+  const int from = share_of(out->channels, t->thread, t->threads), to = share_of(out->channels, t->thread + 1, t->threads);
   for (int c = from; c < to; c++) compute_channel(t, op, c);
   if (op->act != NONE && to > from)
     k->activate(op->act, tensor_data(t, op->out) + from * size * k->bytes, (to - from) * size);
