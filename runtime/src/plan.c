@@ -2,7 +2,7 @@
 
 #include "model.h"
 
-#define NARROW 4 /* vectors: a feature map with no more is computed with one lane per image in batches */
+#define NARROW 2 /* vectors: a feature map with no more is computed with one lane per image in batches */
 
 /* The number of operations that read a tensor; an output of the network counts as one. */
 static int readers(const moon_model *model, int index) {
