@@ -12,7 +12,7 @@ weights as the longest list among them, and outputs are sorted so that few are a
 #include "model.h"
 
 #define L1_CACHE 24000 /* bytes of input that a block may have */
-#define FEWEST 12      /* weights of a list in a block, on average; a block loads and stores the sums */
+#define FEWEST 16      /* weights of a list in a block, on average; a block loads and stores the sums */
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -81,6 +81,8 @@ typedef struct {
   void (*pool)(void *out, const void *in, const void *divisors, const pooling *p);
   void (*softmax)(void *out, const void *in, int channels, int64_t vectors, int64_t stride);
   void (*average)(void *out, const void *in, const layout *stored, const layout *order);
+  void (*interleave)(void *to, const layout *target, const void *from, const layout *source, int64_t image_size,
+                     int channels);
   void (*linear)(float *out, const void *in, const void *weights, const float *bias, int columns, int64_t stride,
                  int64_t outputs);
   float (*dot)(const float *a, const float *b, int64_t count);

@@ -105,6 +105,7 @@ typedef struct {
 
 typedef struct {
   char *arena[2], *copy; /* for one image and for a group; an input that is copied into another layout */
+  char *images;          /* what is computed image by image, for a group */
 } workspace;
 
 typedef struct classifier classifier; /* see classifier.h */
@@ -120,7 +121,7 @@ struct moon_model {
   int tensor_count;
   output *outputs;
   int output_count;
-  int64_t arena_size[2], copy_size; /* bytes */
+  int64_t arena_size[2], copy_size, image_size; /* bytes */
   bool has_batch_plan;
   pool *pool;
   int threads;
@@ -147,6 +148,7 @@ static inline int64_t elements(const tensor *t) { return t->channels * positions
 /* plan.c: `batch` is 0 for one image, 1 for groups of images. */
 void simplify_graph(moon_model *model);
 void make_plan(moon_model *model, int batch);
+bool crosses_cut(const moon_model *model, int tensor); /* computed image by image, and read by what computes groups */
 
 /* layout.c */
 void make_layouts(moon_model *model, int batch);

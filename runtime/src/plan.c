@@ -124,6 +124,21 @@ static void plan_operation(moon_model *model, operation *op, int batch, surround
   }
 }
 
+bool crosses_cut(const moon_model *model, int index) {
+  const tensor *t = &model->tensors[index];
+  return t->defined && t->same_as == index && t->first < model->cut && t->last >= model->cut;
+}
+
+/* What an image leaves for the operations that compute a group. */
+static int64_t size_of_image(const moon_model *model) {
+  int64_t vectors = 0;
+  for (int i = 0; i < model->tensor_count; i++) {
+    const tensor *t = &model->tensors[i];
+    if (crosses_cut(model, i)) vectors += (int64_t)t->channels * t->layout[0]->block[0] * t->layout[0]->block[1];
+  }
+  return vectors * model->kernels->bytes;
+}
+
 void make_plan(moon_model *model, int batch) {
   if (!batch) model->cut = find_cut(model);
   make_layouts(model, batch);
@@ -134,5 +149,6 @@ void make_plan(moon_model *model, int batch) {
     release(&model->scratch);
   }
   place_tensors(model, batch);
+  if (batch) model->image_size = size_of_image(model);
   release(&model->scratch);
 }

@@ -68,6 +68,20 @@ static void run_image(const team *t, const call *c, int64_t image, int to) {
   wait_for_team(t);
 }
 
+/* Copy what an image leaves for its group, without borders. */
+static void keep_image(const team *one, char *to) {
+  const moon_model *model = one->model;
+  for (int i = 0; i < model->tensor_count; i++) {
+    if (!crosses_cut(model, i)) continue;
+    const tensor *t = &model->tensors[i];
+    const layout *l = t->layout[0];
+    const int64_t bytes = model->kernels->bytes, line = l->block[1] * bytes;
+    const char *from = tensor_data(one, i) + (l->low[0] * l->pitch + l->low[1]) * bytes;
+    for (int c = 0; c < t->channels; c++, from += l->size * bytes)
+      for (int row = 0; row < l->block[0]; row++, to += line) memcpy(to, from + row * l->pitch * bytes, (size_t)line);
+  }
+}
+
 /* As many images as a vector has lanes: the wide layers one by one, the others together. */
 static void run_group(const team *one, const team *group, const call *c, int64_t image) {
   const moon_model *model = c->model;
@@ -75,13 +89,16 @@ static void run_group(const team *one, const team *group, const call *c, int64_t
   const int cut = model->cut;
   for (int lane = 0; lane < k->lanes; lane++) {
     run_image(one, c, image + lane, cut);
-    for (int i = 0; i < model->tensor_count; i++) {
-      const tensor *t = &model->tensors[i];
-      if (!t->defined || t->same_as != i || t->first >= cut || t->last < cut) continue;
-      const places target = places_of(t->layout[1], k->lanes), source = places_of(t->layout[0], k->lanes);
-      k->move(tensor_data(group, i) + lane * (k->bytes / k->lanes), &target, tensor_data(one, i), &source, t->channels,
-              t->rows, t->columns);
-    }
+    keep_image(one, one->work->images + lane * model->image_size);
+  }
+  const char *images = one->work->images;
+  for (int i = 0; i < model->tensor_count; i++) {
+    if (!crosses_cut(model, i)) continue;
+    const tensor *t = &model->tensors[i];
+    const layout *l = t->layout[0];
+    k->interleave(tensor_data(group, i), t->layout[1], images, l, model->image_size / (k->bytes / k->lanes),
+                  t->channels);
+    images += (int64_t)t->channels * l->block[0] * l->block[1] * k->bytes;
   }
   run_operations(group, cut, model->count);
   for (int lane = 0; lane < k->lanes; lane++) copy_outputs(group, c, image + lane, lane, cut, model->count);
@@ -124,6 +141,7 @@ static void free_workspaces(moon_model *model) {
     free(model->work[i].arena[0]);
     free(model->work[i].arena[1]);
     free(model->work[i].copy);
+    free(model->work[i].images);
   }
   free(model->work);
   model->work = NULL;
@@ -142,7 +160,9 @@ static void prepare(moon_model *model, int64_t count) {
   for (int i = 0; i < model->threads; i++) {
     allocate_bytes(model, &model->work[i].copy, model->copy_size);
     if (i == 0 || count >= model->threads) allocate_bytes(model, &model->work[i].arena[0], model->arena_size[0]);
-    if (has_groups) allocate_bytes(model, &model->work[i].arena[1], model->arena_size[1]);
+    if (!has_groups) continue;
+    allocate_bytes(model, &model->work[i].arena[1], model->arena_size[1]);
+    allocate_bytes(model, &model->work[i].images, model->image_size * model->kernels->lanes);
   }
 }
 
