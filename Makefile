@@ -7,7 +7,7 @@ RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(w
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check test-runtime lint clean
+.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime lint clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks and compares them (about a minute on 2 cores)'
@@ -28,6 +28,10 @@ test-cross-check: .venv-cross/ready
 # The runtime without PyTorch; needs a C compiler.
 test-runtime: .venv-runtime/ready
 	.venv-runtime/bin/python -m pytest -q -p no:cacheprovider runtime/tests
+
+# Damaged and malicious files against the runtime, under AddressSanitizer and UBSan, for a minute.
+fuzz-runtime: .venv-runtime/ready
+	PYTHON=$(CURDIR)/.venv-runtime/bin/python sh runtime/tests/fuzz.sh 60
 
 lint: .venv/dev
 	$(BIN)/ruff check

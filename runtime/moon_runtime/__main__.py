@@ -18,10 +18,7 @@ def _line(path: str, answer: Answer) -> str:
 
 
 def _json(path: str, answer: Answer) -> str:
-    fields = {"file": path, "verdict": answer.verdict, "class": answer.name, "is_known": answer.is_known}
-    numbers = {"probability": answer.probability, "p_value": answer.p_value, "score": answer.score}
-    # JSON has no NaN and no infinity.
-    return json.dumps(fields | {key: x if abs(x) < float("inf") else None for key, x in numbers.items()})
+    return json.dumps({"file": path, **answer.as_json()})
 
 
 def main() -> int:

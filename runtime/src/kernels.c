@@ -7,7 +7,8 @@ extern const kernels moon_kernels_base;
 extern const kernels moon_kernels_avx2, moon_kernels_avx512;
 #endif
 
-const kernels *choose_kernels(const char *name) {
+const kernels *choose_kernels(const char *name, const char *precision) {
+  (void)precision;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && (!name || !strcmp(name, "avx512"))) return &moon_kernels_avx512;

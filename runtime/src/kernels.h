@@ -3,45 +3,98 @@
 #ifndef MOON_KERNELS_H
 #define MOON_KERNELS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum { NONE, RELU, RELU6, SILU, GELU, HARDSWISH, HARDSIGMOID, SIGMOID } activation;
 
-#define MOST_VECTORS 16
-#define MOST_LANES 16
+#define MOST_ROWS 4 /* of a tile */
+#define MOST_COLUMNS 8
+#define TOGETHER 4 /* outputs that are computed at the same time where a tile is small */
 
-/* A tile of output positions that follow each other, for all output channels. The weights of output k that belong to
-   block b of the input channels are those from start[b * outputs + k] up to start[b * outputs + k + 1]. */
+/* A vector at the border of a channel: the lanes of another one, or what is outside of the image (from = -1). `lanes`
+   has the source of each lane and then a mask, as words of the size of a number. */
 typedef struct {
-  const float *in, *bias, *residual; /* bias, residual: NULL for none */
-  float *out;
+  int32_t to, from;
+  const void *lanes;
+} border;
+
+/* How a feature map is stored: see convolution.c. Sizes are in vectors. */
+typedef struct {
+  int rows, columns;
+  int grid[2], block[2]; /* the lanes of a vector are a grid of blocks; 1 x 1 if they are images */
+  int low[2], high[2];   /* rows and columns before and behind a block */
+  int64_t pitch, size;   /* from one row, or channel, to the next */
+  const int32_t *at[2];  /* where a row and a column are, in numbers */
+  const int32_t *plain[2]; /* the same in an array with rows and columns */
+  const border *borders;
+  int border_count;
+} layout;
+
+/* A tile of output positions, for all output channels. The weights of the list l (an output, or TOGETHER outputs) in
+   block b of the input channels are those from start[b * lists + l] up to start[b * lists + l + 1]. Sizes are in
+   vectors. */
+typedef struct {
+  const void *in, *residual; /* residual: NULL for none */
+  void *out;
+  const float *bias; /* NULL for none */
   const uint32_t *start;
   const uint16_t *offset; /* from an output position to the input of a weight */
-  const float *value;
-  int64_t block_size, group_size, out_size; /* floats from one block, group or output channel to the next */
-  int64_t valid;                            /* floats of an output channel that belong to the tile */
-  int blocks, outputs, outputs_per_group;
+  const void *value;
+  const uint16_t *order; /* the outputs of the lists, if they have several */
+  int64_t in_row, out_row, block_size, group_size, out_size;
+  int blocks, lists, outputs_per_group;
   activation act;
 } tile;
 
-/* Every `step`-th position of some rows. Columns before `first` and from `last` on are set to zero, but read. */
+/* The lists [from, to). */
+typedef void (*convolve_function)(const tile *t, int from, int to);
+
+/* Pooling of a channel: positions of the input with the steps between windows and between values of a window. */
 typedef struct {
-  int64_t rows, columns, first, last, step, from_size; /* from_size: floats from one row to the next */
-  int unit;                                            /* floats of a position: 1, or the lanes of a vector */
-} rows_to_copy;
+  int64_t in_row, in_step, out_row, window_row, window_step;
+  int rows, columns, window_rows, window_columns;
+  bool is_max;
+} pooling;
+
+/* Where the elements of a feature map are; for layouts, and for arrays of floats (rows, then columns). */
+typedef struct {
+  int64_t channel;
+  const int32_t *row, *column;
+} places;
+
+typedef void (*copy_function)(void *to, const places *t, const void *from, const places *f, int channels, int rows,
+                              int columns);
 
 typedef struct {
-  const char *name;
-  int lanes, vectors; /* vectors: of the largest tile */
-  /* Outputs [from, to) of a tile of 1 to `vectors` vectors; offsets count floats, or vectors (one lane per image). */
-  void (*convolve[2][MOST_VECTORS + 1])(const tile *t, int from, int to);
-  void (*copy_masked)(float *to, const float *from, const int32_t *mask, int64_t floats);
-  void (*copy_rows)(float *to, const float *from, const rows_to_copy *r);
+  const char *name, *precision;
+  int lanes, bytes; /* of a vector */
+  int sums;         /* vectors of the largest tile */
+  convolve_function convolve[2][MOST_ROWS][MOST_COLUMNS]; /* strides 1 and 2; rows - 1, columns - 1 of the tile */
+  convolve_function convolve_together[2][MOST_ROWS][MOST_COLUMNS]; /* TOGETHER outputs */
+  void (*fill_borders)(void *channel, const layout *l, float outside);
+  void (*activate)(activation act, void *x, int64_t vectors);
+  void (*add)(void *out, const void *a, const void *b, int64_t vectors);
+  void (*multiply)(void *out, const void *a, const void *b, int64_t vectors);
+  void (*scale)(void *out, const void *in, const void *factor, bool is_vector, int64_t vectors);
+  void (*affine)(void *out, const void *in, float scale, float shift, int64_t vectors);
+  void (*pool)(void *out, const void *in, const void *divisors, const pooling *p);
+  void (*softmax)(void *out, const void *in, int channels, int64_t vectors, int64_t stride);
+  void (*average)(void *out, const void *in, const layout *stored, const layout *order);
+  void (*interleave)(void *to, const layout *target, const void *from, const layout *source, int64_t image_size,
+                     int channels);
+  void (*linear)(float *out, const void *in, const void *weights, const float *bias, int columns, int64_t stride,
+                 int64_t outputs);
   float (*dot)(const float *a, const float *b, int64_t count);
-  void (*activate)(activation act, float *x, int64_t count);
+  float (*dot_sparse)(const void *in, const void *value, const uint32_t *index, int64_t count, float sum);
+  /* Copy the elements of channels: numbers to numbers, floats to numbers, numbers to floats. */
+  copy_function move, import, export;
+  void (*fill)(void *to, float value, int64_t numbers);
+  void (*convert)(void *to, const float *from, int64_t count);
 } kernels;
 
-/* The best kernels of this CPU, or those with the given name; NULL if the CPU does not support them. */
-const kernels *choose_kernels(const char *name);
+/* The best kernels of this CPU for "float32" or "float16", or those with the given name; NULL if the CPU does not
+   support them. */
+const kernels *choose_kernels(const char *name, const char *precision);
 
 #endif

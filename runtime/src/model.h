@@ -16,7 +16,7 @@
    64 bits. */
 #define MAX_SIDE 65536               /* of one dimension */
 #define MAX_ELEMENTS ((int64_t)1 << 26) /* of one feature map */
-#define MAX_ARENA ((int64_t)1 << 28)    /* of all feature maps, in floats */
+#define MAX_ARENA ((int64_t)1 << 30)    /* of all feature maps, in bytes */
 #define MAX_OPERATIONS 8192
 
 typedef enum { F64, F32, F16, I8, U8, U32, OTHER } data_type;
@@ -50,20 +50,31 @@ typedef struct {
 
 /* A convolution as the kernel needs it; see convolution.c. */
 typedef struct {
-  int unit;                      /* floats of a position: 1, or one vector with a lane for each image */
-  bool packed;                   /* whether the input is copied; a 1x1 convolution reads it where it is */
-  int rows, columns;             /* of the output; 1 x all positions if not packed */
-  int slab_rows, slabs;          /* output rows for which the input is packed at once */
-  int copies, column_step;       /* copies of the input, one for each column of the filter */
-  int phases, phase_rows;        /* rows of the input with the same remainder modulo the stride follow each other */
-  int64_t copy_size, channel_size; /* in positions */
-  const int32_t *mask;           /* all ones where a packed value is inside of the image; NULL: pack row by row */
-  int64_t mask_size;             /* of one copy */
+  const layout *in, *out;        /* `in` is that of the input, or of a copy of it */
+  bool is_copied, fills_borders; /* what is done with the input first */
+  int height, width;             /* of a tile */
+  int together, lists;           /* outputs of a list of weights, and number of lists */
+  int64_t corner;                /* from the beginning of a channel to what offset 0 means for the first output */
   int blocks, block_channels;
-  const uint32_t *start;
-  const uint16_t *offset;
-  const float *value;
+  const uint32_t *start, *work; /* work: number of weights up to each list */
+  const uint16_t *offset, *order;
+  const void *value;
 } convolution_plan;
+
+typedef struct {
+  const layout *in;
+  bool is_copied, fills_borders;
+  const float *divisors;
+} pool_plan;
+
+/* LINEAR, one image. */
+typedef struct {
+  const sparse *rows;  /* few weights */
+  const void *value;   /* of `rows` */
+  const void *dense;   /* many weights, input by input */
+  const float *bias;   /* of `stride` outputs */
+  int64_t stride;
+} linear_plan;
 
 typedef struct {
   operation_kind kind;
@@ -73,9 +84,9 @@ typedef struct {
   bool ceil_mode, count_padding;
   const char *weight; /* name in the file */
   const float *bias, *scale;
-  convolution_plan *plan[2]; /* for one image; for as many images as a vector has lanes */
-  const sparse *rows;        /* LINEAR, one image, few weights */
-  const float *dense;        /* LINEAR, one image, many weights */
+  const convolution_plan *plan[2]; /* for one image; for as many images as a vector has lanes */
+  const pool_plan *pool[2];
+  const linear_plan *linear;
 } operation;
 
 typedef struct {
@@ -83,7 +94,8 @@ typedef struct {
   bool defined;
   int same_as;         /* the tensor that has the memory; itself unless it is flattened */
   int first, last;     /* operations that write and last read it; the input is written by -1 */
-  int64_t at[2];       /* in the arena of one image, and of a group of images */
+  const layout *layout[2];
+  int64_t at[2];       /* in the arena of one image, and of a group of images; in vectors */
 } tensor;
 
 typedef struct {
@@ -92,13 +104,14 @@ typedef struct {
 } output;
 
 typedef struct {
-  float *arena[2], *packed; /* for one image and for a group; the input of a convolution */
+  char *arena[2], *copy; /* for one image and for a group; an input that is copied into another layout */
+  char *images;          /* what is computed image by image, for a group */
 } workspace;
 
 typedef struct classifier classifier; /* see classifier.h */
 
 struct moon_model {
-  memory memory, scratch;
+  memory memory, plans, scratch; /* plans: depends on the precision */
   file file;
   const kernels *kernels;
   int input[3];
@@ -108,7 +121,7 @@ struct moon_model {
   int tensor_count;
   output *outputs;
   int output_count;
-  int64_t arena_size[2], packed_size;
+  int64_t arena_size[2], copy_size, image_size; /* bytes */
   bool has_batch_plan;
   pool *pool;
   int threads;
@@ -129,31 +142,49 @@ sparse *read_weights(memory *m, const file *f, const operation *op);
 /* graph.c */
 void read_graph(moon_model *model, const json *description);
 
-/* plan.c: `batch` is 0 for one image, 1 for groups of images. */
-void make_plan(moon_model *model, int batch);
 static inline int64_t positions(const tensor *t) { return (int64_t)t->rows * t->columns; }
 static inline int64_t elements(const tensor *t) { return t->channels * positions(t); }
 
+/* plan.c: `batch` is 0 for one image, 1 for groups of images. */
+void simplify_graph(moon_model *model);
+void make_plan(moon_model *model, int batch);
+bool crosses_cut(const moon_model *model, int tensor); /* computed image by image, and read by what computes groups */
+
+/* layout.c */
+void make_layouts(moon_model *model, int batch);
+/* The layout in which a filter reads its input, and how large it is; that of the input if it fits. */
+const layout *input_layout(moon_model *model, const operation *op, int batch);
+places places_of(const layout *l, int lanes);
+
 /* convolution.c */
-convolution_plan *plan_convolution(moon_model *model, const operation *op, const sparse *weights, int unit);
-int64_t packed_size(const convolution_plan *plan, int channels);
+void plan_convolution(moon_model *model, operation *op, const sparse *weights, int batch, bool fills_borders);
+
+/* operations.c */
+void plan_pool(moon_model *model, operation *op, int batch, bool fills_borders);
+void plan_linear(moon_model *model, operation *op);
 
 /* What one of several threads that compute together does, see run.c. */
 typedef struct {
   const moon_model *model;
-  workspace *work;  /* of this thread */
-  float *arena;     /* shared by the team */
-  float *shared;    /* packed input that the team shares */
-  int batch, unit;
+  workspace *work; /* of this thread */
+  char *arena;     /* shared by the team */
+  char *shared;    /* a copied input that the team shares */
+  int batch;
   int thread, threads;
   pool *pool;
 } team;
 
-static inline float *tensor_data(const team *t, int index) {
-  return t->arena + t->model->tensors[t->model->tensors[index].same_as].at[t->batch];
+static inline char *tensor_data(const team *t, int index) {
+  const tensor *base = &t->model->tensors[t->model->tensors[index].same_as];
+  return t->arena + base->at[t->batch] * t->model->kernels->bytes;
 }
 
+/* Share `count` things: the first that belongs to `thread`. */
+static inline int share_of(int64_t count, int thread, int threads) { return (int)(count * thread / threads); }
+
 void wait_for_team(const team *t);
+/* Copy channels [from, to) into the layout in which a filter reads them; `outside`: the value around the image. */
+void copy_input(const team *t, const operation *op, const layout *target, char *copy, float outside, int from, int to);
 void convolve(const team *t, const operation *op);
 void compute(const team *t, const operation *op); /* operations.c: all others */
 

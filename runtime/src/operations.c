@@ -1,29 +1,11 @@
-/* All operations but convolutions. A position has `unit` floats: 1, or one for each image of a group. */
+/* All operations but convolutions, channel by channel. */
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "model.h"
 
-typedef struct {
-  const float *in;
-  float *out;
-  const tensor *from, *to;
-  int unit;
-} maps;
-
-static void affine(float *out, const float *in, int64_t count, float scale, float shift) {
-  for (int64_t i = 0; i < count; i++) out[i] = in[i] * scale + shift;
-}
-
-static void add(float *out, const float *a, const float *b, int64_t count) {
-  for (int64_t i = 0; i < count; i++) out[i] = a[i] + b[i];
-}
-
-static void multiply(float *out, const float *a, const float *b, int64_t count) {
-  for (int64_t i = 0; i < count; i++) out[i] = a[i] * b[i];
-}
+#define DENSE 0.25 /* density from which the product of a matrix and a vector does not skip zeros */
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -34,121 +16,199 @@ static void inside_of(int64_t start, int64_t dilation, int64_t kernel, int64_t s
   if (range[1] < range[0]) range[1] = range[0];
 }
 
-/* The value or values of one position, over a window of the input. */
-static void pool_position(const maps *m, const operation *op, const float *in, float *out, int row, int column) {
-  const int unit = m->unit, top = row * op->stride[0] - op->padding[0], left = column * op->stride[1] - op->padding[1];
-  const bool is_max = op->kind == MAX_POOL;
-  for (int u = 0; u < unit; u++) out[u] = is_max ? -INFINITY : 0;
+/* What the sum of a window is divided by. Padding counts, but what ceil_mode adds beyond it does not. */
+static float divisor_of(const operation *op, const tensor *in, int row, int column) {
+  const int64_t top = (int64_t)row * op->stride[0] - op->padding[0];
+  const int64_t left = (int64_t)column * op->stride[1] - op->padding[1];
   int64_t rows[2], columns[2];
-  inside_of(top, op->dilation[0], op->shape[2], m->from->rows, rows);
-  inside_of(left, op->dilation[1], op->shape[3], m->from->columns, columns);
-  for (int64_t i = rows[0]; i < rows[1]; i++)
-    for (int64_t j = columns[0]; j < columns[1]; j++) {
-      const float *value =
-          in + ((top + i * op->dilation[0]) * m->from->columns + left + j * op->dilation[1]) * (int64_t)unit;
-      if (is_max) /* NaN wins, as in torch */
-        for (int u = 0; u < unit; u++) out[u] = value[u] > out[u] || value[u] != value[u] ? value[u] : out[u];
-      else
-        for (int u = 0; u < unit; u++) out[u] += value[u];
-    }
-  if (is_max) return;
-  /* Padding counts, but what ceil_mode adds beyond it does not. */
-  const int64_t bottom = top + op->shape[2], right = left + op->shape[3];
-  const int64_t most_rows = m->from->rows + op->padding[0], most_columns = m->from->columns + op->padding[1];
-  const int64_t counted = (smaller(bottom, most_rows) - top) * (smaller(right, most_columns) - left);
-  const int64_t inside = (rows[1] - rows[0]) * (columns[1] - columns[0]);
-  const float size = (float)(op->count_padding ? counted : inside);
-  for (int u = 0; u < unit; u++) out[u] /= size;
+  inside_of(top, 1, op->shape[2], in->rows, rows);
+  inside_of(left, 1, op->shape[3], in->columns, columns);
+  const int64_t counted = (smaller(top + op->shape[2], in->rows + op->padding[0]) - top) *
+                          (smaller(left + op->shape[3], in->columns + op->padding[1]) - left);
+  return (float)(op->count_padding ? counted : (rows[1] - rows[0]) * (columns[1] - columns[0]));
 }
 
-static void pool_channel(const maps *m, const operation *op, int channel) {
-  const float *in = m->in + channel * positions(m->from) * m->unit;
-  float *out = m->out + channel * positions(m->to) * m->unit;
-  for (int row = 0; row < m->to->rows; row++)
-    for (int column = 0; column < m->to->columns; column++, out += m->unit)
-      pool_position(m, op, in, out, row, column);
+/* For each position of a block, and each lane. */
+static const float *make_divisors(moon_model *model, const operation *op, const layout *out) {
+  const tensor *in = &model->tensors[op->in[0]];
+  const int lanes = model->kernels->lanes;
+  float *divisors = take(&model->plans, (size_t)((int64_t)out->block[0] * out->block[1] * lanes), sizeof *divisors);
+  for (int row = 0, i = 0; row < out->block[0]; row++)
+    for (int column = 0; column < out->block[1]; column++)
+      for (int lane = 0; lane < lanes; lane++, i++) {
+        const int cell = out->grid[0] * out->grid[1] == 1 ? 0 : lane;
+        const int y = cell / out->grid[1] * out->block[0] + row, x = cell % out->grid[1] * out->block[1] + column;
+        divisors[i] = y < out->rows && x < out->columns ? divisor_of(op, in, y, x) : 1;
+      }
+  return divisors;
 }
 
-static void average_channel(const maps *m, int channel) {
-  const int64_t count = positions(m->from);
-  const float *in = m->in + channel * count * m->unit;
-  double sum[MOST_LANES] = {0};
-  for (int64_t i = 0; i < count; i++)
-    for (int u = 0; u < m->unit; u++) sum[u] += in[i * m->unit + u];
-  for (int u = 0; u < m->unit; u++) m->out[channel * m->unit + u] = (float)(sum[u] / (double)count);
+void plan_pool(moon_model *model, operation *op, int batch, bool fills_borders) {
+  pool_plan *p = take(&model->plans, 1, sizeof *p);
+  p->in = input_layout(model, op, batch);
+  p->is_copied = p->in != model->tensors[op->in[0]].layout[batch];
+  p->fills_borders = fills_borders && !p->is_copied;
+  if (op->kind == AVG_POOL) p->divisors = make_divisors(model, op, model->tensors[op->out].layout[batch]);
+  op->pool[batch] = p;
+  const int64_t size = p->is_copied ? p->in->size * model->kernels->bytes : 0;
+  if (size > model->copy_size) model->copy_size = size;
 }
 
-/* Over the channels of each position. */
-static void softmax(const maps *m) {
-  const int64_t stride = positions(m->from) * m->unit;
-  for (int64_t i = 0; i < stride; i++) {
-    float largest = -FLT_MAX, sum = 0;
-    for (int c = 0; c < m->from->channels; c++) largest = fmaxf(largest, m->in[c * stride + i]);
-    for (int c = 0; c < m->from->channels; c++) sum += m->out[c * stride + i] = expf(m->in[c * stride + i] - largest);
-    for (int c = 0; c < m->from->channels; c++) m->out[c * stride + i] /= sum;
+static void pool_channel(const team *t, const operation *op, char *data, char *result) {
+  const kernels *k = t->model->kernels;
+  const pool_plan *p = op->pool[t->batch];
+  const layout *in = p->in, *out = t->model->tensors[op->out].layout[t->batch];
+  const pooling job = {
+      .in_row = in->pitch * op->stride[0],
+      .in_step = op->stride[1],
+      .out_row = out->pitch,
+      .window_row = in->pitch * op->dilation[0],
+      .window_step = op->dilation[1],
+      .rows = out->block[0],
+      .columns = out->block[1],
+      .window_rows = op->shape[2],
+      .window_columns = op->shape[3],
+      .is_max = op->kind == MAX_POOL,
+  };
+  data += ((in->low[0] - op->padding[0]) * in->pitch + in->low[1] - op->padding[1]) * k->bytes;
+  k->pool(result + (out->low[0] * out->pitch + out->low[1]) * k->bytes, data, p->divisors, &job);
+}
+
+void plan_linear(moon_model *model, operation *op) {
+  const kernels *k = model->kernels;
+  linear_plan *p = take(&model->plans, 1, sizeof *p);
+  const sparse *rows = p->rows = read_weights(&model->plans, &model->file, op);
+  const size_t word = (size_t)(k->bytes / k->lanes);
+  p->stride = (rows->rows + k->lanes - 1) / k->lanes * k->lanes;
+  float *bias = take(&model->plans, (size_t)p->stride, sizeof *bias);
+  if (op->bias) memcpy(bias, op->bias, (size_t)rows->rows * sizeof *bias);
+  p->bias = bias;
+  op->linear = p;
+  const int64_t size = p->stride * rows->columns, needed = rows->columns * (int64_t)word + p->stride * 4 + 128;
+  if (needed > model->copy_size) model->copy_size = needed;
+  const int64_t nonzeros = rows->start[rows->rows];
+  if (size > MAX_ELEMENTS || (double)nonzeros < DENSE * (double)size) {
+    void *value = take(&model->plans, (size_t)nonzeros, word);
+    k->convert(value, rows->value, nonzeros);
+    p->value = value;
+    return;
+  }
+  float *dense = take(&model->scratch, (size_t)size, sizeof *dense);
+  for (int row = 0; row < rows->rows; row++)
+    for (uint32_t i = rows->start[row]; i < rows->start[row + 1]; i++)
+      dense[rows->index[i] * p->stride + row] = rows->value[i];
+  void *converted = take(&model->plans, (size_t)size, word);
+  k->convert(converted, dense, size);
+  p->dense = converted;
+}
+
+/* One image: the product of a matrix and a vector. Its input and output have one value in each vector. */
+static void linear(const team *t, const operation *op) {
+  static const int32_t ZERO[1];
+  const kernels *k = t->model->kernels;
+  const linear_plan *p = op->linear;
+  const layout *in = t->model->tensors[op->in[0]].layout[0], *out = t->model->tensors[op->out].layout[0];
+  const int columns = p->rows->columns;
+  char *x = t->work->copy;
+  float *y = (float *)(x + ((int64_t)columns * (k->bytes / k->lanes) + 63) / 64 * 64);
+  const places packed = {1, ZERO, ZERO}, from = places_of(in, k->lanes), to = places_of(out, k->lanes);
+  k->move(x, &packed, tensor_data(t, op->in[0]), &from, columns, 1, 1);
+  int64_t first = share_of(p->stride / k->lanes, t->thread, t->threads) * k->lanes;
+  int64_t last = share_of(p->stride / k->lanes, t->thread + 1, t->threads) * k->lanes;
+  if (p->dense) {
+    const char *weights = (const char *)p->dense + first * (k->bytes / k->lanes);
+    k->linear(y + first, x, weights, p->bias + first, columns, p->stride, last - first);
+  }
+  last = smaller(last, p->rows->rows);
+  for (int64_t row = first; !p->dense && row < last; row++) {
+    const uint32_t begin = p->rows->start[row];
+    y[row] = k->dot_sparse(x, (const char *)p->value + begin * (size_t)(k->bytes / k->lanes), p->rows->index + begin,
+                           p->rows->start[row + 1] - begin, p->bias[row]);
+  }
+  if (first >= last) return;
+  char *result = tensor_data(t, op->out) + first * out->size * k->bytes;
+  k->import(result, &to, y + first, &packed, (int)(last - first), 1, 1);
+  if (op->act != NONE) k->activate(op->act, result, (last - first) * out->size);
+}
+
+/* The elements of a map become channels. */
+static void flatten(const team *t, const operation *op) {
+  const kernels *k = t->model->kernels;
+  const tensor *in = &t->model->tensors[op->in[0]];
+  const layout *source = in->layout[t->batch], *target = t->model->tensors[op->out].layout[t->batch];
+  const int lanes = source->grid[0] * source->grid[1] == 1 ? k->lanes : 1; /* all images, or the first value */
+  const int64_t word = k->bytes / k->lanes;
+  char *to = tensor_data(t, op->out) + (target->at[0][0] + target->at[1][0]) * word;
+  for (int c = 0; c < in->channels; c++) {
+    const char *from = tensor_data(t, op->in[0]) + c * source->size * k->bytes;
+    for (int row = 0; row < in->rows; row++)
+      for (int column = 0; column < in->columns; column++, to += target->size * k->bytes)
+        memcpy(to, from + (source->at[0][row] + source->at[1][column]) * word, (size_t)(lanes * word));
   }
 }
 
-/* One image: the product of a matrix and a vector. */
-static float linear_row(const kernels *k, const operation *op, const float *in, int row) {
-  const int columns = op->rows->columns;
-  if (op->dense) return k->dot(op->dense + (int64_t)row * columns, in, columns);
-  float sum[4] = {0};
-  uint32_t i = op->rows->start[row];
-  const uint32_t end = op->rows->start[row + 1], *index = op->rows->index;
-  const float *value = op->rows->value;
-  for (; i + 4 <= end; i += 4)
-    for (int j = 0; j < 4; j++) sum[j] += value[i + j] * in[index[i + j]];
-  for (; i < end; i++) sum[0] += value[i] * in[index[i]];
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 static void concatenate(const team *t, const operation *op) {
-  float *out = tensor_data(t, op->out);
+  char *out = tensor_data(t, op->out);
   for (int i = 0; i < op->inputs; i++) {
-    const int64_t count = elements(&t->model->tensors[op->in[i]]) * t->unit;
-    memcpy(out, tensor_data(t, op->in[i]), (size_t)count * sizeof *out);
+    const tensor *in = &t->model->tensors[op->in[i]];
+    const int64_t count = in->channels * in->layout[t->batch]->size * t->model->kernels->bytes;
+    memcpy(out, tensor_data(t, op->in[i]), (size_t)count);
     out += count;
   }
 }
 
-static void compute_channel(const team *t, const operation *op, const maps *m, int c) {
-  const int64_t count = positions(m->to) * m->unit;
-  const float *in = m->in + c * count; /* of operations that keep the number of positions */
-  float *out = m->out + c * count;
+static void compute_channel(const team *t, const operation *op, int c) {
+  const kernels *k = t->model->kernels;
+  const layout *in = t->model->tensors[op->in[0]].layout[t->batch];
+  const layout *out = t->model->tensors[op->out].layout[t->batch];
+  char *x = tensor_data(t, op->in[0]) + c * in->size * k->bytes, *y = tensor_data(t, op->out) + c * out->size * k->bytes;
+  const char *other = op->inputs > 1 ? tensor_data(t, op->in[1]) : NULL;
   switch (op->kind) {
-    case LINEAR: out[0] = linear_row(t->model->kernels, op, m->in, c) + (op->bias ? op->bias[c] : 0); break;
-    case ADD: add(out, in, tensor_data(t, op->in[1]) + c * count, count); break;
+    case ADD: k->add(y, x, other + c * in->size * k->bytes, out->size); break;
     case MUL: {
-      const float *factor = tensor_data(t, op->in[1]);
-      if (positions(&t->model->tensors[op->in[1]]) == positions(m->to)) multiply(out, in, factor + c * count, count);
-      else
-        for (int64_t i = 0; i < count; i += m->unit) multiply(out + i, in + i, factor + c * m->unit, m->unit);
+      const layout *factor = t->model->tensors[op->in[1]].layout[t->batch];
+      other += c * factor->size * k->bytes;
+      if (factor == in) k->multiply(y, x, other, out->size);
+      else k->scale(y, x, other + (factor->at[0][0] + factor->at[1][0]) * (k->bytes / k->lanes), t->batch, out->size);
       break;
     }
-    case MAX_POOL: case AVG_POOL: pool_channel(m, op, c); break;
-    case GLOBAL_AVG_POOL: average_channel(m, c); break;
-    case AFFINE: affine(out, in, count, op->scale[c], op->bias[c]); break;
-    case ACT: memcpy(out, in, (size_t)count * sizeof *out); break;
+    case MAX_POOL: case AVG_POOL: {
+      const pool_plan *p = op->pool[t->batch];
+      const float outside = op->kind == MAX_POOL ? -INFINITY : 0;
+      if (p->is_copied) copy_input(t, op, p->in, x = t->work->copy, outside, c, c + 1);
+      if (p->fills_borders) k->fill_borders(x, p->in, outside);
+      pool_channel(t, op, x, y);
+      break;
+    }
+    case GLOBAL_AVG_POOL: {
+      const layout *order = t->model->tensors[op->in[0]].layout[0];
+      k->average(y + (out->low[0] * out->pitch + out->low[1]) * k->bytes, x, in, order);
+      break;
+    }
+    case AFFINE: k->affine(y, x, op->scale[c], op->bias[c], out->size); break;
+    case ACT: memcpy(y, x, (size_t)(out->size * k->bytes)); break;
     default: break;
   }
 }
 
 void compute(const team *t, const operation *op) {
-  if (op->kind == FLATTEN || op->kind == FUSED) return;
-  const maps m = {tensor_data(t, op->in[0]), tensor_data(t, op->out), &t->model->tensors[op->in[0]],
-                  &t->model->tensors[op->out], t->unit};
   const kernels *k = t->model->kernels;
-  const int64_t size = positions(m.to) * t->unit;
-  if (op->kind == CONCAT || op->kind == SOFTMAX) { /* rare and cheap: by one thread */
-    if (t->thread) return;
-    if (op->kind == CONCAT) concatenate(t, op);
-    else softmax(&m);
-    if (op->act != NONE) k->activate(op->act, m.out, m.to->channels * size);
+  const tensor *out = &t->model->tensors[op->out];
+  const int64_t size = out->layout[t->batch]->size;
+  if (op->kind == LINEAR) {
+    linear(t, op);
     return;
   }
-  const int from = (int)((int64_t)m.to->channels * t->thread / t->threads);
-  const int to = (int)((int64_t)m.to->channels * (t->thread + 1) / t->threads);
-  for (int c = from; c < to; c++) compute_channel(t, op, &m, c);
-  if (op->act != NONE && to > from) k->activate(op->act, m.out + from * size, (to - from) * size);
+  if (op->kind == CONCAT || op->kind == SOFTMAX || op->kind == FLATTEN) { /* rare and cheap: by one thread */
+    if (t->thread) return;
+    if (op->kind == CONCAT) concatenate(t, op);
+    else if (op->kind == FLATTEN) flatten(t, op);
+    else k->softmax(tensor_data(t, op->out), tensor_data(t, op->in[0]), out->channels, size, size);
+    if (op->act != NONE) k->activate(op->act, tensor_data(t, op->out), out->channels * size);
+    return;
+  }
+  const int from = share_of(out->channels, t->thread, t->threads), to = share_of(out->channels, t->thread + 1, t->threads);
+  for (int c = from; c < to; c++) compute_channel(t, op, c);
+  if (op->act != NONE && to > from)
+    k->activate(op->act, tensor_data(t, op->out) + from * size * k->bytes, (to - from) * size);
 }

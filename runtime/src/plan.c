@@ -1,9 +1,8 @@
-/* Decides how a network is computed: which operations are fused, where feature maps are, which kernels are used. */
+/* Decides how a network is computed: which operations are fused, where feature maps are, what is prepared. */
 
 #include "model.h"
 
-#define DENSE 0.3  /* density from which the product of a matrix and a vector does not skip zeros */
-#define NARROW 2   /* vectors: a feature map with no more is computed with one lane per image in batches */
+#define NARROW 2 /* vectors: a feature map with no more is computed with one lane per image in batches */
 
 /* The number of operations that read a tensor; an output of the network counts as one. */
 static int readers(const moon_model *model, int index) {
@@ -49,7 +48,24 @@ static void fuse_sums(moon_model *model) {
   }
 }
 
-/* Where an operation of one image would leave most lanes empty, batches have one lane for each image. */
+/* A flattened map has its own memory, as its elements are stored as channels. */
+static void separate_flattened(moon_model *model) {
+  for (int i = 0; i < model->count; i++) {
+    const operation *op = &model->operations[i];
+    if (op->kind != FLATTEN) continue;
+    const tensor *in = &model->tensors[op->in[0]];
+    tensor *out = &model->tensors[op->out];
+    out->last = model->tensors[in->same_as].last;
+    out->same_as = positions(in) > 1 ? op->out : in->same_as;
+  }
+}
+
+void simplify_graph(moon_model *model) {
+  separate_flattened(model);
+  fuse_sums(model);
+}
+
+/* Where an operation of one image would leave few vectors for each weight, batches have one lane for each image. */
 static int find_cut(const moon_model *model) {
   int cut = model->count;
   while (cut > 0 && positions(&model->tensors[model->operations[cut - 1].out]) <= NARROW * model->kernels->lanes) cut--;
@@ -58,23 +74,23 @@ static int find_cut(const moon_model *model) {
 
 static bool overlap(const tensor *a, const tensor *b) { return a->first <= b->last && b->first <= a->last; }
 
+static int64_t size_of(const tensor *t, int batch) { return t->channels * t->layout[batch]->size; }
+
 /* First fit: tensors that live at the same time get different memory. */
-static void place_tensors(moon_model *model, int batch, int unit, int64_t slack) {
-  const int lanes = model->kernels->lanes;
+static void place_tensors(moon_model *model, int batch) {
   const int begin = batch ? model->cut : -1;
-  int64_t end = slack;
+  int64_t end = 0;
   int *placed = take(&model->scratch, (size_t)model->tensor_count, sizeof *placed), count = 0;
   for (int i = 0; i < model->tensor_count; i++) {
     tensor *t = &model->tensors[i];
     if (!t->defined || t->same_as != i || t->last < begin) continue;
-    const int64_t size = (elements(t) * unit + lanes - 1) / lanes * lanes;
-    int64_t at = slack;
+    int64_t at = 0;
     for (bool is_free = false; !is_free;) {
       is_free = true;
       for (int j = 0; j < count; j++) {
         const tensor *other = &model->tensors[placed[j]];
-        const int64_t other_end = other->at[batch] + (elements(other) * unit + lanes - 1) / lanes * lanes;
-        if (overlap(t, other) && at < other_end && other->at[batch] < at + size) {
+        const int64_t other_end = other->at[batch] + size_of(other, batch);
+        if (overlap(t, other) && at < other_end && other->at[batch] < at + size_of(t, batch)) {
           at = other_end;
           is_free = false;
         }
@@ -82,48 +98,57 @@ static void place_tensors(moon_model *model, int batch, int unit, int64_t slack)
     }
     t->at[batch] = at;
     placed[count++] = i;
-    if (at + size > end) end = at + size;
+    if (at + size_of(t, batch) > end) end = at + size_of(t, batch);
   }
-  model->arena_size[batch] = end + slack;
+  model->arena_size[batch] = end * model->kernels->bytes;
   if (model->arena_size[batch] > MAX_ARENA) fail(&model->memory, "the network needs too much memory");
 }
 
-static void plan_linear(moon_model *model, operation *op) {
-  sparse *rows = read_weights(&model->memory, &model->file, op);
-  op->rows = rows;
-  const int64_t size = (int64_t)rows->rows * rows->columns;
-  if (size > MAX_ELEMENTS || rows->start[rows->rows] < DENSE * (double)size) return;
-  float *dense = take(&model->memory, (size_t)size, sizeof *dense);
-  for (int row = 0; row < rows->rows; row++)
-    for (uint32_t i = rows->start[row]; i < rows->start[row + 1]; i++)
-      dense[(int64_t)row * rows->columns + rows->index[i]] = rows->value[i];
-  op->dense = dense;
+/* What is around the image in the memory of a tensor. */
+typedef enum { NOTHING, ZEROS, LOWEST } surroundings;
+
+static void plan_operation(moon_model *model, operation *op, int batch, surroundings *around) {
+  const int in = op->in[0];
+  surroundings *state = &around[model->tensors[in].same_as];
+  if (op->kind == CONV || (op->kind == LINEAR && batch)) {
+    const bool is_filter = op->shape[2] * op->shape[3] > 1 || op->padding[0] || op->padding[1];
+    const sparse *weights = read_weights(&model->scratch, &model->file, op);
+    plan_convolution(model, op, weights, batch, is_filter && *state != ZEROS);
+    if (op->plan[batch]->fills_borders) *state = ZEROS;
+  } else if (op->kind == LINEAR) {
+    plan_linear(model, op);
+  } else if (op->kind == MAX_POOL || op->kind == AVG_POOL) {
+    const surroundings needed = op->kind == MAX_POOL ? LOWEST : ZEROS;
+    plan_pool(model, op, batch, *state != needed);
+    if (op->pool[batch]->fills_borders) *state = needed;
+  }
+}
+
+bool crosses_cut(const moon_model *model, int index) {
+  const tensor *t = &model->tensors[index];
+  return t->defined && t->same_as == index && t->first < model->cut && t->last >= model->cut;
+}
+
+/* What an image leaves for the operations that compute a group. */
+static int64_t size_of_image(const moon_model *model) {
+  int64_t vectors = 0;
+  for (int i = 0; i < model->tensor_count; i++) {
+    const tensor *t = &model->tensors[i];
+    if (crosses_cut(model, i)) vectors += (int64_t)t->channels * t->layout[0]->block[0] * t->layout[0]->block[1];
+  }
+  return vectors * model->kernels->bytes;
 }
 
 void make_plan(moon_model *model, int batch) {
-  const int unit = batch ? model->kernels->lanes : 1;
-  int64_t slack = 64; /* floats before and after the feature maps that a kernel may read, but does not use */
-  if (!batch) {
-    fuse_sums(model);
-    model->cut = find_cut(model);
-  }
+  if (!batch) model->cut = find_cut(model);
+  make_layouts(model, batch);
+  release(&model->scratch);
+  surroundings *around = take(&model->plans, (size_t)model->tensor_count, sizeof *around);
   for (int i = batch ? model->cut : 0; i < model->count; i++) {
-    operation *op = &model->operations[i];
-    if (op->kind == LINEAR && !batch) plan_linear(model, op);
-    if (op->kind != CONV && (op->kind != LINEAR || !batch)) continue;
-    const tensor *in = &model->tensors[op->in[0]];
-    const sparse *weights = read_weights(&model->scratch, &model->file, op);
-    convolution_plan *p = op->plan[batch] = plan_convolution(model, op, weights, unit);
+    plan_operation(model, &model->operations[i], batch, around);
     release(&model->scratch);
-    const int64_t size = packed_size(p, in->channels) + 4 * unit + 64;
-    if (size > MAX_ARENA) fail(&model->memory, "the convolution \"%.80s\" needs too much memory", op->weight);
-    if (size > model->packed_size) model->packed_size = size;
-    /* What is outside of the image is read, too, and then set to zero. */
-    const int64_t reach_rows = p->mask ? (int64_t)p->phase_rows + op->padding[0] + 2 : 1;
-    const int64_t reach = reach_rows * in->columns + op->padding[1] + (int64_t)p->copies * op->dilation[1] +
-                          (int64_t)p->columns * op->stride[1] + 64;
-    if (reach > slack) slack = (reach + 15) / 16 * 16;
   }
-  place_tensors(model, batch, unit, slack);
+  place_tensors(model, batch);
+  if (batch) model->image_size = size_of_image(model);
   release(&model->scratch);
 }

@@ -18,7 +18,7 @@ void wait_for_team(const team *t) {
 static void run_operations(const team *t, int from, int to) {
   for (int i = from; i < to; i++) {
     const operation *op = &t->model->operations[i];
-    if (op->kind == FLATTEN || op->kind == FUSED) continue;
+    if (op->kind == FUSED || t->model->tensors[op->out].same_as != op->out) continue; /* nothing to do */
     if (op->plan[t->batch]) convolve(t, op);
     else compute(t, op);
     wait_for_team(t);
@@ -37,59 +37,81 @@ static float *output_of(const call *c, int output, int64_t image) {
   return c->outputs[output] + image * elements(&c->model->tensors[c->model->outputs[output].tensor]);
 }
 
-/* Copy results that were computed image by image. */
-static void copy_outputs(const team *t, const call *c, int64_t image, int before) {
+/* Copy results that were computed by operations [from, to); `lane`: of the image, if lanes are images. */
+static void copy_outputs(const team *t, const call *c, int64_t image, int lane, int from, int to) {
+  const kernels *k = t->model->kernels;
   for (int i = 0; i < c->model->output_count; i++) {
     const int index = c->model->outputs[i].tensor;
-    const tensor *from = &c->model->tensors[index];
-    float *to = output_of(c, i, image);
-    if (to && c->model->tensors[from->same_as].first < before)
-      memcpy(to, tensor_data(t, index), (size_t)elements(from) * sizeof *to);
+    const tensor *result = &c->model->tensors[index];
+    const int first = c->model->tensors[result->same_as].first;
+    float *array = output_of(c, i, image);
+    if (!array || first < from || first >= to) continue;
+    const layout *l = result->layout[t->batch];
+    const places target = {positions(result), l->plain[0], l->plain[1]}, source = places_of(l, k->lanes);
+    k->export(array, &target, tensor_data(t, index) + lane * (k->bytes / k->lanes), &source, result->channels,
+              result->rows, result->columns);
   }
 }
 
 static void run_image(const team *t, const call *c, int64_t image, int to) {
-  const int64_t size = elements(&c->model->tensors[0]);
-  if (!t->thread) memcpy(tensor_data(t, 0), c->images + image * size, (size_t)size * sizeof(float));
+  const kernels *k = c->model->kernels;
+  const tensor *in = &c->model->tensors[0];
+  if (!t->thread) {
+    const layout *l = in->layout[0];
+    const places target = places_of(l, k->lanes), source = {positions(in), l->plain[0], l->plain[1]};
+    k->import(tensor_data(t, 0), &target, c->images + image * elements(in), &source, in->channels, in->rows,
+              in->columns);
+  }
   wait_for_team(t);
   run_operations(t, 0, to);
-  if (!t->thread) copy_outputs(t, c, image, to);
+  if (!t->thread) copy_outputs(t, c, image, 0, -1, to);
   wait_for_team(t);
+}
+
+/* Copy what an image leaves for its group, without borders. */
+static void keep_image(const team *one, char *to) {
+  const moon_model *model = one->model;
+  for (int i = 0; i < model->tensor_count; i++) {
+    if (!crosses_cut(model, i)) continue;
+    const tensor *t = &model->tensors[i];
+    const layout *l = t->layout[0];
+    const int64_t bytes = model->kernels->bytes, line = l->block[1] * bytes;
+    const char *from = tensor_data(one, i) + (l->low[0] * l->pitch + l->low[1]) * bytes;
+    for (int c = 0; c < t->channels; c++, from += l->size * bytes)
+      for (int row = 0; row < l->block[0]; row++, to += line) memcpy(to, from + row * l->pitch * bytes, (size_t)line);
+  }
 }
 
 /* As many images as a vector has lanes: the wide layers one by one, the others together. */
 static void run_group(const team *one, const team *group, const call *c, int64_t image) {
   const moon_model *model = c->model;
-  const int lanes = model->kernels->lanes, cut = model->cut;
-  for (int lane = 0; lane < lanes; lane++) {
+  const kernels *k = model->kernels;
+  const int cut = model->cut;
+  for (int lane = 0; lane < k->lanes; lane++) {
     run_image(one, c, image + lane, cut);
-    for (int i = 0; i < model->tensor_count; i++) {
-      const tensor *t = &model->tensors[i];
-      if (!t->defined || t->same_as != i || t->first >= cut || t->last < cut) continue;
-      const float *from = tensor_data(one, i);
-      float *to = tensor_data(group, i) + lane;
-      for (int64_t e = 0; e < elements(t); e++) to[e * lanes] = from[e];
-    }
+    keep_image(one, one->work->images + lane * model->image_size);
+  }
+  const char *images = one->work->images;
+  for (int i = 0; i < model->tensor_count; i++) {
+    if (!crosses_cut(model, i)) continue;
+    const tensor *t = &model->tensors[i];
+    const layout *l = t->layout[0];
+    k->interleave(tensor_data(group, i), t->layout[1], images, l, model->image_size / (k->bytes / k->lanes),
+                  t->channels);
+    images += (int64_t)t->channels * l->block[0] * l->block[1] * k->bytes;
   }
   run_operations(group, cut, model->count);
-  for (int i = 0; i < model->output_count; i++) {
-    const int index = model->outputs[i].tensor;
-    const tensor *t = &model->tensors[index];
-    if (model->tensors[t->same_as].first < cut || !c->outputs[i]) continue;
-    for (int lane = 0; lane < lanes; lane++)
-      for (int64_t e = 0; e < elements(t); e++)
-        output_of(c, i, image + lane)[e] = tensor_data(group, index)[e * lanes + lane];
-  }
+  for (int lane = 0; lane < k->lanes; lane++) copy_outputs(group, c, image + lane, lane, cut, model->count);
 }
 
-/* One thread computes its images alone. Which images form a group does not depend on the number of threads. */
+/* One thread computes its images alone. */
 static void run_alone(void *argument, int thread) {
   const call *c = argument;
   const moon_model *model = c->model;
   workspace *w = &model->work[thread];
   const int lanes = model->kernels->lanes;
-  const team one = {model, w, w->arena[0], w->packed, 0, 1, 0, 1, NULL};
-  const team group = {model, w, w->arena[1], w->packed, 1, lanes, 0, 1, NULL};
+  const team one = {model, w, w->arena[0], w->copy, 0, 0, 1, NULL};
+  const team group = {model, w, w->arena[1], w->copy, 1, 0, 1, NULL};
   const int64_t groups = c->count / lanes, rest = c->count % lanes;
   for (int64_t i = groups * thread / model->threads; i < groups * (thread + 1) / model->threads; i++)
     run_group(&one, &group, c, i * lanes);
@@ -101,23 +123,25 @@ static void run_alone(void *argument, int thread) {
 static void run_together(void *argument, int thread) {
   const call *c = argument;
   const moon_model *model = c->model;
-  const team t = {model, &model->work[thread], model->work[0].arena[0], model->work[0].packed, 0, 1, thread,
-                  model->threads, model->pool};
+  const team t = {model, &model->work[thread], model->work[0].arena[0], model->work[0].copy, 0, thread, model->threads,
+                  model->pool};
   for (int64_t image = 0; image < c->count; image++) run_image(&t, c, image, model->count);
 }
 
-static void allocate_floats(moon_model *model, float **pointer, int64_t floats) {
-  if (*pointer || !floats) return;
-  *pointer = aligned_alloc(64, ((size_t)floats * sizeof(float) + 63) / 64 * 64);
+static void allocate_bytes(moon_model *model, char **pointer, int64_t bytes) {
+  if (*pointer || !bytes) return;
+  const size_t size = ((size_t)bytes + 63) / 64 * 64;
+  *pointer = aligned_alloc(64, size);
   if (!*pointer) fail(&model->memory, "not enough memory");
-  memset(*pointer, 0, (size_t)floats * sizeof(float));
+  memset(*pointer, 0, size);
 }
 
 static void free_workspaces(moon_model *model) {
   for (int i = 0; model->work && i < model->threads; i++) {
     free(model->work[i].arena[0]);
     free(model->work[i].arena[1]);
-    free(model->work[i].packed);
+    free(model->work[i].copy);
+    free(model->work[i].images);
   }
   free(model->work);
   model->work = NULL;
@@ -127,25 +151,35 @@ static void free_workspaces(moon_model *model) {
 static void prepare(moon_model *model, int64_t count) {
   const bool has_groups = count >= model->kernels->lanes;
   if (has_groups && !model->has_batch_plan) {
-    free_workspaces(model); /* what was packed may become larger */
+    free_workspaces(model); /* what is copied may become larger */
     make_plan(model, 1);
     model->has_batch_plan = true;
   }
   if (!model->work) model->work = calloc((size_t)model->threads, sizeof *model->work);
   if (!model->work) fail(&model->memory, "not enough memory");
   for (int i = 0; i < model->threads; i++) {
-    allocate_floats(model, &model->work[i].packed, model->packed_size);
-    if (i == 0 || count >= model->threads) allocate_floats(model, &model->work[i].arena[0], model->arena_size[0]);
-    if (has_groups) allocate_floats(model, &model->work[i].arena[1], model->arena_size[1]);
+    allocate_bytes(model, &model->work[i].copy, model->copy_size);
+    if (i == 0 || count >= model->threads) allocate_bytes(model, &model->work[i].arena[0], model->arena_size[0]);
+    if (!has_groups) continue;
+    allocate_bytes(model, &model->work[i].arena[1], model->arena_size[1]);
+    allocate_bytes(model, &model->work[i].images, model->image_size * model->kernels->lanes);
+  }
+}
+
+/* Where errors go. */
+static void report_to(moon_model *model, jmp_buf *on_error, char *error, size_t error_size) {
+  memory *all[] = {&model->memory, &model->plans, &model->scratch};
+  for (int i = 0; i < 3; i++) {
+    all[i]->on_error = on_error;
+    all[i]->error = error;
+    all[i]->error_size = error_size;
   }
 }
 
 int moon_run(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
              size_t error_size) {
   jmp_buf on_error;
-  model->memory.on_error = model->scratch.on_error = &on_error;
-  model->memory.error = model->scratch.error = error;
-  model->memory.error_size = model->scratch.error_size = error_size;
+  report_to(model, &on_error, error, error_size);
   if (setjmp(on_error)) {
     release(&model->scratch);
     return -1;
@@ -159,16 +193,17 @@ int moon_run(moon_model *model, const float *images, int64_t count, float *const
 }
 
 /* Returns whether the file could be used. */
-static bool build(moon_model *model) {
+static bool build(moon_model *model, char *error, size_t error_size) {
   jmp_buf on_error;
-  model->memory.on_error = model->scratch.on_error = &on_error;
+  report_to(model, &on_error, error, error_size);
   if (setjmp(on_error)) return false;
-  model->kernels = choose_kernels(getenv("MOON_INSTRUCTIONS"));
+  model->kernels = choose_kernels(getenv("MOON_INSTRUCTIONS"), "float32");
   if (!model->kernels) fail(&model->memory, "this CPU does not support MOON_INSTRUCTIONS");
   const json *description = read_file(&model->memory, &model->scratch, &model->file);
   read_graph(model, description);
   read_classifier(model, description);
   release(&model->scratch);
+  simplify_graph(model);
   make_plan(model, 0);
   return true;
 }
@@ -180,11 +215,10 @@ static moon_model *load(uint8_t *bytes, size_t size, char *error, size_t error_s
     snprintf(error, error_size, "not enough memory");
     return NULL;
   }
-  model->memory = model->scratch = (memory){.error = error, .error_size = error_size};
   model->file.bytes = bytes;
   model->file.size = size;
   model->threads = 1;
-  if (build(model)) return model;
+  if (build(model, error, error_size)) return model;
   moon_free(model);
   return NULL;
 }
@@ -227,6 +261,7 @@ void moon_free(moon_model *model) {
   free_workspaces(model);
   free_classifier(model->classifier);
   release(&model->memory);
+  release(&model->plans);
   release(&model->scratch);
   free(model->file.bytes);
   free(model);

@@ -159,6 +159,8 @@ COUNTS = {"threshold": np.zeros(3), "calibration": np.zeros(4)}
         (classifier([SUM], preprocess={"mean": [0] * 4, "std": [1, 1, 0, 1]}), "\"std\" of \"preprocess\" must be"),
         (classifier([SUM], preprocess={"mean": [0, 0, "0", 0], "std": [1] * 4}), "\"mean\" of \"preprocess\" must be"),
         (classifier([SUM], preprocess={"mean": [0] * 4, "std": [1] * 4, "resize": "fit"}), "must be \"cover\", not"),
+        (classifier([SUM], preprocess={"mean": [0] * 4, "std": [1] * 4, "shorter_side": "8"}), "\"shorter_side\" of"),
+        (classifier([SUM], preprocess={"mean": [0] * 4, "std": [1] * 4, "shorter_side": 0}), "\"shorter_side\" of"),
     ],
 )  # fmt: skip
 def test_bad_programs_are_one_line_errors(file: bytes, message: str) -> None:

@@ -101,6 +101,12 @@ def test_other_sizes_are_covered_and_cropped(shape: tuple[int, int]) -> None:
     assert fit_image(image, (3, 20, 50), "x").shape == (20, 50, 3)
 
 
+def test_the_shorter_side_may_be_longer_than_the_input() -> None:
+    image = picture(40, 60, 3)
+    expected = resized_as_the_training_library_does(image, 20)[2:18, 2:18]
+    assert np.array_equal(fit_image(image, (3, 16, 16), "x", shorter_side=20), expected)
+
+
 def test_a_batch_of_another_size_is_resized() -> None:
     images = picture(3, 9, 12, 3)
     assert scores(model()(images)) == scores(model()([fit_image(i, (3, 6, 6), "x") for i in images]))

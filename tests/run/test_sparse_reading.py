@@ -162,7 +162,7 @@ def without_runtime(monkeypatch):
 
     def missing(name, *arguments):
         if name == "moon_runtime":
-            raise ModuleNotFoundError("No module named 'moon_runtime'")
+            raise ModuleNotFoundError("No module named 'moon_runtime'", name="moon_runtime")
         return actual(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", missing)

@@ -12,8 +12,8 @@ from moon.detect import Detector, Fisher, Knn, NnGuide, Scaled
 from moon.evidence import Evidence
 from moon.seeds import generator
 
-# By default a file keeps this much of the training features; docs/LOG.md has the measurements.
-BANK, DIRECTIONS = 10_000, 64
+# What a file keeps of the training features by default; docs/LOG.md has the measurements.
+BANK, DIRECTIONS, LENGTH = 10_000, 64, 0.99
 
 
 class CompactKnn(Detector):
@@ -27,7 +27,7 @@ class CompactKnn(Detector):
     Args:
         k: Which neighbour, among all training images.
         bank: How many images to keep at most; the same share of each class.
-        directions: How many directions to keep at most.
+        directions: How many directions to keep at most; fewer if they contain 99% of the squared length.
     """
 
     fits_on = "train"
@@ -44,8 +44,10 @@ class CompactKnn(Detector):
         if len(evidence) < self.k:
             raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
         z = normalize(evidence.features)
-        _, directions = torch.linalg.eigh((z.T @ z).double())  # in order of increasing length
-        projection = directions.flip(1)[:, : self.directions].to(z)
+        lengths, directions = torch.linalg.eigh((z.T @ z).double())  # in increasing order
+        contained = lengths.flip(0).cumsum(0) / lengths.sum()
+        count = min(self.directions, int((contained < LENGTH).sum()) + 1)
+        projection = directions.flip(1)[:, :count].to(z)
         chosen = sample(evidence, self.bank)
         self.projection, self.kept = projection, z[chosen] @ projection
         self.rank = max(1, round(self.k * len(chosen) / len(z)))

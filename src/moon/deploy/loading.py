@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moon.errors import DamagedCheckpoint
+from moon.export.runtime import runtime
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,8 +25,9 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
         images and returns a class or "unknown" for each.
 
     Raises:
-        ValueError: If there is neither a finished run nor a packed network, or it is damaged.
-        MissingRuntime: If the package moon-runtime, which packed networks need, is not installed.
+        ValueError: If there is neither a finished run nor a packed network.
+        DamagedCheckpoint: If the network is damaged.
+        MissingPackage: If moon-runtime, which packed networks need, is not installed.
 
     Example:
         >>> import tempfile
@@ -42,27 +46,8 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
         return load_run(path, device)
     if not path.exists():
         raise ValueError(f"{path}: no such run folder or .moon file")
-    return runtime().load(path, threads=threads)
-
-
-class MissingRuntime(ModuleNotFoundError):
-    """The package moon-runtime is not installed."""
-
-
-def runtime() -> Any:
-    """The package moon_runtime, which runs packed networks.
-
-    Raises:
-        MissingRuntime: If it is not installed.
-    """
+    package = runtime()
     try:
-        import moon_runtime
-    except ModuleNotFoundError as error:
-        if error.name != "moon_runtime":
-            raise
-        raise MissingRuntime(
-            "packed networks run with the package moon-runtime, which is not installed (pip install moon-runtime, or "
-            "pip install ./runtime in moon's repository)",
-            name="moon_runtime",
-        ) from None
-    return moon_runtime
+        return package.load(path, threads=threads)
+    except package.NetworkError as error:
+        raise DamagedCheckpoint(str(error)) from error

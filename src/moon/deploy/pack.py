@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from moon import __version__
 from moon.data import AnySet, Benchmark
 from moon.deploy.bank import BANK, features_kept, reduced
 from moon.deploy.calibration import Guarantee, calibrate
-from moon.deploy.loading import runtime
 from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import Evidence
-from moon.export.graph import trace
+from moon.export.graph import Graph, trace
 from moon.export.program import trace_detector
+from moon.export.runtime import runtime
 from moon.files import write_atomic
 from moon.recipe import Recipe, build
 from moon.run.folder import check_data, class_names, load, load_result
@@ -30,7 +31,7 @@ from moon.seeds import generator
 
 _log = logging.getLogger(__name__)
 
-DETECTOR = "mls"
+DETECTOR = "fisher"
 
 Track = Callable[[list[str], str], Iterable[str]]
 
@@ -72,7 +73,7 @@ def pack_run(
     Raises:
         ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
             validation images for the guarantee.
-        MissingRuntime: If the package moon-runtime is not installed.
+        MissingPackage: If the package moon-runtime is not installed.
 
     Example:
         >>> import tempfile
@@ -84,7 +85,7 @@ def pack_run(
         ...     facts = moon.pack_run(folder, images, f"{folder}/digits.moon", checked=0)
         ...     classifier = moon.load(f"{folder}/digits.moon")
         >>> len(classifier(images.splits["test"].images)), facts["calibration_images"]
-        (1000, 500)
+        (1000, 250)
     """
     runtime()  # says so if it is missing, before anything is computed
     folder, guarantee = Path(folder), guarantee or Guarantee()
@@ -102,7 +103,7 @@ def pack_run(
         known["train"] = cache.get("fit/train", images.splits["train"])
     small = _fitted(reduced(build.detector(detector, b), bank, len(images.splits["train"].labels)), known)
     packed = PackedNetwork(
-        trace(model.cpu(), (b.channels, b.size, b.size)),
+        _traced(model.cpu(), (b.channels, b.size, b.size)),
         trace_detector(small, known["validation"]),
         _description(folder, b, known["validation"]) | {"detector": {"name": detector, "options": small.options()}},
         precision,
@@ -148,6 +149,14 @@ def _check_enough(count: int, classes: int, guarantee: Guarantee) -> None:
             f"{count} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
             "are needed, or a lower share (accept)"
         )
+
+
+def _traced(model: nn.Module, shape: tuple[int, ...]) -> Graph:
+    try:
+        return trace(model, shape)
+    except ValueError as error:
+        instead = "moon export RUN --onnx FILE --network-only writes any network, without a detector"
+        raise ValueError(f"the network cannot be packed: {error}; {instead}") from error
 
 
 def _fitted(detector: Detector, known: dict[str, Evidence]) -> Detector:

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from moon.data import AnySet, Benchmark, ImageList, evaluation_batches
-from moon.deploy.loading import runtime
 from moon.export.file import network_bytes
 from moon.export.graph import Graph
 from moon.export.program import Program
+from moon.export.runtime import runtime
 
 _BATCH = 256
 _LARGE = 4096  # a detector's matrices with as many numbers are stored in float16, as weights are

@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from moon.errors import MissingPackage
 from moon.evidence import classifier_name, evaluation_mode
 from moon.export.file import network_bytes
 from moon.export.graph import trace
+from moon.export.runtime import runtime
 from moon.sparse.flops import layer_costs, net_cost
 from moon.sparse.weights import sparse_weights
 
@@ -108,14 +110,11 @@ def _reason_for_torch(model: nn.Module, shape: tuple[int, int, int], images: flo
 def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> Network:
     """The network in moon-runtime; a ValueError says why that is impossible."""
     try:
-        from moon_runtime import Network
-    except ModuleNotFoundError:
-        how = "pip install moon-runtime, or pip install ./runtime in moon's repository"
-        raise ValueError(f"moon-runtime is not installed ({how})") from None
-    except (ImportError, OSError) as error:  # it was compiled for another machine
-        raise ValueError(f"moon-runtime cannot be loaded ({error})") from error
+        kind = runtime().Network
+    except MissingPackage as error:
+        raise ValueError(str(error)) from None
     options = {} if precision == "float32" else {"precision": precision}
-    if not options.keys() <= inspect.signature(Network).parameters.keys():
+    if not options.keys() <= inspect.signature(kind).parameters.keys():
         raise ValueError("this version of moon-runtime computes in float32 only; install a newer one")
     if model in _failures:
         raise ValueError(_failures[model])
@@ -129,7 +128,7 @@ def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> N
     found = next(op["weight"] for op in graph.ops if op["out"] == graph.logits)
     if found != f"{name}.weight".lstrip("."):
         raise ValueError(f"its output is that of '{found.removesuffix('.weight')}', not of its classifier '{name}'")
-    return Network(network_bytes(graph), threads=torch.get_num_threads(), **options)
+    return kind(network_bytes(graph), threads=torch.get_num_threads(), **options)
 
 
 @cache
