@@ -1,7 +1,9 @@
-# Every target needs only Python >= 3.11: everything else is installed into .venv (and .venv-cross).
+# Every target needs only Python >= 3.11, and the tests a C compiler: everything else is installed into .venv (and
+# .venv-cross, .venv-runtime).
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py)
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
@@ -39,14 +41,16 @@ lint: .venv/dev
 	@$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/demo: .venv/pip pyproject.toml constraints.txt
+.venv/demo: .venv/pip pyproject.toml constraints.txt $(RUNTIME)
 	@echo 'installing moon and its dependencies into .venv (once; a few minutes: PyTorch is large)'
 	@$(PIP) --editable '.[demo]'
+	@command -v $${CC:-cc} >/dev/null && $(PIP) ./runtime || \
+	  echo 'moon-runtime is not installed, because that needs a C compiler; the demo runs without it'
 	@touch $@
 
-.venv/dev: .venv/pip pyproject.toml constraints.txt
+.venv/dev: .venv/pip pyproject.toml constraints.txt $(RUNTIME)
 	@echo 'installing moon, its dependencies and the tools of the tests into .venv (once; a few minutes: PyTorch is large)'
-	@$(PIP) --editable '.[dev,tensorboard]'
+	@$(PIP) --editable '.[dev,tensorboard]' ./runtime
 	@touch $@
 
 .venv-cross/ready: pyproject.toml constraints.txt tests/cross_check/requirements.txt
@@ -56,10 +60,10 @@ lint: .venv/dev
 	  --editable . --requirement tests/cross_check/requirements.txt
 	@touch $@
 
-.venv-runtime/ready: runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py)
+.venv-runtime/ready: $(RUNTIME)
 	@echo "installing moon-runtime into .venv-runtime"
 	$(PYTHON) -m venv .venv-runtime
-	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest ./runtime
+	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest './runtime[images]'
 	touch $@
 
 clean:

@@ -9,16 +9,17 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "moon"
 
-BASE = {"seeds", "suggest", "files", "errors", "lazy"}  # every room may import them
+BASE = {"arrays", "seeds", "suggest", "files", "errors", "lazy"}  # every room may import them
 METHODS = {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"}
 ARROWS = {
+    "arrays": set(),
     "seeds": set(),
     "suggest": set(),
     "files": {"errors"},
     "errors": set(),
     "lazy": set(),
     "evidence": {"suggest"},
-    "metrics": set(),
+    "metrics": {"arrays"},
     "fast": set(),
     "data": BASE,
     "sparse": BASE | {"fast"},

@@ -1,49 +1,64 @@
-/* Prints the class of an image: classify NETWORK.moon IMAGE, where IMAGE has normalised float32 values,
-   channels x rows x columns.
+/* Says what an image is: a class of the network, or "unknown".
 
-    cc -O3 -std=c11 -ffp-contract=fast -D_POSIX_C_SOURCE=200809L -Isrc example/classify.c src/[a-z]*.c -pthread -lm
-*/
+    cc -O3 -std=c11 -D_POSIX_C_SOURCE=200809L -Isrc -o classify example/classify.c src/[a-z]*.c -pthread -lm
+    ./classify digits.moon image.pgm
 
+The image is a binary PPM (P6) or PGM (P5) file of the size that the network needs, with 8 bits per value. */
+
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "moon.h"
 
-static int largest(const float *values, int count) {
-  int best = 0;
-  for (int i = 1; i < count; i++)
-    if (values[i] > values[best]) best = i;
-  return best;
+/* A number of the header: after white space and comments. -1 if there is none. */
+static int read_number(FILE *file) {
+  int c = fgetc(file), number = -1;
+  while (isspace(c) || c == '#') {
+    if (c == '#')
+      while (c != '\n' && c != EOF) c = fgetc(file);
+    c = fgetc(file);
+  }
+  for (; isdigit(c) && number < 100000; c = fgetc(file)) number = (number < 0 ? 0 : number) * 10 + (c - '0');
+  return number; /* one white space after it is read, too */
+}
+
+/* The pixels, or NULL if the file is not an image of this shape. */
+static uint8_t *read_image(const char *path, const int shape[3]) {
+  const size_t size = (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2];
+  FILE *file = fopen(path, "rb");
+  uint8_t *pixels = malloc(size);
+  const int is_good = file && pixels && fgetc(file) == 'P' && fgetc(file) == (shape[0] == 1 ? '5' : '6') &&
+                      (shape[0] == 1 || shape[0] == 3) && read_number(file) == shape[2] &&
+                      read_number(file) == shape[1] && read_number(file) == 255 && fread(pixels, 1, size, file) == size;
+  if (file) fclose(file);
+  if (is_good) return pixels;
+  free(pixels);
+  return NULL;
 }
 
 int main(int count, char **arguments) {
   char error[256];
+  int shape[3];
+  moon_answer answer;
   if (count != 3) return fprintf(stderr, "usage: classify NETWORK.moon IMAGE\n"), 2;
   moon_model *model = moon_load(arguments[1], error, sizeof error);
-  if (!model) return fprintf(stderr, "%s\n", error), 1;
-
-  int shape[3], logits = -1;
-  for (int i = 0; i < moon_outputs(model); i++)
-    if (!strcmp(moon_output_name(model, i), "logits")) logits = i;
-  if (logits < 0) return fprintf(stderr, "the network has no logits\n"), 1;
+  if (!model) return fprintf(stderr, "%s: %s\n", arguments[1], error), 1;
 
   moon_input_shape(model, shape);
-  const size_t pixels = (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2];
-  moon_output_shape(model, logits, shape);
-  float *image = calloc(pixels, sizeof *image), *answer = calloc((size_t)shape[0], sizeof *answer);
-  float **outputs = calloc((size_t)moon_outputs(model), sizeof *outputs); /* NULL: not wanted */
-  FILE *file = fopen(arguments[2], "rb");
-  if (!image || !answer || !outputs || !file || fread(image, sizeof *image, pixels, file) != pixels)
-    return fprintf(stderr, "cannot read %zu values from %s\n", pixels, arguments[2]), 1;
-  fclose(file);
-  outputs[logits] = answer;
-  if (moon_run(model, image, 1, outputs, error, sizeof error)) return fprintf(stderr, "%s\n", error), 1;
-
-  const int class = largest(answer, shape[0]);
-  printf("class %d, logit %g (%s)\n", class, answer[class], moon_instructions(model));
-  free(image);
-  free(answer);
-  free(outputs);
+  uint8_t *pixels = read_image(arguments[2], shape);
+  int status = 1;
+  if (!pixels)
+    fprintf(stderr, "%s: not a binary %s file of %d x %d pixels with 8 bits\n", arguments[2],
+            shape[0] == 1 ? "PGM" : "PPM", shape[2], shape[1]);
+  else if (moon_predict(model, pixels, 1, &answer, error, sizeof error)) fprintf(stderr, "%s\n", error);
+  else {
+    status = 0;
+    printf("%s (%s with probability %.3f, p value %.4f)\n",
+           answer.is_known ? moon_class_name(model, answer.label) : "unknown", moon_class_name(model, answer.label),
+           answer.probability, answer.p_value);
+  }
+  free(pixels);
   moon_free(model);
+  return status;
 }

@@ -30,6 +30,12 @@ class Answer(NamedTuple):
     score: float
     verdict: str
 
+    def as_json(self) -> dict[str, str | bool | float | None]:
+        """The answer as values that JSON can write; it has no NaN and no infinity, which become None."""
+        numbers = {"probability": self.probability, "p_value": self.p_value, "score": self.score}
+        finite = {key: x if abs(x) < float("inf") else None for key, x in numbers.items()}
+        return {"verdict": self.verdict, "class": self.name, "is_known": self.is_known, **finite}
+
 
 class Answers:
     """The answers about several images: arrays, and a sequence of `Answer`.

@@ -34,6 +34,7 @@ class Classifier:
         detector: The name of the detector.
         accept: The share of images of known classes that the threshold accepts.
         confidence: The confidence of this guarantee; None: it holds on average over calibration sets.
+        calibration: The detector's scores of the calibration images.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
@@ -49,6 +50,9 @@ class Classifier:
         self.detector: str = self.metadata["detector"]["name"]
         self.accept: float = self.metadata["threshold"]["accept"]
         self.confidence: float | None = self.metadata["threshold"].get("confidence")
+        self.calibration: np.ndarray = self._network.tensor("calibration")
+        # An image is resized to this length of its shorter side before the centre is cropped.
+        self._shorter_side: int | None = self.metadata["preprocess"].get("shorter_side")
 
     @property
     def threads(self) -> int:
@@ -78,7 +82,7 @@ class Classifier:
 
     def _fit(self, images: Any) -> np.ndarray:
         if isinstance(images, (str, os.PathLike)) or is_pillow(images):
-            return fit_image(images, self.input_shape, "the image")[None]
+            return fit_image(images, self.input_shape, "the image", self._shorter_side)[None]
         if not isinstance(images, (list, tuple)):
             images = check_pixels(np.asarray(images), "images")
             if images.ndim not in (2, 3, 4):
@@ -87,12 +91,12 @@ class Classifier:
                 )  # fmt: skip
             # The last of three sizes is the channels of one image, or the columns of grey images.
             if images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4):
-                return fit_image(images, self.input_shape, "the image")[None]
+                return fit_image(images, self.input_shape, "the image", self._shorter_side)[None]
             if images.shape[1:] == self._size():
                 return images
         result = np.empty((len(images), *self._size()), np.uint8)
         for i, image in enumerate(images):
-            result[i] = fit_image(image, self.input_shape, f"image {i}")
+            result[i] = fit_image(image, self.input_shape, f"image {i}", self._shorter_side)
         return result
 
 

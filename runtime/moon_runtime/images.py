@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -26,11 +26,11 @@ class ImageError(NetworkError):
     """Something that is not an image, or not one that the network can be asked about."""
 
 
-def read_image(path: str | os.PathLike[str]) -> np.ndarray:
+def read_image(path: str | os.PathLike[str] | BinaryIO) -> np.ndarray:
     """Read an image file.
 
     Args:
-        path: A file in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
+        path: A file, or an open one, in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
 
     Returns:
         The image, upright (EXIF), as RGB: uint8 with the shape (rows, columns, 3).
@@ -39,7 +39,8 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
         ImageError: If the file is missing or damaged, has more than 8 bits per channel, or is too large.
         ImportError: If Pillow is not installed.
     """
-    pillow, where = _pillow(), os.fspath(path)
+    pillow = _pillow()
+    where = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the image"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
@@ -54,16 +55,17 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
         raise ImageError(f"{where}: cannot be read as an image ({reason})") from error
 
 
-def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str) -> np.ndarray:
+def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str, shorter_side: int | None = None) -> np.ndarray:
     """An image as a network needs it, (rows, columns, channels).
 
-    It is resized so that it covers the input (bilinear, antialiased) and cropped at the centre. Grey becomes RGB by
-    repetition, RGB becomes grey by luminance.
+    It is resized so that it covers the input (bilinear, antialiased), or to a given length of its shorter side, and
+    cropped at the centre. Grey becomes RGB by repetition, RGB becomes grey by luminance.
 
     Args:
         image: An array (uint8; rows, columns and maybe channels), an image of Pillow or the path of a file.
         shape: Channels, rows and columns of the network's input.
         where: What the image is called in errors.
+        shorter_side: The length of the shorter side before the centre is cropped; None: the image covers the input.
 
     Raises:
         ImageError: If it cannot be used; the message says why.
@@ -81,7 +83,7 @@ def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str) -> np.nd
     if pixels.shape[2] != channels and (pixels.shape[2], channels) not in {(1, 3), (3, 1)}:
         raise ImageError(f"{where}: has {pixels.shape[2]} channels, the network needs {channels}")
     if pixels.shape[:2] != (rows, columns):
-        pixels = _resize(pixels, rows, columns, where)
+        pixels = _resize(pixels, rows, columns, where, shorter_side or 0)
     if pixels.shape[2] == 3 and channels == 1:
         pixels = np.rint(pixels.astype(np.float32) @ _LUMINANCE).astype(np.uint8)[:, :, None]
     return np.broadcast_to(pixels, (rows, columns, channels))
@@ -122,10 +124,10 @@ def _to_array(image: Any, where: str) -> np.ndarray:
     return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
 
 
-def _resize(pixels: np.ndarray, rows: int, columns: int, where: str) -> np.ndarray:
+def _resize(pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int) -> np.ndarray:
     pillow = _pillow()
     height, width, channels = pixels.shape
-    scale = max(rows / height, columns / width)
+    scale = max(rows / height, columns / width, shorter_side / min(height, width))
     new_height, new_width = max(rows, round(height * scale)), max(columns, round(width * scale))
     if max(height * width, new_height * new_width) > MAX_PIXELS:
         raise ImageError(f"{where}: is {width}x{height}, too large or too elongated to be resized")

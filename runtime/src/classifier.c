@@ -50,9 +50,11 @@ static float *read_channels(memory *m, const json *preprocess, const char *key, 
 /* Mean and deviation become scale and shift, in the float32 arithmetic of the training library. */
 static void read_preprocess(moon_model *model, classifier *c, const json *preprocess) {
   memory *m = &model->memory;
-  const json *resize = json_get(preprocess, "resize");
+  const json *resize = json_get(preprocess, "resize"), *side = json_get(preprocess, "shorter_side");
   if (resize && strcmp(json_word(resize), "cover"))
     fail(m, "\"resize\" of \"preprocess\" must be \"cover\", not \"%s\"", json_word(resize));
+  if (!json_is_absent(side) && !json_is_integer(side, 1, MAX_SIDE)) /* for those who resize before they ask */
+    fail(m, "\"shorter_side\" of \"preprocess\" must be an integer from 1 to %d", MAX_SIDE);
   float *mean = read_channels(m, preprocess, "mean", model->input[0], -1e6);
   float *std = read_channels(m, preprocess, "std", model->input[0], 1e-6);
   for (int i = 0; i < model->input[0]; i++) {

@@ -204,6 +204,7 @@ static void read_operation(reading *r, operation *op) {
   const tensor *in = input(r, op, 0);
   tensor out = *in;
   op->act = read_activation(r);
+  if (op->kind == ACT && op->act == NONE) BAD(r, "\"act\" needs an activation", r->index);
   if (op->kind == CONV) read_conv(r, op, &out);
   else if (op->kind == LINEAR) read_linear(r, op, &out);
   else if (op->kind == MAX_POOL || op->kind == AVG_POOL) read_pool(r, op, &out);

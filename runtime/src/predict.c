@@ -6,9 +6,12 @@
 
 #include "classifier.h"
 
-#define CHUNK ((int64_t)1 << 20) /* floats of the images that are computed at once, more or less */
+/* Floats of the images that are computed at once: some megabytes, or what keeps all threads busy up to a limit. */
+#define CHUNK ((int64_t)1 << 20)
+#define MAX_CHUNK ((int64_t)1 << 25)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void free_buffers(classifier *c) {
   free(c->images);
@@ -31,10 +34,11 @@ void free_classifier(classifier *c) {
   free_work(c);
 }
 
-/* Groups of images that are computed together must not depend on how many are asked for, or on the threads. */
+/* Images are computed in groups, one for each lane of a vector; which ones form a group must not depend on chunks. */
 static int64_t chunk_of(const moon_model *model) {
-  const int64_t least = (int64_t)model->kernels->lanes * model->threads, size = elements(&model->tensors[0]);
-  return least * larger(1, CHUNK / (least * size));
+  const int64_t lanes = model->kernels->lanes, size = elements(&model->tensors[0]);
+  const int64_t floats = smaller(larger(CHUNK, size * lanes * model->threads), MAX_CHUNK);
+  return lanes * larger(1, floats / size / lanes);
 }
 
 static bool reserve_output(const moon_model *model, float **output, int index, int64_t images) {
@@ -69,6 +73,7 @@ typedef struct {
   const uint8_t *pixels;
   int64_t count;
   moon_answer *answers;
+  int threads; /* that share the images; the network may use more for one image */
 } call;
 
 /* From bytes, channels last, to floats, channels first. */
@@ -114,19 +119,17 @@ static void answer_image(const call *call, int64_t image, double *work) {
 
 static void normalise_share(void *argument, int thread) {
   const call *c = argument;
-  const int threads = c->model->threads;
-  for (int64_t i = c->count * thread / threads; i < c->count * (thread + 1) / threads; i++) normalise(c, i);
+  for (int64_t i = c->count * thread / c->threads; i < c->count * (thread + 1) / c->threads; i++) normalise(c, i);
 }
 
 static void answer_share(void *argument, int thread) {
   const call *c = argument;
-  const int threads = c->model->threads;
-  for (int64_t i = c->count * thread / threads; i < c->count * (thread + 1) / threads; i++)
+  for (int64_t i = c->count * thread / c->threads; i < c->count * (thread + 1) / c->threads; i++)
     answer_image(c, i, c->model->classifier->work[thread]);
 }
 
 static void share(void (*function)(void *, int), call *c) {
-  if (c->model->threads > 1) pool_run(c->model->pool, function, c);
+  if (c->threads > 1) pool_run(c->model->pool, function, c);
   else function(c, 0);
 }
 
@@ -139,7 +142,8 @@ int moon_predict(moon_model *model, const uint8_t *pixels, int64_t count, moon_a
   }
   const int64_t chunk = chunk_of(model), size = elements(&model->tensors[0]);
   for (int64_t done = 0; done < count; done += chunk) {
-    call part = {model, pixels + done * size, count - done < chunk ? count - done : chunk, answers + done};
+    call part = {model, pixels + done * size, smaller(count - done, chunk), answers + done, 1};
+    if (part.count >= model->threads) part.threads = model->threads; /* else waking them takes longer */
     if (!reserve(model, part.count)) {
       free_buffers(model->classifier);
       free_work(model->classifier);

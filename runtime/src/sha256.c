@@ -24,7 +24,8 @@ static void block(uint32_t h[8], const uint8_t *p) {
     w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7] + (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
   }
   memcpy(s, h, sizeof s);
-  for (int i = 0; i < 64; i++) { /* the letters of the standard rotate through s, instead of being moved */
+  /* The letters of the standard rotate through s, instead of being moved. Unrolled, all places are constants. */
+  _Pragma("GCC unroll 64") for (int i = 0; i < 64; i++) {
 #define LETTER(n) s[((n) - i) & 7]
     const uint32_t e = LETTER(4), a = LETTER(0), b = LETTER(1), c = LETTER(2);
     const uint32_t t1 = LETTER(7) + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +

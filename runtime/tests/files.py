@@ -48,3 +48,12 @@ def with_digest(header: dict[str, Any] | bytes, data: bytes) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     file = len(text).to_bytes(8, "little") + text + data
     return file.replace(b"0" * 64, hashlib.sha256(file).hexdigest().encode(), 1)
+
+
+def with_text(file: bytes, old: str, new: str) -> bytes:
+    """The file with another text in its header, and the digest that belongs to it."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    digest = json.loads(file[8:end])["__metadata__"]["sha256"]
+    header = file[8:end].decode().replace(digest, "0" * 64)
+    assert old in header
+    return with_digest(header.replace(old, new, 1).encode(), file[end:])

@@ -72,6 +72,8 @@ def run(graph: list[dict[str, Any]], tensors: dict[str, np.ndarray], images: np.
             case "softmax":
                 y = np.exp(x - x.max(1, keepdims=True))
                 y /= y.sum(1, keepdims=True)
+            case name:
+                raise KeyError(name)
         if op.get("bias"):
             y = y + tensors[op["bias"]].astype(np.float64)[:, None, None]
         known[op["out"]] = ACTIVATIONS[op.get("act")](y)

@@ -121,6 +121,7 @@ def test_a_header_with_changed_bytes_and_a_valid_digest_does_not_crash() -> None
         (make(graph=[CONV | {"out": 0}]), "out must be an integer from 1"),
         (make(graph=[CONV, CONV]), "computed twice"),
         (make(graph=[CONV | {"act": "tanh"}]), "\"tanh\" is not supported"),
+        (make(graph=[{"op": "act", "in": [0], "out": 1}]), "\"act\" needs an activation"),
         (make(graph=[CONV | {"weight": "v"}]), "\"v.counts\" is missing"),
         (make(graph=[CONV | {"bias": "b"}]), "\"b\" is missing"),
         (make({"b": np.ones(3, "f")}, [CONV | {"bias": "b"}]), "3 elements, not 2"),
@@ -155,7 +156,7 @@ def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
 def test_digest_is_that_of_hashlib() -> None:
     for size in (0, 1, 55, 56, 63, 64, 65, 1000):
         data = np.arange(size, dtype="u1")
-        file = pack([{"op": "act", "in": [0], "out": 1}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
+        file = pack([{"op": "act", "in": [0], "out": 1, "act": "relu"}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
         assert Network(file).tensor("x").tolist() == data.tolist()
 
 

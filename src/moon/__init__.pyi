@@ -26,10 +26,13 @@ from moon.data import (
 )
 from moon.deploy import (
     DriftMonitor as DriftMonitor,
+    Guarantee as Guarantee,
     Threshold as Threshold,
     find_threshold as find_threshold,
     images_needed as images_needed,
+    load as load,
     p_values as p_values,
+    pack_run as pack_run,
 )
 from moon.detect import (
     Ash as Ash,
@@ -119,7 +122,6 @@ from moon.recipe import (
 )
 from moon.run import (
     BenchmarkImages as BenchmarkImages,
-    load as load,
     load_result as load_result,
     train_run as train_run,
 )

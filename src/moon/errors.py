@@ -30,3 +30,7 @@ class RunLocked(Exception):
 
 class DiskFull(OSError):
     """A file cannot be written because the disk, or the user's quota on it, is full."""
+
+
+class MissingPackage(ImportError):
+    """A package that only some commands need is not installed. The message says how to install it."""

@@ -12,9 +12,9 @@ def moon(data_root, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MOON_DATA", str(data_root))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:
-            cli.main(list(arguments))
+            cli.main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return stop.value.code, out, err
 

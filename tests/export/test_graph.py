@@ -1,16 +1,18 @@
 """The graph of a network: computed operator by operator, it equals the network."""
 
+import moon_runtime
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from moon import lenet, open_head, resnet18, resnet50
+from moon.export.file import network_bytes
 from moon.export.graph import Graph, trace
 
 ACTIVATIONS = {
     "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu, "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, "softmax": lambda x: x.softmax(1), None: lambda x: x,
+    "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, None: lambda x: x,
 }  # fmt: skip
 
 
@@ -42,7 +44,10 @@ def run(graph: Graph, x: torch.Tensor) -> dict[int, torch.Tensor]:
             case "flatten":
                 y = a[0].flatten(1)
             case "act":
-                y = ACTIVATIONS[op["kind"]](a[0])
+                assert op["act"]
+                y = a[0]
+            case "softmax":
+                y = a[0].softmax(1)
             case _:
                 raise AssertionError(op)
         found[op["out"]] = ACTIVATIONS[op["act"]](y)
@@ -79,16 +84,70 @@ class Odd(nn.Module):
         return self.fc(F.dropout(y.mean((2, 3)), 0.5, self.training))
 
 
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda: lenet(10), (1, 28, 28)),
-        (lambda: open_head(lenet(10, norm=True)), (1, 28, 28)),
-        (lambda: open_head(resnet18(10)), (3, 32, 32)),
-        (lambda: resnet50(7), (3, 64, 64)),
-        (Odd, (3, 20, 20)),
-    ],
-)
+def inverted_residual(inputs: int, width: int, outputs: int, stride: int) -> nn.Sequential:
+    """The block of MobileNetV2, without its shortcut."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6(inplace=True),
+        nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), nn.BatchNorm2d(width), nn.ReLU6(inplace=True),
+        nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
+    )  # fmt: skip
+
+
+class Mobile(nn.Module):
+    """Inverted residuals as in MobileNetV2, h-swish and squeeze and excitation as in V3."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.Hardswish(inplace=True))
+        self.first, self.second = inverted_residual(8, 24, 8, 1), inverted_residual(8, 24, 12, 2)
+        self.gate = nn.Sequential(nn.Conv2d(12, 4, 1), nn.ReLU(), nn.Conv2d(4, 12, 1), nn.Hardsigmoid())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.SiLU(), nn.Dropout(), nn.Linear(16, 5))
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = self.second(x + self.first(x))
+        return self.head(F.adaptive_avg_pool2d(x * self.gate(F.adaptive_avg_pool2d(x, 1)), 1))
+
+
+class DenseBlocks(nn.Module):
+    """DenseNet's order: BatchNorm and ReLU before each convolution, outputs are concatenated."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 7, 2, 3, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8 + 4 * i) for i in range(3))
+        self.convs = nn.ModuleList(nn.Conv2d(8 + 4 * i, 4, 3, padding=1, bias=False) for i in range(3))
+        self.last, self.fc = nn.BatchNorm2d(20), nn.Linear(20, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.stem(x), 3, 2, 1)
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            x = torch.cat([x, conv(F.relu(norm(x)))], 1)
+        return self.fc(F.adaptive_avg_pool2d(F.relu(self.last(x)), (1, 1)).flatten(1))
+
+
+def vgg() -> nn.Module:
+    """Convolutions with biases, an activation after pooling, several Linear layers, pooling to 2x2."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 12, 5, 3, 2), nn.GELU(),
+        nn.AvgPool2d(2, 1, 1), nn.Sigmoid(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 20),
+        nn.ReLU(), nn.Linear(20, 5),
+    )  # fmt: skip
+
+
+NETWORKS = [
+    pytest.param(lambda: lenet(10), (1, 28, 28), id="lenet"),
+    pytest.param(lambda: open_head(lenet(10, norm=True)), (1, 28, 28), id="lenet-norm"),
+    pytest.param(lambda: open_head(resnet18(10)), (3, 32, 32), id="resnet18"),
+    pytest.param(lambda: resnet50(7), (3, 64, 64), id="resnet50"),
+    pytest.param(Odd, (3, 20, 20), id="odd"),
+    pytest.param(Mobile, (3, 33, 29), id="mobile"),
+    pytest.param(DenseBlocks, (3, 31, 40), id="dense"),
+    pytest.param(vgg, (3, 26, 26), id="vgg"),
+]
+
+
+@pytest.mark.parametrize(("make", "shape"), NETWORKS)
 def test_the_graph_computes_what_the_network_computes(make, shape):
     model = settled(make())
     graph = trace(model, shape)
@@ -98,6 +157,23 @@ def test_the_graph_computes_what_the_network_computes(make, shape):
     with torch.no_grad():
         torch.testing.assert_close(found[graph.logits], model(x), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(head(found[graph.features]), found[graph.logits])
+
+
+@pytest.mark.parametrize("density", [1.0, 0.2])
+@pytest.mark.parametrize(("make", "shape"), NETWORKS)
+def test_the_runtime_computes_what_the_network_computes(make, shape, density):
+    model = settled(make())
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                module.weight *= (torch.rand_like(module.weight) < density) / density**0.5
+    x = torch.randn(19, *shape)  # more than a vector has lanes, and some more
+    network = moon_runtime.Network(network_bytes(trace(model, shape)))
+    with torch.no_grad():
+        expected = model(x)
+    for batch in (x, x[:1]):
+        found = torch.from_numpy(network(batch.numpy())["logits"])
+        torch.testing.assert_close(found, expected[: len(batch)], rtol=1e-4, atol=1e-4)
 
 
 def test_batchnorm_and_activations_are_folded():

@@ -104,6 +104,17 @@ def whole(text: str) -> int:
     return number
 
 
+def fraction(text: str) -> float:
+    """Parse a share above 0 and below 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not '{text}'") from None
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and below 1, not {text}")
+    return number
+
+
 def seconds(text: str) -> float:
     """Parse a duration in seconds."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, RunLocked
+from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, MissingPackage, RunLocked
 from moon.files import full_disk
 from moon.recipe import PARAMETERS
 
@@ -14,6 +14,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     Diverged: 5,
     RunLocked: 6,
     ValueError: 2,
+    MissingPackage: 2,
     OSError: 3,
     Exception: 1,
 }

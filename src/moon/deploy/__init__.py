@@ -1,6 +1,8 @@
-"""From a trained network to an answer: thresholds with a guarantee, and a test whether inputs have changed."""
+"""From a trained network to an answer: one file, a threshold with a guarantee, and a test whether inputs have changed.
 
-from moon.deploy.drift import DriftMonitor
-from moon.deploy.threshold import Threshold, find_threshold, images_needed, p_values
+Thresholds and the test need no PyTorch; a module is imported when one of its names is first used.
+"""
 
-__all__ = ["DriftMonitor", "Threshold", "find_threshold", "images_needed", "p_values"]
+from moon.lazy import lazy
+
+__all__, __getattr__, __dir__ = lazy(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from moon.metrics.checks import Numbers, to_array
+from moon.arrays import Numbers, to_array
 
 _JUMP = 0.01  # the share of the capital that is divided anew in each step
 _BETS = np.array([-1.0, 0.0, 1.0])  # on low p-values, on none, on high ones

@@ -13,7 +13,7 @@ from math import ceil, floor, log
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.metrics.checks import Numbers, to_array
+from moon.arrays import Numbers, to_array
 
 
 @dataclass(frozen=True)

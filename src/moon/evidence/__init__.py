@@ -2,11 +2,11 @@
 
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import OpenHead, classifier_name, open_head
-from moon.evidence.look import look, read, split_batch
+from moon.evidence.look import evaluation_mode, look, read, split_batch
 from moon.evidence.outputs import Inputs, logits_of
 from moon.evidence.precision import autocast, float32_classifier
 
 __all__ = [
-    "Evidence", "Inputs", "OpenHead", "autocast", "classifier_name", "float32_classifier", "logits_of", "look",
-    "open_head", "read", "split_batch",
+    "Evidence", "Inputs", "OpenHead", "autocast", "classifier_name", "evaluation_mode", "float32_classifier",
+    "logits_of", "look", "open_head", "read", "split_batch",
 ]  # fmt: skip

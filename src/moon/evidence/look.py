@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,10 +100,8 @@ def read(
     device = next(model.parameters()).device
     if classifier is not None:
         classifier_name(model, classifier)  # `perturb` calls `look` without a name
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        parts = []
+    parts = []
+    with evaluation_mode(model):
         for batch in loader:
             x, y = split_batch(batch, device)
             if perturb is not None:
@@ -117,10 +116,23 @@ def read(
                 if not parts:
                     _check_logits(evidence.logits, recording)
             parts.append(evidence)
+    return Evidence.concatenate(parts)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Context in which a model is in evaluation mode; afterwards every module has its mode back.
+
+    Args:
+        model: The model.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
     finally:
         for module, training in modes:
             module.training = training
-    return Evidence.concatenate(parts)
 
 
 def split_batch(batch: Any, device: torch.device) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from torch.fx import Node
 
 Op = dict[str, Any]
 
-_ACTIVATIONS = ("relu", "relu6", "silu", "gelu", "hardswish", "hardsigmoid", "sigmoid", "softmax")
+_ACTIVATIONS = ("relu", "relu6", "silu", "gelu", "hardswish", "hardsigmoid", "sigmoid")
 _FUSABLE = ("conv2d", "linear", "add", "mul", "affine")  # operators that may apply an activation to their result
 _SAME = ("dropout", "contiguous", "clone", "detach", "to", "alias", "identity", "feature_dropout")
 
@@ -184,7 +184,14 @@ class _Conversion:
         if made is not None and made["op"] in _FUSABLE and made["act"] is None and _only_user(source):
             made["act"] = name
             return number
-        return self._add_op("act", [number], kind=name)
+        number = self._add_op("act", [number])
+        self._made_by[number]["act"] = name
+        return number
+
+    def _softmax(self, node: Node, x: Node, dim: int, dtype: Any = None) -> int:
+        if dtype is not None or dim % len(_shape(x)) != 1:
+            raise ValueError(f"{_where(node)}: softmax is only supported over the channels")
+        return self._add_op("softmax", [self._number(x)])
 
     def _hardtanh(self, node: Node, x: Node, low: float = -1.0, high: float = 1.0) -> int:
         if (low, high) != (0.0, 6.0):

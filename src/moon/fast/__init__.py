@@ -1,4 +1,4 @@
-"""The same computations, faster: training steps on flat buffers on a GPU, sparse inference on a CPU.
+"""The same computations, faster: training steps on flat buffers on a GPU.
 
 Nothing here imports another part of `moon`.
 """
@@ -6,16 +6,14 @@ Nothing here imports another part of `moon`.
 from moon.fast.batch_norm import norm, norm_relu, second_use
 from moon.fast.buffers import FlatBuffers, active_buffers, without_buffers
 from moon.fast.compiled import fused
-from moon.fast.feature_maps import FeatureMaps
 from moon.fast.gradients import StepGradients
 from moon.fast.layers import layers_on_buffers
 from moon.fast.optimizer_check import optimizer_obstacle
 from moon.fast.selection import top_masks
-from moon.fast.sparse_inference import conv_norm, conv_norm_relu, use_sparse_kernel
 from moon.fast.update import sgd_update, sgd_update_overlapped, write_addresses
 
 __all__ = [
-    "FeatureMaps", "FlatBuffers", "StepGradients", "active_buffers", "conv_norm", "conv_norm_relu", "fused",
-    "layers_on_buffers", "norm", "norm_relu", "optimizer_obstacle", "second_use", "sgd_update", "sgd_update_overlapped",
-    "top_masks", "use_sparse_kernel", "without_buffers", "write_addresses",
+    "FlatBuffers", "StepGradients", "active_buffers", "fused", "layers_on_buffers", "norm", "norm_relu",
+    "optimizer_obstacle", "second_use", "sgd_update", "sgd_update_overlapped", "top_masks", "without_buffers",
+    "write_addresses",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.metrics.checks import Numbers, check_same_length, to_array
+from moon.arrays import Numbers, check_same_length, to_array
 
 
 def accuracy(prediction: Numbers, labels: Numbers) -> float:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.metrics.checks import Numbers, to_array
+from moon.arrays import Numbers, to_array
 
 Positive = Literal["known", "unknown"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moon.metrics.checks import Numbers, check_same_length, to_array
+from moon.arrays import Numbers, check_same_length, to_array
 
 Interval = tuple[float, float]
 Verdict = Literal["better", "no evidence", "worse"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from moon.fast import conv_norm, conv_norm_relu, second_use
+from moon.fast import norm, norm_relu, second_use
 
 
 class Projection(nn.Sequential):
@@ -17,10 +17,9 @@ class Projection(nn.Sequential):
         super().__init__(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, input: Tensor) -> Tensor:
-        convolution, norm = self
-        assert isinstance(convolution, nn.Conv2d)
-        assert isinstance(norm, nn.BatchNorm2d)
-        return conv_norm(convolution, norm, input)
+        convolution, layer = self
+        assert isinstance(layer, nn.BatchNorm2d)
+        return norm(layer, convolution(input))
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> Projection | None:
@@ -42,9 +41,9 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = conv_norm_relu(self.conv1, self.bn1, x)
+        out = norm_relu(self.bn1, self.conv1(x))
         shortcut = second_use(x) if self.downsample is None else self.downsample(second_use(x))
-        return conv_norm_relu(self.conv2, self.bn2, out, shortcut)
+        return norm_relu(self.bn2, self.conv2(out), shortcut)
 
 
 class Bottleneck(nn.Module):
@@ -64,10 +63,10 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = conv_norm_relu(self.conv1, self.bn1, x)
-        out = conv_norm_relu(self.conv2, self.bn2, out)
+        out = norm_relu(self.bn1, self.conv1(x))
+        out = norm_relu(self.bn2, self.conv2(out))
         shortcut = second_use(x) if self.downsample is None else self.downsample(second_use(x))
-        return conv_norm_relu(self.conv3, self.bn3, out, shortcut)
+        return norm_relu(self.bn3, self.conv3(out), shortcut)
 
 
 def _stage(
@@ -88,8 +87,6 @@ class ResNet(nn.Module):
         in_channels: The number of channels of the images.
         small_images: Whether the stem is a 3x3 convolution without pooling, for 32x32 images.
     """
-
-    supports_sparse_kernel = True  # see moon.fast.use_sparse_kernel
 
     def __init__(
         self,
@@ -115,7 +112,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(512 * block.expansion, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(conv_norm_relu(self.conv1, self.bn1, x))
+        x = self.maxpool(norm_relu(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.avgpool(x).flatten(1))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from moon.evidence import logits_of
+from moon.evidence import evaluation_mode, logits_of
 from moon.fast import without_buffers
 from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
@@ -148,8 +148,6 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
         inputs_of_stage[:] = inputs[:1]
         return (replacement[0], *inputs[1:]) if replacement else inputs
 
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
     handle = stage.register_forward_pre_hook(replace)
 
     def tail(h: Tensor) -> Tensor:
@@ -157,18 +155,17 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
         return logits_of(model, x[:1])
 
     try:
-        with torch.no_grad():
-            model(x[:1])
-        if not inputs_of_stage:
-            raise ValueError(
-                f"the {type(stage).__name__} whose input is to be sampled is not part of the forward pass; "
-                "set layer to the name of another module"
-            )
-        yield tail, at_least_float32(inputs_of_stage[0])
+        with evaluation_mode(model):
+            with torch.no_grad():
+                model(x[:1])
+            if not inputs_of_stage:
+                raise ValueError(
+                    f"the {type(stage).__name__} whose input is to be sampled is not part of the forward pass; "
+                    "set layer to the name of another module"
+                )
+            yield tail, at_least_float32(inputs_of_stage[0])
     finally:
         handle.remove()
-        for part, training in modes:
-            part.training = training
 
 
 def _stage(model: nn.Module, layer: str) -> nn.Module:

@@ -45,6 +45,7 @@ class EvidenceCache:
     precision: str = "float32"
     mirrored: bool = False
     _found: dict[str, Evidence] = field(default_factory=dict)
+    _faster: nn.Module | None = None
 
     def __getitem__(self, name: str) -> Evidence:
         return self._found[name]
@@ -82,7 +83,8 @@ class EvidenceCache:
         return Evidence(logits, tensors["features"], int(header["num_known"]), labels, _head(tensors))
 
     def _compute(self, name: str, data: AnySet) -> Evidence:
-        found = self.images.evidence(self.model, data, precision=self.precision, mirrored=self.mirrored)
+        self._faster = self.images.faster_model(self._faster or self.model, data, self.precision)  # traced only once
+        found = self.images.evidence(self._faster, data, precision=self.precision, mirrored=self.mirrored)
         path = self._path(name)
         if path is not None and self.keep:
             path.parent.mkdir(parents=True, exist_ok=True)

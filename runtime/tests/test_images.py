@@ -1,0 +1,215 @@
+"""Images in all the ways that people have them, and things that are no images."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from detectors import THRESHOLD
+from files import pack
+from moon_runtime import Classifier, ImageError, NetworkError, read_image
+from moon_runtime.images import fit_image
+from PIL import Image
+
+
+def model(channels: int = 3, rows: int = 6, columns: int = 6) -> Classifier:
+    """The score is the mean of the pixels, from 0 to 255."""
+    graph = [
+        {"op": "global_avg_pool", "in": [0], "out": 1},
+        {"op": "linear", "in": [1], "out": 2, "weight": "w"},
+    ]
+    tensors = {"w": np.full((1, channels), 255 / channels, "f"), "threshold": np.array([100.0])}
+    tensors["calibration"] = np.arange(256.0)
+    return Classifier(
+        pack(
+            graph, tensors, input=[channels, rows, columns], outputs={"features": 1, "logits": 2}, classes=["bright"],
+            preprocess={"mean": [0] * channels, "std": [1] * channels}, temperature=1, threshold=THRESHOLD,
+            detector={"name": "mean", "program": [{"op": "sum", "in": [0], "out": 2}], "output": 2},
+        )
+    )  # fmt: skip
+
+
+def picture(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def scores(answers: Any) -> list[float]:
+    return [round(float(score), 3) for score in answers.score]
+
+
+def test_arrays_of_the_right_size_need_no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    ask = model()
+    images = picture(5, 6, 6, 3)
+    expected = [round(float(image.mean()), 3) for image in images]
+    assert scores(ask(images)) == pytest.approx(expected, abs=1e-2)
+    assert scores(ask(list(images))) == scores(ask(images)) == scores(ask(tuple(images)))
+    assert scores(ask(images[0])) == pytest.approx(expected[:1], abs=1e-2)
+    assert scores(ask(np.asfortranarray(images))) == scores(ask(images))
+    with pytest.raises(ImportError, match=r"need Pillow; install it with: pip install 'moon-runtime\[images\]'"):
+        ask(picture(7, 6, 3))
+    with pytest.raises(ImportError, match="need Pillow"):
+        read_image("a.png")
+
+
+def test_grey_and_colour() -> None:
+    grey, colour = picture(4, 6, 6), picture(4, 6, 6, 3)
+    expected = [float(image.mean()) for image in grey]
+    for channels in (1, 3):
+        for images in (grey, grey[..., None], list(grey), list(grey[..., None])):
+            assert scores(model(channels)(images)) == pytest.approx(expected, abs=1e-2)
+    assert scores(model(1)(grey[0])) == pytest.approx(expected[:1], abs=1e-2)
+    luminance = np.rint(colour.astype("f") @ np.array([0.299, 0.587, 0.114], "f"))
+    assert scores(model(1)(colour)) == pytest.approx(luminance.mean((1, 2)).tolist(), abs=1e-2)
+
+
+def test_files_images_and_lists(tmp_path: Path) -> None:
+    image = picture(6, 6, 3)
+    path = tmp_path / "a.png"
+    Image.fromarray(image).save(path)
+    ask = model()
+    expected = scores(ask(image))
+    for images in (path, str(path), Image.fromarray(image), [path], [Image.open(path)]):
+        assert scores(ask(images)) == expected
+    assert scores(ask([path, image, Image.fromarray(image), str(path)])) == expected * 4
+    assert np.array_equal(read_image(path), image)
+
+
+def resized_as_the_training_library_does(image: np.ndarray, size: int) -> np.ndarray:
+    height, width = image.shape[:2]
+    scale = size / min(width, height)
+    target = max(size, round(width * scale)), max(size, round(height * scale))
+    resized = Image.fromarray(image).resize(target, Image.Resampling.BILINEAR)
+    left, top = (target[0] - size) // 2, (target[1] - size) // 2
+    return np.asarray(resized.crop((left, top, left + size, top + size)))
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (40, 30), (30, 41), (3, 5), (7, 100), (33, 32), (1, 1)])
+def test_other_sizes_are_covered_and_cropped(shape: tuple[int, int]) -> None:
+    image = picture(*shape, 3)
+    expected = resized_as_the_training_library_does(image, 32)
+    assert np.array_equal(fit_image(image, (3, 32, 32), "x"), expected)
+    grey = np.rint(expected.astype("f") @ np.array([0.299, 0.587, 0.114], "f"))[..., None]
+    assert np.array_equal(fit_image(image, (1, 32, 32), "x"), grey)
+    grey = resized_as_the_training_library_does(image[..., 0], 32)
+    assert np.array_equal(fit_image(image[..., 0], (3, 32, 32), "x"), np.repeat(grey[..., None], 3, 2))
+    assert fit_image(image, (3, 20, 50), "x").shape == (20, 50, 3)
+
+
+def test_the_shorter_side_may_be_longer_than_the_input() -> None:
+    image = picture(40, 60, 3)
+    expected = resized_as_the_training_library_does(image, 20)[2:18, 2:18]
+    assert np.array_equal(fit_image(image, (3, 16, 16), "x", shorter_side=20), expected)
+
+
+def test_a_batch_of_another_size_is_resized() -> None:
+    images = picture(3, 9, 12, 3)
+    assert scores(model()(images)) == scores(model()([fit_image(i, (3, 6, 6), "x") for i in images]))
+    assert len(model()(picture(3, 9, 12))) == 3
+
+
+def test_other_kinds_of_files_are_rgb(tmp_path: Path) -> None:
+    colour = Image.fromarray(picture(8, 8, 3))
+    for mode in ("1", "L", "P", "LA", "RGBA", "CMYK"):
+        path = tmp_path / (f"{mode}.tif" if mode == "CMYK" else f"{mode}.png")
+        colour.convert(mode).save(path)
+        assert np.array_equal(read_image(path), np.asarray(Image.open(path).convert("RGB")))
+        assert len(model()(Image.open(path))) == 1
+
+
+def test_photographs_are_upright(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    exif = Image.Exif()
+    exif[0x112] = 6  # rotate by 90 degrees
+    Image.fromarray(picture(4, 10, 3)).save(path, exif=exif)
+    assert read_image(path).shape == (10, 4, 3)
+    assert np.array_equal(read_image(path), np.rot90(np.asarray(Image.open(path)), -1))
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 6, 6, 3)), "images: pixels must be uint8 from 0 to 255, not float64"),
+        (np.zeros((2, 6, 6, 3), "f"), "not float32"),
+        (np.zeros((2, 6, 6, 3), "i8"), "not int64"),
+        (np.zeros((6, 6), bool), "not bool"),
+        ([np.zeros((6, 6, 3))], "image 0: pixels must be uint8"),
+        ([picture(6, 6, 3), None], "image 1: pixels must be uint8"),
+        (7, "images: pixels must be uint8"),
+        (np.zeros(5, np.uint8), r"must have the shape \(images, rows, columns, channels\), not \(5,\)"),
+        (np.zeros((1, 1, 6, 6, 3), np.uint8), "must have the shape"),
+        (picture(6, 6, 4), "the image: has 4 channels, the network needs 3"),
+        (picture(6, 6, 2), "the image: has 2 channels, the network needs 3"),
+        (picture(2, 6, 6, 5), "image 0: has 5 channels, the network needs 3"),
+        (picture(2, 3, 6, 6), "image 0: has 6 channels, the network needs 3"),
+        ([picture(6, 6, 3), picture(2, 6, 6, 3)], "image 1: an image has the shape"),
+        ([picture(0, 6, 3)], "image 0: an image has the shape"),
+        (picture(2, 0, 6, 3), "image 0: an image has the shape"),
+        ([picture(6)], "image 0: an image has the shape"),
+        (Image.new("I;16", (6, 6)), "more than 8 bits per channel"),
+        ([Image.new("F", (6, 6))], "image 0: has more than 8 bits per channel"),
+        (np.broadcast_to(np.uint8(0), (2, 9000, 9000, 3)), "image 0: is 9000x9000, too large"),
+        ([np.zeros((1, 2**21), np.uint8)], "image 0: is 2097152x1, too large or too elongated"),
+        ("missing.png", "missing.png: no such file"),
+        (["missing.png"], "missing.png: no such file"),
+    ],
+)
+def test_what_is_no_image_is_a_one_line_error(images: Any, message: str) -> None:
+    with pytest.raises(ImageError, match=message) as raised:
+        model()(images)
+    assert "\n" not in str(raised.value)
+    assert isinstance(raised.value, NetworkError)
+    assert isinstance(raised.value, ValueError)
+
+
+def png(width: int, height: int, data: bytes) -> bytes:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read as an image"),
+        (b"hello", "cannot be read as an image"),
+        (b"\x89PNG\r\n\x1a\n", "cannot be read as an image"),
+        (b"\xff\xd8\xff\xe0" + bytes(100), "cannot be read as an image"),
+        (png(5, 5, zlib.compress(bytes(30)))[:45], "cannot be read as an image"),
+        (png(5, 5, b"no zlib"), "cannot be read as an image"),
+        (png(9000, 9000, zlib.compress(bytes(10))), "is 9000x9000, more than the 67,108,864 pixels"),
+        (png(12000, 12000, zlib.compress(bytes(10))), "is 12000x12000, more than the 67,108,864 pixels"),
+        (png(2**31 - 1, 2**31 - 1, b""), "cannot be read as an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 5\n", "cannot be read as an image"),
+        (b"GIF89a" + bytes(20), "cannot be read as an image"),
+        (b"P6 99999 99999 255\n", "is 99999x99999|cannot be read"),
+    ],
+)
+def test_damaged_and_foreign_files(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=message) as raised:
+        read_image(path)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ImageError, match=message):
+        model()([path])
+
+
+def test_a_16_bit_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(np.arange(36, dtype=np.uint16).reshape(6, 6)).save(path)
+    with pytest.raises(ImageError, match="more than 8 bits per channel"):
+        read_image(path)
+
+
+def test_folders_are_not_images(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="cannot be read as an image"):
+        read_image(tmp_path)

@@ -1,0 +1,129 @@
+"""Pack a finished run into one small file that answers with a class or "unknown"; its threshold has a guarantee."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moon.cli.arguments import add_data, add_device, device_of, fraction, whole
+from moon.cli.unknown_sets import add_unknown_sets
+from moon.recipe import names_of
+
+if TYPE_CHECKING:
+    from moon.deploy import Guarantee
+
+EXAMPLES = """
+examples:
+  moon pack runs/digits-... -o digits.moon
+  moon pack runs/digits-... -o digits.moon --detector mls     smaller: no training features are kept
+  moon pack runs/cifar10-... --accept 0.99 --confidence 0.95  99% of known images are accepted, with 95% confidence
+  moon pack runs/cifar10-... --per-class                      a threshold for each predicted class
+  moon predict digits.moon photo.png                          ask the file
+"""
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="the folder of a finished run")
+    add("-o", "--out", type=Path, metavar="FILE", help="the file to write (default: NAME-OF-RUN.moon)")
+    add(
+        "--detector",
+        metavar="NAME",
+        default="fisher",
+        help=f"{' '.join(name for name in names_of('detector') if name != 'odin')}, NAME:released or NAME:scaled "
+        "(default: %(default)s)",
+    )
+    add("--accept", type=fraction, default=0.95, help="share of known images to accept (default: %(default)s)")
+    add(
+        "--confidence",
+        type=fraction,
+        help="accept this share of all known images with this confidence (default: on average over calibration images)",
+    )
+    add("--per-class", action="store_true", help="a threshold for each predicted class")
+    add(
+        "--bank",
+        type=whole,
+        metavar="N",
+        default=10_000,
+        help="training images whose features knn, fisher and nnguide keep (default: %(default)s)",
+    )
+    add(
+        "--precision",
+        choices=("float16", "float32", "int8"),
+        default="float16",
+        help="type of the stored weights (default: %(default)s)",
+    )
+    add(
+        "--check",
+        type=int,
+        metavar="N",
+        default=2000,
+        help="images of each test set on which the file is measured; 0 for none (default: %(default)s)",
+    )
+    add_unknown_sets(parser)
+    add_data(parser)
+    add_device(parser)
+
+
+def act(arguments: argparse.Namespace) -> None:
+    from moon.cli.screen import tracked
+    from moon.deploy import Guarantee, pack_run
+    from moon.recipe import Recipe
+    from moon.run.folder import load_result
+    from moon.run.images import BenchmarkImages
+
+    path = arguments.out or Path(f"{arguments.run.resolve().name}.moon")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; give a file (--out)")
+    guarantee = Guarantee(arguments.accept, arguments.confidence, arguments.per_class)
+    load_result(arguments.run)  # fails before images are read
+    images = BenchmarkImages.open(
+        arguments.data,
+        Recipe.load(arguments.run / "recipe.json").benchmark,
+        tuple(arguments.near),
+        tuple(arguments.far),
+        track=lambda items: tracked(items, "reading images"),
+    )
+    facts = pack_run(
+        arguments.run, images, path, arguments.detector, guarantee, bank=arguments.bank, precision=arguments.precision,
+        checked=max(0, arguments.check), device=device_of(arguments.device), track=tracked,
+    )  # fmt: skip
+    _show(path, facts, guarantee, arguments.detector)
+
+
+def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str) -> None:
+    """Print what was packed, and what the file does with test images."""
+    from moon.cli.output import show_table
+    from moon.cli.screen import counted
+
+    size, dense = _size(facts["bytes"]), _size(facts["dense_bytes"])
+    print(f"{path}: {size} ({dense} as dense float32 weights)")
+    kept = f", with features of {facts['features_kept']:,} training images" if facts["features_kept"] else ""
+    print(f"detector: {detector}{kept}")
+    print(f"threshold: {guarantee.describe()}; from {counted(facts['calibration_images'], 'validation image')}")
+    if facts["measured"]:
+        show_table(_table(facts["measured"]))
+    print(f"next: moon predict {path} IMAGE")
+
+
+def _table(measured: dict[str, dict[str, float]]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    title = "On test images; in brackets with float32 weights and all training features"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("images")
+    for heading in ("number", "accepted", "accuracy", "AUROC"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, row in measured.items():
+        accepted = row["accepted"] if name == "known" else 1 - row["rejected"]
+        accuracy = f"{row['accuracy']:.1%} ({row['accuracy_float32']:.1%})" if name == "known" else ""
+        area = f"{100 * row['auroc']:.2f} ({100 * row['auroc_float32']:.2f})" if name != "known" else ""
+        table.add_row(name, f"{row['images']:,}", f"{accepted:.1%}", accuracy, area)
+    return table
+
+
+def _size(count: int) -> str:
+    """A number of bytes to three digits."""
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"

@@ -1,0 +1,12 @@
+"""The public names of this room and where they are defined."""
+
+from moon.deploy.calibration import Guarantee as Guarantee
+from moon.deploy.drift import DriftMonitor as DriftMonitor
+from moon.deploy.loading import load as load
+from moon.deploy.pack import pack_run as pack_run
+from moon.deploy.threshold import (
+    Threshold as Threshold,
+    find_threshold as find_threshold,
+    images_needed as images_needed,
+    p_values as p_values,
+)

@@ -1,0 +1,117 @@
+"""Detectors that keep features of training images, with less of them, so that a packed file stays small."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from moon.detect import Detector, Fisher, Knn, NnGuide, Scaled
+from moon.evidence import Evidence
+from moon.seeds import generator
+
+# What a file keeps of the training features by default; docs/LOG.md has the measurements.
+BANK, DIRECTIONS, LENGTH = 10_000, 64, 0.99
+
+
+class CompactKnn(Detector):
+    """KNN with some of the training images, and with features in the directions in which they are longest.
+
+    The k-th of n neighbours is about the (k * bank / n)-th neighbour among those kept. With features z of length 1 the
+    score -||z - z_(k)||^2 = 2 z . z_(k) - 2 needs products only, which the projections keep almost exactly.
+
+    K+1 rule: only features are used, not the unknown output.
+
+    Args:
+        k: Which neighbour, among all training images.
+        bank: How many images to keep at most; the same share of each class.
+        directions: How many directions to keep at most; fewer if they contain 99% of the squared length.
+    """
+
+    fits_on = "train"
+
+    def __init__(self, k: int = 50, bank: int = BANK, directions: int = DIRECTIONS) -> None:
+        if k < 1 or bank < 1 or directions < 1:
+            raise ValueError(f"k={k}, bank={bank} and directions={directions} must be at least 1")
+        self.k, self.bank, self.directions = k, bank, directions
+        self.projection: Tensor | None = None  # (D, directions)
+        self.kept: Tensor | None = None  # (bank, directions)
+        self.rank = 1
+
+    def fit(self, evidence: Evidence) -> Self:
+        if len(evidence) < self.k:
+            raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
+        z = normalize(evidence.features)
+        lengths, directions = torch.linalg.eigh((z.T @ z).double())  # in increasing order
+        contained = lengths.flip(0).cumsum(0) / lengths.sum()
+        count = min(self.directions, int((contained < LENGTH).sum()) + 1)
+        projection = directions.flip(1)[:, :count].to(z)
+        chosen = sample(evidence, self.bank)
+        self.projection, self.kept = projection, z[chosen] @ projection
+        self.rank = max(1, round(self.k * len(chosen) / len(z)))
+        return self
+
+    def score(self, evidence: Evidence) -> Tensor:
+        projection, kept = self._fitted("projection"), self._fitted("kept")
+        similarity = normalize(evidence.features).to(kept) @ projection @ kept.T
+        return 2 * similarity.topk(self.rank, sorted=True).values[:, -1] - 2
+
+
+def reduced(detector: Detector, bank: int, images: int) -> Detector:
+    """A detector that keeps less of the training features, to be fitted on the same images.
+
+    Args:
+        detector: The detector, not fitted.
+        bank: The features of how many training images to keep.
+        images: The number of training images.
+
+    Returns:
+        The detector to fit; the detector itself if it keeps no features of single images.
+
+    Raises:
+        ValueError: If no image would be kept.
+    """
+    if bank < 1:
+        raise ValueError(f"features of at least one training image must be kept (bank), not {bank}")
+    if isinstance(detector, Scaled):
+        return Scaled(reduced(detector.inner, bank, images))
+    if isinstance(detector, NnGuide):  # it keeps a share of the images anyway
+        return NnGuide(detector.k, min(detector.share, bank / images, 1.0))
+    if isinstance(detector, Knn):
+        return CompactKnn(detector.k, bank)
+    if isinstance(detector, Fisher):
+        made = Fisher(detector.k)
+        made.parts = {**made.parts, "knn": CompactKnn(detector.k, bank)}
+        return made
+    return detector
+
+
+def features_kept(detector: Detector) -> int:
+    """Of how many training images a fitted detector keeps features."""
+    inner: Any = detector.inner if isinstance(detector, Scaled) else detector
+    inner = inner.parts["knn"] if isinstance(inner, Fisher) else inner
+    kept = inner.kept if isinstance(inner, CompactKnn) else getattr(inner, "bank", None)
+    return 0 if kept is None else len(kept)
+
+
+def sample(evidence: Evidence, count: int) -> Tensor:
+    """Choose images at random, the same share of each class.
+
+    Args:
+        evidence: Evidence of the images, with labels.
+        count: How many to choose.
+
+    Returns:
+        Their indices, in increasing order.
+    """
+    if count >= len(evidence) or evidence.labels is None:
+        return torch.arange(len(evidence), device=evidence.features.device)[:count]
+    order = torch.randperm(len(evidence), generator=generator("bank")).to(evidence.labels.device)
+    labels = evidence.labels[order]
+    sizes = labels.bincount()
+    by_class = labels.argsort(stable=True)
+    place = torch.empty_like(labels)  # of an image among those of its class
+    place[by_class] = torch.arange(len(labels), device=labels.device) - (sizes.cumsum(0) - sizes)[labels[by_class]]
+    return order[(place / sizes[labels]).argsort(stable=True)[:count]].sort().values

@@ -1,0 +1,67 @@
+"""What a packed network answers on test images, and what packing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moon.data import AnySet
+from moon.deploy.packed import PackedNetwork
+from moon.detect import Detector
+from moon.metrics import auroc
+from moon.score.cache import EvidenceCache
+
+CHECKED = 2000  # images of each set that are looked at
+
+
+def measure(
+    packed: PackedNetwork,
+    detector: Detector,
+    cache: EvidenceCache,
+    checked: int = CHECKED,
+    track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
+) -> dict[str, dict[str, float]]:
+    """Compare a packed network with the network in float32 and its full detector.
+
+    Args:
+        packed: The packed network, with its threshold.
+        detector: The detector, fitted on all training images.
+        cache: Evidence of the network in PyTorch.
+        checked: How many images of each set to use.
+        track: Wraps the list of sets, for a progress bar.
+
+    Returns:
+        For "known", the test images: `images`, `accepted` (share), `accuracy` and `accuracy_float32`. For each unknown
+        set: `images`, `rejected` (share), `auroc` and `auroc_float32`.
+    """
+    images = cache.images
+    sets = {"known": images.splits["test"], **images.unknown}
+    result: dict[str, dict[str, Any]] = {}
+    scores: dict[str, tuple[NDArray, NDArray]] = {}
+    for name in track(list(sets), "measuring"):
+        part = _evenly(sets[name], checked)
+        answers, evidence = packed.answer(part, images.benchmark), cache.get(f"pack/{name}", part)
+        scores[name] = answers["score"], detector.score(evidence).cpu().numpy()
+        result[name] = {"images": len(part.labels)}
+        if name == "known":
+            result[name] |= {
+                "accepted": float(answers["is_known"].mean()),
+                "accuracy": float((answers["label"] == part.labels).mean()),
+                "accuracy_float32": float((evidence.prediction.cpu().numpy() == part.labels).mean()),
+            }
+        else:
+            result[name] |= {
+                "rejected": 1 - float(answers["is_known"].mean()),
+                "auroc": auroc(scores["known"][0], scores[name][0]),
+                "auroc_float32": auroc(scores["known"][1], scores[name][1]),
+            }
+    return result
+
+
+def _evenly(data: AnySet, count: int) -> AnySet:
+    """At most `count` images of a set, evenly spaced."""
+    total = len(data.labels)
+    return data if total <= count else data.take(np.linspace(0, total - 1, count).round().astype(int))

@@ -1,0 +1,165 @@
+"""From a finished run to one file that answers: a class, or "unknown"."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from moon import __version__
+from moon.data import AnySet, Benchmark
+from moon.deploy.bank import BANK, features_kept, reduced
+from moon.deploy.calibration import Guarantee, calibrate
+from moon.deploy.measure import CHECKED, measure
+from moon.deploy.packed import PackedNetwork
+from moon.detect import Detector, TemperatureScaling
+from moon.evidence import Evidence
+from moon.export.graph import trace
+from moon.export.program import trace_detector
+from moon.export.runtime import runtime
+from moon.files import write_atomic
+from moon.recipe import Recipe, build
+from moon.run.folder import check_data, class_names, load, load_result
+from moon.run.images import BenchmarkImages
+from moon.score.cache import EvidenceCache
+from moon.seeds import generator
+
+_log = logging.getLogger(__name__)
+
+DETECTOR = "fisher"
+
+Track = Callable[[list[str], str], Iterable[str]]
+
+
+def pack_run(
+    folder: Path | str,
+    images: BenchmarkImages,
+    path: Path | str,
+    detector: str = DETECTOR,
+    guarantee: Guarantee | None = None,
+    *,
+    bank: int = BANK,
+    precision: str = "float16",
+    checked: int = CHECKED,
+    device: torch.device | str = "cpu",
+    track: Track = lambda items, _: items,
+) -> dict[str, Any]:
+    """Pack a finished run into a `.moon` file: the network, class names, a detector and its threshold.
+
+    The threshold is found with the packed network itself, on validation images. If the detector is fitted on validation
+    images as well, it gets one half of them and the threshold the other half.
+
+    Args:
+        folder: The folder of a finished run.
+        images: The images of its benchmark.
+        path: The file to write.
+        detector: The name of the detector, as for `score_run`. ODIN cannot be packed.
+        guarantee: What the threshold promises; None: a known image is accepted with a probability of 95% or more.
+        bank: How many training images' features are kept, for detectors that keep any.
+        precision: The type of stored weights: "float16", "float32" or "int8".
+        checked: How many images of each test set are used to measure what the file does and what packing changes; 0
+            measures nothing.
+        device: Where PyTorch runs the network.
+        track: Wraps a list of names, with a description, for a progress bar.
+
+    Returns:
+        What was packed and measured, as the file has it under `provenance`, and `bytes`, the size of the file.
+
+    Raises:
+        ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
+            validation images for the guarantee.
+        MissingPackage: If the package moon-runtime is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> import moon
+        >>> images = moon.BenchmarkImages.open("data", "digits")  # embedded
+        >>> recipe = moon.make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = moon.train_run(recipe, folder, images)
+        ...     facts = moon.pack_run(folder, images, f"{folder}/digits.moon", checked=0)
+        ...     classifier = moon.load(f"{folder}/digits.moon")
+        >>> len(classifier(images.splits["test"].images)), facts["calibration_images"]
+        (1000, 250)
+    """
+    runtime()  # says so if it is missing, before anything is computed
+    folder, guarantee = Path(folder), guarantee or Guarantee()
+    b, recipe, result = images.benchmark, Recipe.load(folder / "recipe.json"), load_result(folder)
+    if recipe.benchmark != b.name:
+        raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")
+    check_data(folder, images)
+    original = build.detector(detector, b)
+    fitting, calibration = _divide(images.splits["val"], original)
+    _check_enough(len(calibration.labels), b.num_known, guarantee)
+    model = load(folder, device, b)
+    cache = EvidenceCache(images, model, result["model_sha256"], folder)
+    known = {"validation": cache.get("pack/val", fitting)}
+    for _ in track(["training images"], "evaluating") if "train" in original.fits_on_splits else ():
+        known["train"] = cache.get("fit/train", images.splits["train"])
+    small = _fitted(reduced(build.detector(detector, b), bank, len(images.splits["train"].labels)), known)
+    packed = PackedNetwork(
+        trace(model.cpu(), (b.channels, b.size, b.size)),
+        trace_detector(small, known["validation"]),
+        _description(folder, b, known["validation"]) | {"detector": {"name": detector, "options": small.options()}},
+        precision,
+    )
+    answers = packed.answer(calibration, b)
+    packed = packed.with_threshold(
+        *calibrate(answers["score"], answers["label"], packed.description["classes"], guarantee)
+    )
+    cache.model.to(device)
+    provenance = {
+        "moon": __version__,
+        "recipe": recipe.to_json(),
+        "model_sha256": result["model_sha256"],
+        "precision": precision,
+        "features_kept": features_kept(small),
+        "calibration_images": len(calibration.labels),
+        "dense_bytes": sum(4 * parameter.numel() for parameter in model.parameters()),
+        "measured": measure(packed, _fitted(original, known), cache, checked, track) if checked else {},
+    }
+    content = packed.with_description(provenance=provenance).content()
+    write_atomic(Path(path), lambda partial: partial.write_bytes(content))
+    return provenance | {"bytes": len(content)}
+
+
+def _divide(validation: AnySet, detector: Detector) -> tuple[AnySet, AnySet]:
+    """Known images to fit on and to calibrate on: all of them for both, unless the detector is fitted on them."""
+    if "validation" not in detector.fits_on_splits:
+        return validation, validation
+    order = torch.randperm(len(validation.labels), generator=generator("calibration")).numpy()
+    half = len(order) // 2
+    name = type(detector).__name__
+    _log.info(
+        "%s is fitted on validation images: %d are used for it, %d for the threshold", name, half, len(order) - half
+    )
+    return validation.take(np.sort(order[:half])), validation.take(np.sort(order[half:]))
+
+
+def _check_enough(count: int, classes: int, guarantee: Guarantee) -> None:
+    """Raise a ValueError if no threshold can have this guarantee, before anything is computed."""
+    needed = guarantee.needed * (classes if guarantee.per_class else 1)
+    if count < needed:
+        raise ValueError(
+            f"{count} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
+            "are needed, or a lower share (accept)"
+        )
+
+
+def _fitted(detector: Detector, known: dict[str, Evidence]) -> Detector:
+    splits = [known[name] for name in detector.fits_on_splits]
+    return detector.fit(*splits) if splits else detector
+
+
+def _description(folder: Path, benchmark: Benchmark, validation: Evidence) -> dict[str, Any]:
+    """How to prepare an image, and what the outputs mean."""
+    preparation = {"mean": list(benchmark.mean), "std": list(benchmark.std)}
+    return {
+        "preprocess": preparation | {"resize": "cover", "shorter_side": benchmark.resize or benchmark.size},
+        "classes": list(class_names(folder)) or [str(label) for label in range(benchmark.num_known)],
+        "temperature": TemperatureScaling().fit(validation).temperature,
+    }

@@ -1,0 +1,170 @@
+"""`moon pack` and `moon predict`: from a run to answers."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from moon.run.images import BenchmarkImages
+
+
+@pytest.fixture(scope="module")
+def packed(trained_runs, _data, tmp_path_factory):
+    """A packed run; a known image is accepted with a probability of 50% or more."""
+    from moon.deploy import Guarantee, pack_run
+
+    folder = trained_runs(epochs=6, options={"quiet_epochs": 1})
+    path = tmp_path_factory.mktemp("packed") / "digits.moon"
+    pack_run(folder, BenchmarkImages.open(_data, "mnist"), path, "mls", Guarantee(0.5), checked=0)
+    return path
+
+
+@pytest.fixture
+def photos(data_root, tmp_path):
+    """Twelve known images as files, two of them in a subfolder."""
+    images = BenchmarkImages.open(data_root, "mnist").splits["test"].images
+    (tmp_path / "photos" / "more").mkdir(parents=True)
+    for index in range(12):
+        folder = tmp_path / "photos" / ("more" if index > 9 else "")
+        Image.fromarray(images[index, ..., 0]).save(folder / f"{index:02}.png")
+    return tmp_path / "photos"
+
+
+def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
+    run = trained_runs(epochs=6, options={"quiet_epochs": 1})
+    code, out, err = moon("pack", run, "-o", tmp_path / "a.moon", "--accept", "0.5", "--data", data_root)
+    assert (code, err) == (0, "")
+    assert "a.moon: " in out
+    assert "kB (" in out
+    assert "detector: fisher, with features of 256 training images" in out
+    assert "accepts a known image with a probability of 50% or more; from 5 validation images" in out
+    for name in ("known", "notmnist", "fashionmnist", "dtd"):
+        assert name in out
+    assert out.splitlines()[-1] == f"next: moon predict {tmp_path / 'a.moon'} IMAGE"
+    assert (tmp_path / "a.moon").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--accept", "95"), "argument --accept: must be above 0 and below 1, not 95"),
+        (("--confidence", "high"), "argument --confidence: must be a number between 0 and 1, not 'high'"),
+        ((), "10 validation images are too few"),
+        (("--accept", "0.5", "--detector", "odin"), "Odin changes each image"),
+        (("--accept", "0.5", "--detector", "energy"), "unknown detector 'energy'"),
+        (("--accept", "0.5", "--per-class", "--detector", "mls"), "predicted as"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_line(moon, trained_runs, data_root, tmp_path, flags, message):
+    run = trained_runs(epochs=6, options={"quiet_epochs": 1})
+    detector = () if "--detector" in flags else ("--detector", "mls")
+    code, _, err = moon("pack", run, "-o", tmp_path / "a.moon", "--data", data_root, *detector, *flags)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "a.moon").exists()
+
+
+def test_an_unfinished_run_is_not_packed(moon, trained_runs, data_root, tmp_path):
+    run = shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
+    (run / "result.json").unlink()
+    code, _, err = moon("pack", run, "--data", data_root)
+    assert code == 2
+    assert "the run is not finished" in err
+
+
+def test_answers_as_a_table(moon, packed, photos):
+    code, out, err = moon("predict", packed, photos)
+    heading, *lines = out.splitlines()
+    assert code == 0
+    assert heading.split() == ["file", "verdict", "class", "probability", "p-value"]
+    assert len(lines) == 12
+    assert lines[-1].split()[0].endswith("photos/more/11.png")
+    verdict, label, probability, p_value = lines[0].split()[1:]
+    assert verdict in (label, "unknown")
+    assert 0 <= float(probability) <= 1
+    assert 1 / 11 <= float(p_value) <= 1
+    known = sum(line.split()[1] != "unknown" for line in lines)
+    assert f"12 images: {known} known, {12 - known} unknown" in err
+
+
+def test_answers_as_json_and_csv_agree(moon, packed, photos):
+    _, out, _ = moon("predict", packed, photos, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    _, out, _ = moon("predict", packed, photos, "--csv", "--threads", "2")
+    table = list(csv.DictReader(io.StringIO(out)))
+    for row, other in zip(rows, table, strict=True):
+        assert [row[key] for key in ("file", "verdict", "class")] == [other[k] for k in ("file", "verdict", "class")]
+        assert row["p_value"] == pytest.approx(float(other["p_value"]), abs=1e-6)
+        assert row["is_known"] == (row["verdict"] == row["class"])
+
+
+def test_an_image_on_standard_input(moon, packed, photos, monkeypatch):
+    image = (photos / "03.png").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(image)))
+    _, out, err = moon("predict", packed, "-", "--json")
+    _, expected, _ = moon("predict", packed, photos / "03.png", "--json")
+    assert json.loads(out) | {"file": ""} == json.loads(expected) | {"file": ""}
+    assert err == ""
+
+
+def test_images_that_cannot_be_read_do_not_stop_the_others(moon, packed, photos):
+    (photos / "bad.png").write_text("not an image")
+    Image.fromarray(np.zeros((20, 20), np.uint16)).save(photos / "deep.png")
+    code, out, err = moon("predict", packed, photos, "--csv")
+    assert code == 3
+    assert len(out.splitlines()) == 13
+    assert "bad.png: cannot be read as an image" in err
+    assert "deep.png: has more than 8 bits" in err
+    assert "2 of 14 images could not be read; the others are answered above" in err.splitlines()[-1]
+
+
+def test_a_changed_distribution_is_reported(moon, packed, tmp_path):
+    (tmp_path / "black").mkdir()
+    for index in range(80):
+        Image.new("L", (28, 28), index % 2).save(tmp_path / "black" / f"{index}.png")
+    _, _, err = moon("predict", packed, tmp_path / "black")
+    assert "warning: the scores of these 80 images differ from those of the calibration images" in err
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "message"),
+    [
+        (lambda path, good: None, 2, "no such run folder or .moon file"),
+        (lambda path, good: path.write_bytes(good[:-100]), 4, "x.moon: "),
+        (lambda path, good: path.write_bytes(good[:500] + b"?" + good[501:]), 4, "x.moon: "),
+        (lambda path, good: path.write_text("hello"), 4, "x.moon: "),
+        (lambda path, good: path.write_bytes(b""), 4, "x.moon: "),
+        (lambda path, good: path.mkdir(), 2, "pack a run first"),
+    ],
+    ids=["missing", "truncated", "damaged", "foreign", "empty", "folder"],
+)
+def test_bad_files_are_one_line(moon, packed, photos, tmp_path, make, code, message):
+    make(tmp_path / "x.moon", packed.read_bytes())
+    found, out, err = moon("predict", tmp_path / "x.moon", photos / "00.png")
+    assert (found, out) == (code, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_missing_images_are_one_line(moon, packed, tmp_path):
+    code, _, err = moon("predict", packed, tmp_path / "no.png")
+    assert (code, err.splitlines()) == (3, [f"moon predict: {tmp_path / 'no.png'}: no such file"])
+    (tmp_path / "empty").mkdir()
+    code, _, err = moon("predict", packed, tmp_path / "empty")
+    assert (code, err.splitlines()) == (3, [f"moon predict: {tmp_path / 'empty'}: no images in this folder"])
+
+
+def test_predict_does_not_import_torch(packed, photos):
+    program = (
+        "import sys; from moon.cli.main import main\n"
+        f"try: main(['predict', {str(packed)!r}, {str(photos / '00.png')!r}])\n"
+        "finally: print('torch' in sys.modules, 'scipy' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "False False"

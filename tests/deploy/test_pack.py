@@ -1,0 +1,112 @@
+"""A packed run answers as PyTorch does, and its threshold is that of the packed network."""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import moon
+from moon.deploy.calibration import Guarantee
+from moon.deploy.pack import pack_run
+from moon.detect import DETECTORS
+from moon.errors import DamagedCheckpoint, MissingPackage
+from moon.run.folder import load as load_run
+from moon.run.images import BenchmarkImages
+
+HALF = Guarantee(accept=0.5)  # there are ten validation images
+
+
+@pytest.fixture
+def images(data_root):
+    return BenchmarkImages.open(data_root, "mnist")
+
+
+@pytest.fixture
+def folder(trained_runs, tmp_path):
+    return shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
+
+
+def test_answers_are_those_of_pytorch(folder, images, tmp_path):
+    facts = pack_run(folder, images, tmp_path / "net.moon", "mls", HALF, precision="float32")
+    classifier = moon.load(tmp_path / "net.moon")
+    test = images.splits["test"]
+    answers, evidence = classifier(test.images), images.evidence(load_run(folder), test)
+    assert answers.label.tolist() == evidence.prediction.tolist()
+    assert np.allclose(answers.score, evidence.known_logits.amax(1), atol=1e-4)
+    temperature = classifier.metadata["temperature"]
+    assert np.allclose(answers.probability, (evidence.logits / temperature).softmax(1)[:, :10].amax(1), atol=1e-4)
+    validation = classifier(images.splits["val"].images)
+    assert np.array_equal(np.sort(validation.score), classifier.calibration)
+    threshold = moon.find_threshold(validation.score, 0.5)
+    assert np.array_equal(answers.is_known, threshold.accepts(answers.score))
+    assert np.allclose(answers.p_value, moon.p_values(answers.score, validation.score))
+    assert facts["bytes"] == (tmp_path / "net.moon").stat().st_size
+    assert facts["measured"]["known"]["accuracy"] == facts["measured"]["known"]["accuracy_float32"]
+    assert facts["measured"]["known"]["images"] == 90
+    for name in images.unknown:
+        row = facts["measured"][name]
+        assert row["rejected"] == pytest.approx(1 - classifier(images.unknown[name].images).is_known.mean())
+        assert row["auroc"] == pytest.approx(row["auroc_float32"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in DETECTORS if name not in ("odin", "openmax", "vim")])
+def test_every_detector_answers(name, folder, images, tmp_path):
+    pack_run(folder, images, tmp_path / "net.moon", name, Guarantee(0.3), checked=30)
+    classifier = moon.load(tmp_path / "net.moon")
+    assert classifier.detector == name
+    facts = classifier.metadata["provenance"]["measured"]
+    assert facts["known"]["accuracy"] >= facts["known"]["accuracy_float32"] - 0.1
+    for key in images.unknown:
+        assert facts[key]["auroc"] == pytest.approx(facts[key]["auroc_float32"], abs=0.03)
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_stored_weights_change_little(precision, folder, images, tmp_path):
+    pack_run(folder, images, tmp_path / "exact.moon", "mls", HALF, precision="float32", checked=0)
+    pack_run(folder, images, tmp_path / "net.moon", "mls", HALF, precision=precision, checked=0)
+    exact, rounded = (moon.load(tmp_path / name)(images.splits["test"].images) for name in ("exact.moon", "net.moon"))
+    assert np.abs(exact.score - rounded.score).max() < (0.02 if precision == "float16" else 0.3)
+    assert (exact.label == rounded.label).mean() > 0.97
+    assert (tmp_path / "net.moon").stat().st_size < (tmp_path / "exact.moon").stat().st_size
+
+
+def test_a_detector_fitted_on_validation_images_is_calibrated_on_others(folder, images, tmp_path, caplog):
+    with caplog.at_level("INFO", "moon"):
+        facts = pack_run(folder, images, tmp_path / "net.moon", "fisher", HALF, checked=0)
+    assert "Fisher is fitted on validation images: 5 are used for it, 5 for the threshold" in caplog.text
+    assert facts["calibration_images"] == len(moon.load(tmp_path / "net.moon").calibration) == 5
+
+
+def test_too_few_validation_images_are_an_error_before_anything_is_computed(folder, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("moon.deploy.pack.load", None)
+    with pytest.raises(ValueError, match="10 validation images are too few for a threshold that accepts a known image "
+                                         "with a probability of 95% or more; at least 19 are needed"):  # fmt: skip
+        pack_run(folder, images, tmp_path / "net.moon", "mls")
+    with pytest.raises(ValueError, match="at least 10 are needed"):
+        pack_run(folder, images, tmp_path / "net.moon", "fisher", Guarantee(0.5, per_class=True))
+    assert not (tmp_path / "net.moon").exists()
+
+
+def test_what_cannot_be_packed_is_refused(folder, images, tmp_path):
+    with pytest.raises(ValueError, match="Odin changes each image"):
+        pack_run(folder, images, tmp_path / "net.moon", "odin", HALF)
+    (folder / "result.json").unlink()
+    with pytest.raises(ValueError, match="not finished"):
+        pack_run(folder, images, tmp_path / "net.moon", "mls", HALF)
+
+
+def test_the_runtime_is_needed(folder, images, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moon_runtime", None)
+    with pytest.raises(MissingPackage, match=r"moon-runtime is not installed.*pip install moon-runtime"):
+        pack_run(folder, images, tmp_path / "net.moon", "mls", HALF)
+
+
+def test_load_takes_runs_and_files(folder, tmp_path):
+    assert isinstance(moon.load(folder), torch.nn.Module)
+    with pytest.raises(ValueError, match=r"no such run folder or .moon file"):
+        moon.load(tmp_path / "nothing.moon")
+    (tmp_path / "text.moon").write_text("this is not a network")
+    with pytest.raises(DamagedCheckpoint, match=r"text.moon: "):
+        moon.load(tmp_path / "text.moon")
