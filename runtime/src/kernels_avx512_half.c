@@ -17,7 +17,7 @@
   (vector) _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)_mm512_cvtxps_ph((__m512)(low))),                 \
                               (__m256i)_mm512_cvtxps_ph((__m512)(high)), 1)
 #define BYTES 64
-#define SUMS 28
+#define SUMS 16
 #define NAME "avx512"
 #define KERNELS moon_kernels_avx512_half
 #define SHUFFLE(x, order) (vector) _mm512_permutexvar_epi16((__m512i)(order), (__m512i)(x))

@@ -14,7 +14,7 @@
 #define WIDEN_HIGH(x) (wide) vcvt_high_f32_f16((float16x8_t)(x))
 #define JOIN(low, high) (vector) vcvt_high_f16_f32(vcvt_f16_f32((float32x4_t)(low)), (float32x4_t)(high))
 #define BYTES 16
-#define SUMS 28
+#define SUMS 16
 #define NAME "neon"
 #define KERNELS moon_kernels_neon_half
 /* The bytes of each lane. */
