@@ -37,7 +37,7 @@ ARROWS = {
     "paper": BASE | METHODS | {"recipe", "run", "score", "results"},
     "report": BASE | METHODS | {"recipe", "run", "score", "results"},
     "timing": BASE | METHODS | {"recipe", "run", "export"},
-    "demo": {"recipe"},
+    "demo": {"data", "recipe", "run", "deploy", "results"},
     "cli": BASE
     | {"data", "training", "recipe", "run", "score", "deploy", "grid", "results", "paper", "report", "timing", "demo"},
     "__main__": {"cli"},

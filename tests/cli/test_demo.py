@@ -3,18 +3,29 @@
 import sys
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
-from moon import demo
+from moon import demo, deploy
 from moon.cli import demo as command, runner, unknown_sets
+from moon.errors import MissingPackage
 from moon.grid import Grid, Processes, State
 from moon.report import page
+from moon.results.answers import AnsweredImages
+
+MEASURED = {"known": {"accepted": 0.951}, "letters": {"rejected": 0.5}, "textures": {"rejected": 0.9}}
+ROW = AnsweredImages("Digits", np.zeros((2, 28, 28, 1), np.uint8), ["1", "unknown"], [0.5, 0.01], [True, False])
 
 
 @pytest.fixture
 def finished(fabricate, tmp_path, monkeypatch):
-    """Two finished runs of the demo; the scored images are not compared with today's, and the page is a stub."""
+    """Two finished runs of the demo without weights: the page, the packed network and its answers are stubs."""
     monkeypatch.setattr(unknown_sets, "data_facts", lambda _: None)
+    facts = {"bytes": 25_300, "dense_bytes": 248_300, "measured": MEASURED}
+    monkeypatch.setattr(deploy, "pack_run", lambda *_, **__: facts, raising=False)
+    times = {"moon-runtime": 0.0001234, "ONNX Runtime": 0.0004567}
+    monkeypatch.setattr(demo, "seconds_per_image", lambda *_: times)
+    monkeypatch.setattr(demo, "answered", lambda *_: [ROW])
     monkeypatch.setattr(page, "write_report", lambda _, target, title: target.write_text(title))
     for runs in demo.recipes(epochs=2, seeds=1).values():
         for recipe in runs:
@@ -22,17 +33,22 @@ def finished(fabricate, tmp_path, monkeypatch):
     return ("demo", "--epochs", "2", "--out", "demo")
 
 
-def test_the_demo_ends_with_its_page_and_what_to_do_next(moon, finished, tmp_path, monkeypatch):
+def test_the_demo_ends_with_a_network_in_use(moon, finished, tmp_path, monkeypatch):
     monkeypatch.setattr(command.shutil, "which", lambda _: None)
     monkeypatch.setattr(sys, "argv", [".venv/bin/moon", "demo"])
     code, out, err = moon(*finished)
     assert (code, err) == (0, "")
     assert "plain RigL" in out
     assert "MOON + RigL" in out
-    assert out.splitlines()[-2:] == [
+    assert out.splitlines()[-6:] == [
         "full report, to open in a browser: demo/report.html",
-        "next: .venv/bin/moon train digits --epochs 20, or your own images: .venv/bin/moon data import --help",
+        "packed: MOON + RigL with the detector fisher: demo/digits.moon, 25.3 kB (dense float32: 248 kB)",
+        "time per image, one thread: 0.12 ms (ONNX Runtime: 0.46 ms)",
+        "test images accepted: digits 95.1%; rejected as unknown: letters 50.0%, textures 90.0%",
+        "images it never saw, with its answers: demo/answers.png",
+        "next: .venv/bin/moon predict demo/digits.moon IMAGE, or your own images: .venv/bin/moon data import --help",
     ]
+    assert (tmp_path / "demo" / "answers.png").stat().st_size > 1000
     assert (tmp_path / "demo" / "report.html").read_text().startswith("A 95%-sparse LeNet")
     assert (tmp_path / "demo" / "known-against-unknown.png").stat().st_size > 1000
 
@@ -49,7 +65,21 @@ def test_without_the_extra_packages_there_is_no_page(moon, finished, monkeypatch
     code, out, _ = moon(*finished)
     assert code == 0
     assert "no figure and no report: matplotlib not installed (pip install matplotlib)" in out
+    assert "answers.png" not in out
     assert out.splitlines()[-1].startswith("next: ")
+
+
+def test_without_the_runtime_no_network_is_packed(moon, finished, monkeypatch):
+    def pack_run(*_, **__):
+        raise MissingPackage("moon-runtime is not installed (pip install moon-runtime)")
+
+    monkeypatch.setattr(deploy, "pack_run", pack_run, raising=False)
+    code, out, err = moon(*finished)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-2:] == [
+        "no network is packed and used: moon-runtime is not installed (pip install moon-runtime)",
+        "next: moon train digits --epochs 20, or your own images: moon data import --help",
+    ]
 
 
 def test_damaged_scores_are_an_error(moon, finished, tmp_path):

@@ -260,7 +260,10 @@ def test_demo_end_to_end(moon, tmp_path):
         "ECE",
     ):
         assert word in out
+    assert "packed: " in out
     assert (tmp_path / "demo" / "known-against-unknown.png").stat().st_size > 1000
+    assert (tmp_path / "demo" / "answers.png").stat().st_size > 1000
+    assert (tmp_path / "demo" / "digits.moon").exists()
     code, out, _ = moon("demo", "--epochs", "2", "--out", "demo", "--seeds", "2")  # reuses the finished runs
     assert code == 0
     assert "±" in out

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moon.cli.arguments import add_device, whole
 
@@ -49,7 +49,9 @@ def act(arguments: argparse.Namespace) -> None:
         write_report([arguments.out], page, title)
         print(f"full report, to open in a browser: {page}")
     moon = "moon" if shutil.which("moon") or Path(sys.argv[0]).name != "moon" else sys.argv[0]
-    print(f"next: {moon} train digits --epochs 20, or your own images: {moon} data import --help")
+    file = _use(jobs[methods[demo.OURS][0]].folder, arguments)
+    try_out = f"train {demo.BENCHMARK} --epochs 20" if file is None else f"predict {file} IMAGE"
+    print(f"next: {moon} {try_out}, or your own images: {moon} data import --help")
 
 
 def _train_and_score(methods: Mapping[str, list[Recipe]], arguments: argparse.Namespace) -> Grid:
@@ -73,6 +75,40 @@ def _train_and_score(methods: Mapping[str, list[Recipe]], arguments: argparse.Na
         execute(grid, local_workers(grid, root, arguments.device, stack=stack, checkpoint_seconds=5.0))
     check_done(grid, "run the command again")
     return grid
+
+
+def _use(run: Path, arguments: argparse.Namespace) -> Path | None:
+    """Pack a network, time it and ask it about images; return its file, or None if it cannot be packed here."""
+    from moon import demo
+    from moon.cli.arguments import device_of
+    from moon.cli.output import readable_size
+    from moon.cli.screen import tracked
+    from moon.deploy import pack_run
+    from moon.errors import MissingPackage
+    from moon.run.images import BenchmarkImages
+
+    images, file = BenchmarkImages.open(Path(), demo.BENCHMARK), arguments.out / f"{demo.BENCHMARK}.moon"
+    how: dict[str, Any] = {"bank": demo.BANK, "device": device_of(arguments.device), "track": tracked}
+    try:
+        facts = pack_run(run, images, file, demo.PACKED_DETECTOR, **how)
+    except MissingPackage as error:
+        print(f"no network is packed and used: {error}")
+        return None
+    size, dense = readable_size(facts["bytes"]), readable_size(facts["dense_bytes"])
+    print(f"packed: {demo.OURS} with the detector {demo.PACKED_DETECTOR}: {file}, {size} (dense float32: {dense})")
+    (_, ours), (other, seconds) = demo.seconds_per_image(file, run, images).items()
+    print(f"time per image, one thread: {1000 * ours:.2g} ms ({other}: {1000 * seconds:.2g} ms)")
+    known, unknown = facts["measured"]["known"], {k: v for k, v in facts["measured"].items() if k != "known"}
+    rejected = ", ".join(f"{name} {row['rejected']:.1%}" for name, row in unknown.items())
+    print(f"test images accepted: {demo.BENCHMARK} {known['accepted']:.1%}; rejected as unknown: {rejected}")
+    if find_spec("matplotlib") is not None:
+        from moon.results.answers import answered_images
+        from moon.results.plotting import save
+
+        picture = arguments.out / "answers.png"
+        save(answered_images(demo.answered(file, images, facts["measured"]), demo.PICTURE_TITLE), picture)
+        print(f"images it never saw, with its answers: {picture}")
+    return file
 
 
 def _show(methods: Mapping[str, list[Job]], out: Path, title: str) -> None:

@@ -59,6 +59,11 @@ def printed_logs() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def readable_size(count: int) -> str:
+    """A number of bytes to three digits."""
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
+
+
 def _line(text: object) -> str:
     """A heading or cell of several lines as one line."""
     return " ".join(str(text).split())

@@ -94,10 +94,10 @@ def act(arguments: argparse.Namespace) -> None:
 
 def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str) -> None:
     """Print what was packed, and what the file does with test images."""
-    from moon.cli.output import show_table
+    from moon.cli.output import readable_size, show_table
     from moon.cli.screen import counted
 
-    size, dense = _size(facts["bytes"]), _size(facts["dense_bytes"])
+    size, dense = readable_size(facts["bytes"]), readable_size(facts["dense_bytes"])
     print(f"{path}: {size} ({dense} as dense float32 weights)")
     kept = f", with features of {facts['features_kept']:,} training images" if facts["features_kept"] else ""
     print(f"detector: {detector}{kept}")
@@ -122,8 +122,3 @@ def _table(measured: dict[str, dict[str, float]]) -> Any:
         area = f"{100 * row['auroc']:.2f} ({100 * row['auroc_float32']:.2f})" if name != "known" else ""
         table.add_row(name, f"{row['images']:,}", f"{accepted:.1%}", accuracy, area)
     return table
-
-
-def _size(count: int) -> str:
-    """A number of bytes to three digits."""
-    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
