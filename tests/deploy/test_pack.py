@@ -84,8 +84,10 @@ def test_too_few_validation_images_are_an_error_before_anything_is_computed(fold
     with pytest.raises(ValueError, match="10 validation images are too few for a threshold that accepts a known image "
                                          "with a probability of 95% or more; at least 19 are needed"):  # fmt: skip
         pack_run(folder, images, tmp_path / "net.moon", "mls")
-    with pytest.raises(ValueError, match="at least 10 are needed"):
+    with pytest.raises(ValueError, match="at least 19 are needed, half of them for the detector"):
         pack_run(folder, images, tmp_path / "net.moon", "fisher", Guarantee(0.5, per_class=True))
+    with pytest.raises(ValueError, match="at least 37 are needed, half of them for the detector"):
+        pack_run(folder, images, tmp_path / "net.moon", "fisher")
     assert not (tmp_path / "net.moon").exists()
 
 
