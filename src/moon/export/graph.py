@@ -272,8 +272,8 @@ def _fold(graph: Graph) -> None:
     made_by: dict[int, Op] = {}
     kept: list[Op] = []
     for op in graph.ops:
-        before = made_by.get(op["in"][0])
-        is_free = before is not None and before["act"] is None and readers[before["out"]] == 1
+        before = made_by.get(op["in"][0], {})
+        is_free = before.get("act", "") is None and readers[op["in"][0]] == 1
         if is_free and op["op"] == "affine" and before["op"] == "conv2d":
             _fold_affine(graph, before, op)
         elif is_free and op["op"] == "act" and before["op"] in _FUSABLE:
