@@ -56,7 +56,7 @@ def test_answers_are_a_sequence() -> None:
     with pytest.raises(IndexError):
         answers[30]
     lines = repr(answers).splitlines()
-    assert lines[:2] == ["verdict  class  probability  p value  score", "dog      dog    0.866        1.0000   2"]
+    assert lines[:2] == ["verdict  class  probability  p-value  score", "dog      dog    0.866        1.0000   2"]
     assert lines[-1] == "... 10 more"
     assert len(lines) == 22
     assert "\x1b" not in repr(load(classifier(MAXIMUM, classes=["cat", "dog", "a\x1b[31m"]))(pixels([0, 0, 255, 0])))

@@ -120,7 +120,7 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(moon, packed, photos)
     code, out, err = moon("predict", packed, photos, "--csv")
     assert code == 3
     assert len(out.splitlines()) == 13
-    assert "bad.png: cannot be read as an image" in err
+    assert "bad.png: is not an image in a supported format" in err
     assert "deep.png: has more than 8 bits" in err
     assert "2 of 14 images could not be read; the others are answered above" in err.splitlines()[-1]
 
