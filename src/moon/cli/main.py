@@ -15,7 +15,9 @@ from typing import NoReturn
 
 from moon.cli.stopping import Stop, leave_imports_at_once
 
-VERBS = ("demo", "train", "score", "pack", "predict", "grid", "paper", "report", "methods", "bench", "data")
+VERBS = (
+    "demo", "train", "score", "pack", "predict", "export", "grid", "paper", "report", "methods", "bench", "data",
+)  # fmt: skip
 EPILOG = """exit codes:
   0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model
   5 the loss diverged   6 another process uses the run folder   7 the disk is full   130 stopped with Ctrl-C"""
