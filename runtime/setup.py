@@ -1,5 +1,6 @@
 """Compiles the C library. It has no Python in it: the binding loads it with ctypes, so one wheel fits all."""
 
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,22 +77,34 @@ class Classifier:
         """
         return Answers(self._network.predict(self._fit(images)), self.classes)
 
+    def prepare(self, image: AnyImage) -> np.ndarray:
+        """One image as the network needs it.
+
+        Args:
+            image: An array, an image of Pillow, or a file: its path, or open.
+
+        Returns:
+            Its pixels, uint8 with the shape (rows, columns, channels), resized and cropped.
+
+        Raises:
+            ImageError: If it is not an image, has the wrong type or number of channels, or is too large.
+        """
+        return fit_image(image, self.input_shape, "the image", self._shorter_side)
+
     def _size(self) -> tuple[int, int, int]:
         channels, rows, columns = self.input_shape
         return rows, columns, channels
 
     def _fit(self, images: Any) -> np.ndarray:
-        if isinstance(images, (str, os.PathLike)) or is_pillow(images):
-            return fit_image(images, self.input_shape, "the image", self._shorter_side)[None]
+        if isinstance(images, (str, os.PathLike, BufferedIOBase)) or is_pillow(images):
+            return self.prepare(images)[None]
         if not isinstance(images, (list, tuple)):
             images = check_pixels(np.asarray(images), "images")
             if images.ndim not in (2, 3, 4):
-                raise ImageError(
-                    f"images: must have the shape (images, rows, columns, channels), not {images.shape}"
-                )  # fmt: skip
+                raise ImageError(f"images: must have the shape (images, rows, columns, channels), not {images.shape}")
             # The last of three sizes is the channels of one image, or the columns of grey images.
             if images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4):
-                return fit_image(images, self.input_shape, "the image", self._shorter_side)[None]
+                return self.prepare(images)[None]
             if images.shape[1:] == self._size():
                 return images
         result = np.empty((len(images), *self._size()), np.uint8)

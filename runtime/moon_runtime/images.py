@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, BinaryIO
+from io import BufferedIOBase
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from moon_runtime.network import NetworkError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    AnyImage = np.ndarray | Image | str | os.PathLike[str]
+    AnyImage = np.ndarray | Image | str | os.PathLike[str] | BufferedIOBase
 
 MAX_PIXELS = 2**26  # per image
 # What Pillow may decode. Others are rare, and some call other programs.
@@ -26,7 +27,7 @@ class ImageError(NetworkError):
     """Something that is not an image, or not one that the network can be asked about."""
 
 
-def read_image(path: str | os.PathLike[str] | BinaryIO) -> np.ndarray:
+def read_image(path: str | os.PathLike[str] | BufferedIOBase) -> np.ndarray:
     """Read an image file.
 
     Args:
@@ -62,7 +63,8 @@ def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str, shorter_
     cropped at the centre. Grey becomes RGB by repetition, RGB becomes grey by luminance.
 
     Args:
-        image: An array (uint8; rows, columns and maybe channels), an image of Pillow or the path of a file.
+        image: An array (uint8; rows, columns and maybe channels), an image of Pillow, or a file: its path, or open. An
+            array of the input's size is taken as it is.
         shape: Channels, rows and columns of the network's input.
         where: What the image is called in errors.
         shorter_side: The length of the shorter side before the centre is cropped; None: the image covers the input.
@@ -70,10 +72,13 @@ def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str, shorter_
     Raises:
         ImageError: If it cannot be used; the message says why.
     """
+    is_prepared = isinstance(image, np.ndarray)  # an array that has the input's size already
     if isinstance(image, (str, os.PathLike)):
         where, image = os.fspath(image), read_image(image)
     elif is_pillow(image):
         image = _to_array(image, where)
+    elif isinstance(image, BufferedIOBase):
+        image = read_image(image)
     pixels = check_pixels(np.asarray(image), where)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
@@ -82,7 +87,7 @@ def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str, shorter_
     channels, rows, columns = shape
     if pixels.shape[2] != channels and (pixels.shape[2], channels) not in {(1, 3), (3, 1)}:
         raise ImageError(f"{where}: has {pixels.shape[2]} channels, the network needs {channels}")
-    if pixels.shape[:2] != (rows, columns):
+    if pixels.shape[:2] != (rows, columns) or (not is_prepared and (shorter_side or 0) > min(rows, columns)):
         pixels = _resize(pixels, rows, columns, where, shorter_side or 0)
     if pixels.shape[2] == 3 and channels == 1:
         pixels = np.rint(pixels.astype(np.float32) @ _LUMINANCE).astype(np.uint8)[:, :, None]

@@ -21,6 +21,7 @@ def _load() -> ctypes.CDLL:
         "moon_load_memory": (model, [text, size, text, size]),
         "moon_free": (None, [model]),
         "moon_set_threads": (number, [model, number, text, size]),
+        "moon_set_precision": (number, [model, text, text, size]),
         "moon_input_shape": (None, [model, ints]),
         "moon_outputs": (number, [model]),
         "moon_output_name": (text, [model, number]),

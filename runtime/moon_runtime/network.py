@@ -32,8 +32,10 @@ class Network:
     Args:
         source: The path of the file, or its bytes.
         threads: How many threads compute; results do not depend on it.
+        precision: "float32", or "float16", which is faster and less precise, and which not every CPU can compute with.
 
     Raises:
+        ValueError: If this CPU cannot compute in float16.
         NetworkError: If the file cannot be used; the message says why.
         FileNotFoundError: If there is no such file.
 
@@ -44,7 +46,9 @@ class Network:
         instructions: The vector instructions in use, such as "avx2".
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes, threads: int = 1, precision: str = "float32"
+    ) -> None:
         self._model = None
         self._lock = threading.Lock()  # one model computes one call at a time
         error = ctypes.create_string_buffer(ERROR_BYTES)
@@ -68,6 +72,8 @@ class Network:
             self.output_shapes[name] = (shape[0],) if shape[1] == shape[2] == 1 else (shape[0], shape[1], shape[2])
         self.metadata: dict[str, Any] = json.loads(library.moon_metadata(self._model).decode(errors="replace"))
         self.instructions: str = library.moon_instructions(self._model).decode()
+        if library.moon_set_precision(self._model, precision.encode(), error, ERROR_BYTES):
+            raise ValueError(error.value.decode())
         self.threads = threads
 
     @property

@@ -6,6 +6,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whether the compiler knows the instructions for float16; whether the CPU has them is found out when a model is loaded. */
+#if defined(__x86_64__) && !defined(__APPLE__) && \
+    ((defined(__clang__) && __clang_major__ >= 16) || (!defined(__clang__) && __GNUC__ >= 12))
+#define HAS_AVX512_HALF
+#endif
+#if defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__)) && \
+    (defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) || (!defined(__clang__) && __GNUC__ >= 10))
+#define HAS_NEON_HALF
+#endif
+
 typedef enum { NONE, RELU, RELU6, SILU, GELU, HARDSWISH, HARDSIGMOID, SIGMOID } activation;
 
 #define MOST_ROWS 4 /* of a tile */

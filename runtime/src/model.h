@@ -122,7 +122,7 @@ struct moon_model {
   output *outputs;
   int output_count;
   int64_t arena_size[2], copy_size, image_size; /* bytes */
-  bool has_batch_plan;
+  bool has_plan[2];
   pool *pool;
   int threads;
   workspace *work; /* one for each thread */

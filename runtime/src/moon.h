@@ -36,6 +36,10 @@ MOON_API void moon_free(moon_model *model);
 /* The number of threads of a model, 1 at first. Results do not depend on it. Returns 0, or -1 and an error. */
 MOON_API int moon_set_threads(moon_model *model, int threads, char *error, size_t error_size);
 
+/* The numbers that a model computes with: "float32" at first, or "float16", which is faster and less precise, and which
+   not every CPU can compute with. Returns 0, or -1 and an error. */
+MOON_API int moon_set_precision(moon_model *model, const char *precision, char *error, size_t error_size);
+
 /* Channels, rows and columns of an input image and of the outputs. */
 MOON_API void moon_input_shape(const moon_model *model, int shape[3]);
 MOON_API int moon_outputs(const moon_model *model);

@@ -104,6 +104,14 @@ static void run_group(const team *one, const team *group, const call *c, int64_t
   for (int lane = 0; lane < k->lanes; lane++) copy_outputs(group, c, image + lane, lane, cut, model->count);
 }
 
+/* How many groups of images there are. In float32 it does not matter which images form a group, so all threads can have
+   as many; otherwise that must not depend on the number of threads. */
+static int64_t count_groups(const moon_model *model, int64_t count) {
+  const bool is_exact = !strcmp(model->kernels->precision, "float32");
+  const int64_t threads = is_exact ? model->threads : 1;
+  return count / (model->kernels->lanes * threads) * threads;
+}
+
 /* One thread computes its images alone. */
 static void run_alone(void *argument, int thread) {
   const call *c = argument;
@@ -112,7 +120,7 @@ static void run_alone(void *argument, int thread) {
   const int lanes = model->kernels->lanes;
   const team one = {model, w, w->arena[0], w->copy, 0, 0, 1, NULL};
   const team group = {model, w, w->arena[1], w->copy, 1, 0, 1, NULL};
-  const int64_t groups = c->count / lanes, rest = c->count % lanes;
+  const int64_t groups = count_groups(model, c->count), rest = c->count - groups * lanes;
   for (int64_t i = groups * thread / model->threads; i < groups * (thread + 1) / model->threads; i++)
     run_group(&one, &group, c, i * lanes);
   for (int64_t i = rest * thread / model->threads; i < rest * (thread + 1) / model->threads; i++)
@@ -149,11 +157,12 @@ static void free_workspaces(moon_model *model) {
 
 /* Memory is allocated when it is first needed. */
 static void prepare(moon_model *model, int64_t count) {
-  const bool has_groups = count >= model->kernels->lanes;
-  if (has_groups && !model->has_batch_plan) {
+  const bool has_groups = count_groups(model, count) > 0;
+  if (!model->has_plan[0]) fail(&model->memory, "not enough memory");
+  if (has_groups && !model->has_plan[1]) {
     free_workspaces(model); /* what is copied may become larger */
     make_plan(model, 1);
-    model->has_batch_plan = true;
+    model->has_plan[1] = true;
   }
   if (!model->work) model->work = calloc((size_t)model->threads, sizeof *model->work);
   if (!model->work) fail(&model->memory, "not enough memory");
@@ -192,6 +201,47 @@ int moon_run(moon_model *model, const float *images, int64_t count, float *const
   return 0;
 }
 
+/* Plan for the given kernels; whether there was enough memory. */
+static bool plan_again(moon_model *model, const kernels *k, char *error, size_t error_size) {
+  jmp_buf on_error;
+  report_to(model, &on_error, error, error_size);
+  free_workspaces(model);
+  release(&model->plans);
+  for (int i = 0; i < model->count; i++) {
+    operation *op = &model->operations[i];
+    for (int batch = 0; batch < 2; batch++) {
+      op->plan[batch] = NULL;
+      op->pool[batch] = NULL;
+    }
+    op->linear = NULL;
+  }
+  model->kernels = k;
+  model->copy_size = 0;
+  model->has_plan[0] = model->has_plan[1] = false;
+  if (setjmp(on_error)) {
+    release(&model->scratch);
+    return false;
+  }
+  make_plan(model, 0);
+  return model->has_plan[0] = true;
+}
+
+int moon_set_precision(moon_model *model, const char *precision, char *error, size_t error_size) {
+  const kernels *old = model->kernels, *new = choose_kernels(getenv("MOON_INSTRUCTIONS"), precision);
+  if (strcmp(precision, "float32") && strcmp(precision, "float16")) {
+    snprintf(error, error_size, "the precision must be float32 or float16, not \"%.40s\"", precision);
+    return -1;
+  }
+  if (!new) {
+    snprintf(error, error_size, "this CPU cannot compute in float16; that needs AVX512-FP16 or ARMv8.2 with FP16");
+    return -1;
+  }
+  if (new == old || plan_again(model, new, error, error_size)) return 0;
+  char ignored[1];
+  plan_again(model, old, ignored, 0);
+  return -1;
+}
+
 /* Returns whether the file could be used. */
 static bool build(moon_model *model, char *error, size_t error_size) {
   jmp_buf on_error;
@@ -205,7 +255,7 @@ static bool build(moon_model *model, char *error, size_t error_size) {
   release(&model->scratch);
   simplify_graph(model);
   make_plan(model, 0);
-  return true;
+  return model->has_plan[0] = true;
 }
 
 static moon_model *load(uint8_t *bytes, size_t size, char *error, size_t error_size) {

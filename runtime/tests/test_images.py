@@ -107,6 +107,16 @@ def test_the_shorter_side_may_be_longer_than_the_input() -> None:
     assert np.array_equal(fit_image(image, (3, 16, 16), "x", shorter_side=20), expected)
 
 
+def test_an_array_of_the_right_size_is_taken_as_it_is_but_a_file_is_prepared(tmp_path: Path) -> None:
+    image = picture(16, 16, 3)
+    assert np.array_equal(fit_image(image, (3, 16, 16), "x", shorter_side=20), image)
+    expected = resized_as_the_training_library_does(image, 20)[2:18, 2:18]
+    Image.fromarray(image).save(tmp_path / "a.png")
+    with (tmp_path / "a.png").open("rb") as file:
+        for given in (tmp_path / "a.png", Image.fromarray(image), file):
+            assert np.array_equal(fit_image(given, (3, 16, 16), "x", shorter_side=20), expected)
+
+
 def test_a_batch_of_another_size_is_resized() -> None:
     images = picture(3, 9, 12, 3)
     assert scores(model()(images)) == scores(model()([fit_image(i, (3, 6, 6), "x") for i in images]))

@@ -170,6 +170,77 @@ def test_half_and_int8_weights(values: str) -> None:
     check([op], tensors, (40, 6, 6), {"w": expected})
 
 
+def small_resnet(rng: np.random.Generator) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """A residual network with maps of 14x14 (which no grid divides), 7x7 and 4x4, for images of 3x14x14."""
+    shapes = [(24, 3, 3, 3), (24, 24, 3, 3), (48, 24, 3, 3), (48, 24, 1, 1), (40, 48, 3, 3)]
+    weights = {f"w{i}": sparse(rng, shape, 0.3) for i, shape in enumerate(shapes)}
+    conv = {"op": "conv2d", "padding": [1, 1], "act": "relu", "bias": None}
+    graph = [
+        conv | {"in": [0], "out": 1, "weight": "w0"},
+        conv | {"in": [1], "out": 2, "weight": "w1", "act": None},
+        {"op": "add", "in": [2, 1], "out": 3, "act": "silu"},
+        conv | {"in": [3], "out": 4, "weight": "w2", "stride": [2, 2], "act": None},
+        conv | {"in": [3], "out": 5, "weight": "w3", "stride": [2, 2], "padding": [0, 0], "act": None},
+        {"op": "add", "in": [4, 5], "out": 6, "act": "relu"},
+        conv | {"in": [6], "out": 7, "weight": "w4", "stride": [2, 2], "act": "gelu"},
+        {"op": "global_avg_pool", "in": [7], "out": 8},
+        {"op": "linear", "in": [8], "out": 9, "weight": "fc", "bias": "b", "shape": [10, 40]},
+        {"op": "softmax", "in": [9], "out": 10},
+    ]
+    dense = weights | {"fc": sparse(rng, (10, 40), 0.9), "b": rng.standard_normal(10).astype("f")}
+    return [op | ({"shape": list(dense[op["weight"]].shape)} if "weight" in op else {}) for op in graph], dense
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_an_image_has_the_same_bits_in_every_batch(threads: int) -> None:
+    graph, tensors = small_resnet(np.random.default_rng(0))
+    file = pack(graph, tensors, input=[3, 14, 14], outputs={"map": 6, "features": 8, "logits": 9, "shares": 10})
+    images = np.random.default_rng(1).standard_normal((67, 3, 14, 14)).astype("f")
+    one = Network(file)
+    alone = [one(image[None]) for image in images]
+    for count in (2, 16, 19, 67):
+        together = Network(file, threads)(images[:count])
+        for name, values in together.items():
+            assert np.array_equal(values, np.concatenate([answer[name] for answer in alone[:count]])), (name, count)
+
+
+@pytest.mark.parametrize("values", ["<f4", "<f2", "|i1"])
+def test_networks_with_stored_weights_of_each_type(values: str) -> None:
+    graph, dense = small_resnet(np.random.default_rng(2))
+    tensors, expected = {"b": dense["b"]}, {"b": dense["b"]}
+    for name, weight in dense.items():
+        if name == "b":
+            continue
+        tensors |= encode(name, weight, values)
+        scale = np.abs(weight).reshape(len(weight), -1).max(1).reshape(-1, *[1] * (weight.ndim - 1)) / 127
+        read = {"<f4": weight, "<f2": weight.astype("f2"), "|i1": np.round(weight / scale) * scale}[values]
+        expected[name] = read.astype("f")
+    check(graph, tensors, (3, 14, 14), expected)
+
+
+def test_float16() -> None:
+    graph, tensors = small_resnet(np.random.default_rng(3))
+    file = pack(graph, tensors, input=[3, 14, 14], outputs={"features": 8, "logits": 9, "shares": 10})
+    try:
+        network = Network(file, 2, "float16")
+    except ValueError as error:
+        assert str(error) == "this CPU cannot compute in float16; that needs AVX512-FP16 or ARMv8.2 with FP16"
+        return
+    images = np.random.default_rng(1).standard_normal((67, 3, 14, 14)).astype("f")
+    known = run(graph, tensors, images)
+    for count in (1, 3, 67):
+        for name, index in (("features", 8), ("logits", 9), ("shares", 10)):
+            expected = known[index][:count, :, 0, 0]
+            assert np.abs(network(images[:count])[name] - expected).max() < 0.005 * np.abs(expected).max()
+
+
+def test_an_unknown_precision() -> None:
+    graph = [{"op": "act", "in": [0], "out": 1, "act": "relu"}]
+    file = pack(graph, {}, input=[1, 1, 1], outputs={"y": 1})
+    with pytest.raises(ValueError, match='the precision must be float32 or float16, not "int4"'):
+        Network(file, precision="int4")
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks(seed: int) -> None:
     rng = np.random.default_rng(seed)

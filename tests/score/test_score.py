@@ -195,8 +195,9 @@ def test_evidence_of_another_model_or_other_images_is_not_used(images, folder):
     assert score_run(folder, images, ["msp"])[0] != expected  # with the right metadata it is used
 
 
-def test_float16_scores_do_not_replace_float32_ones(images, folder):
-    with pytest.raises(ValueError, match="float16: it is not one of moon's residual networks"):
+def test_float16_scores_do_not_replace_float32_ones(images, folder, monkeypatch):
+    monkeypatch.setattr("moon.run.sparse_reading._MAX_SHARE", 0)
+    with pytest.raises(ValueError, match="the network cannot run in float16: it is not sparse"):
         score_run(folder, images, ["msp"], precision="float16")
     result, _ = score_run(folder, images, ["msp", "ebo"])
     with pytest.raises(ValueError, match=r"already has float32 scores.*another folder for the scores \(out\)"):

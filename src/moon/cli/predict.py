@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from moon.cli.arguments import fraction, whole
 
 if TYPE_CHECKING:
-    from moon_runtime import Answer
+    from moon_runtime import Answer, Classifier
     from numpy.typing import NDArray
 
     from moon.deploy import DriftMonitor
@@ -59,7 +59,7 @@ def act(arguments: argparse.Namespace) -> None:
     write = _writer(arguments, names, classifier.classes)
     failed = known = 0
     for start in range(0, len(names), _BATCH):
-        pixels, errors = _read(names[start : start + _BATCH])
+        pixels, errors = _read(classifier, names[start : start + _BATCH])
         if len(names) == len(errors) == 1:
             raise DataError(errors[0])
         for error in errors:
@@ -96,14 +96,14 @@ def _found(given: list[str]) -> Iterator[str]:
         yield from map(str, found)
 
 
-def _read(names: list[str]) -> tuple[dict[str, NDArray], list[str]]:
+def _read(classifier: Classifier, names: list[str]) -> tuple[dict[str, NDArray], list[str]]:
     """The pixels of images by name, and what is wrong with the others."""
-    from moon_runtime import ImageError, read_image
+    from moon_runtime import ImageError
 
     pixels, errors = {}, []
     for name in names:
         try:
-            pixels[name] = read_image(BytesIO(sys.stdin.buffer.read()) if name == "-" else name)
+            pixels[name] = classifier.prepare(BytesIO(sys.stdin.buffer.read()) if name == "-" else name)
         except ImageError as error:
             errors.append(str(error))
     return pixels, errors

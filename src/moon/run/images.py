@@ -157,14 +157,15 @@ class BenchmarkImages:
         if mirrored and not self.benchmark.flip:
             raise ValueError(f"networks on {self.benchmark.name} are not trained with mirrored images")
 
-        def plain(_: nn.Module, x: Tensor) -> Tensor:
+        def perturbed(_: nn.Module, x: Tensor) -> Tensor:  # the faster model has no gradients
             return x if perturb is None else perturb(model, x)
 
         def mirror(_: nn.Module, x: Tensor) -> Tensor:
-            return plain(_, x.flip(-1))
+            return perturbed(_, x.flip(-1))
 
         faster = self.faster_model(model, dataset, precision)
         batches = evaluation_batches(dataset, self.benchmark, next(model.parameters()).device)
+        plain = None if perturb is None else perturbed
         views = (plain, mirror) if mirrored else (plain,)
         evidence = Evidence.mean(read(faster, batches, view) for view in views)
         return replace(evidence, logits=evidence.logits.double())
