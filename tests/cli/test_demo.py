@@ -1,5 +1,6 @@
 """`moon demo`: what it shows, and what it says at the end. `test_main.py` runs all of it."""
 
+import json
 import sys
 from importlib.util import find_spec
 
@@ -20,7 +21,7 @@ ROW = AnsweredImages("Digits", np.zeros((2, 28, 28, 1), np.uint8), ["1", "unknow
 @pytest.fixture
 def finished(fabricate, tmp_path, monkeypatch):
     """Two finished runs of the demo without weights: the page, the packed network and its answers are stubs."""
-    monkeypatch.setattr(unknown_sets, "data_facts", lambda _: None)
+    monkeypatch.setattr(unknown_sets, "data_facts", lambda *_: None)
     facts = {"bytes": 25_300, "dense_bytes": 248_300, "measured": MEASURED}
     monkeypatch.setattr(deploy, "pack_run", lambda *_, **__: facts, raising=False)
     times = {"moon-runtime": 0.0001234, "ONNX Runtime": 0.0004567}
@@ -29,7 +30,9 @@ def finished(fabricate, tmp_path, monkeypatch):
     monkeypatch.setattr(page, "write_report", lambda _, target, title: target.write_text(title))
     for runs in demo.recipes(epochs=2, seeds=1).values():
         for recipe in runs:
-            fabricate(tmp_path / "demo", recipe, near=["letters"], far=["textures", "photos"])
+            sets = {"near": ["letters"], "far": ["textures"]}
+            path = fabricate(tmp_path / "demo", recipe, **sets) / "scores.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | sets))
     return ("demo", "--epochs", "2", "--out", "demo")
 
 
@@ -39,10 +42,10 @@ def test_the_demo_ends_with_a_network_in_use(moon, finished, tmp_path, monkeypat
     code, out, err = moon(*finished)
     assert (code, err) == (0, "")
     assert "plain RigL" in out
-    assert "MOON + RigL" in out
+    assert "RigL + outliers was also trained with photos as outliers, so that set is not scored\n" in out
     assert out.splitlines()[-6:] == [
         "full report, to open in a browser: demo/report.html",
-        "packed: MOON + RigL with the detector fisher: demo/digits.moon, 25.3 kB (dense float32: 248 kB)",
+        "packed: RigL + outliers with the detector ebo: demo/digits.moon, 25.3 kB (dense float32: 248 kB)",
         "time per image, one thread: 0.12 ms (ONNX Runtime: 0.46 ms)",
         "test images accepted: digits 95.1%; rejected as unknown: letters 50.0%, textures 90.0%",
         "images it never saw, with its answers: demo/answers.png",
@@ -83,7 +86,7 @@ def test_without_the_runtime_no_network_is_packed(moon, finished, monkeypatch):
 
 
 def test_damaged_scores_are_an_error(moon, finished, tmp_path):
-    next((tmp_path / "demo").glob("*-moon-*/scores.npz")).write_bytes(b"damaged")
+    next((tmp_path / "demo").glob("*-outlier-*/scores.npz")).write_bytes(b"damaged")
     code, _, err = moon(*finished)
     assert code == 2
     assert "its scores are damaged; delete this folder" in err
@@ -102,7 +105,7 @@ def test_the_runs_are_trained_side_by_side(moon, monkeypatch, tmp_path, cores, p
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(runner, "execute", execute)
     monkeypatch.setattr(runner, "cores", lambda: cores)
-    monkeypatch.setattr(unknown_sets, "data_facts", lambda _: None)
+    monkeypatch.setattr(unknown_sets, "data_facts", lambda *_: None)
     for _ in range(2):  # a failed run is tried again
         code, out, err = moon("demo", "--epochs", "2", "--out", "demo", "--device", "cpu")
         assert code == 2

@@ -250,10 +250,10 @@ def test_demo_end_to_end(moon, tmp_path):
     assert code == 0
     for word in (
         "plain RigL",
-        "MOON + RigL",
         "letters",
         "textures",
         "photos",
+        "RigL + outliers",
         "near",
         "far",
         "accuracy",
