@@ -1,6 +1,6 @@
 /* Says what an image is: a class of the network, or "unknown".
 
-    cc -O3 -std=c11 -D_POSIX_C_SOURCE=200809L -Isrc -o classify example/classify.c src/*.c -pthread -lm
+    cc -O3 -std=c11 -D_POSIX_C_SOURCE=200809L -Isrc -o classify example/classify.c src/[a-z]*.c -pthread -lm
     ./classify digits.moon image.pgm
 
 The image is a binary PPM (P6) or PGM (P5) file of the size that the network needs, with 8 bits per value. */

@@ -69,7 +69,8 @@ class Classifier:
 
         Args:
             images: A batch, uint8 with the shape (images, rows, columns, channels) or, grey, (images, rows, columns),
-                which a colour network refuses for 1 or 3 images, as they look like channels; one image: an array, a Pillow image, or the path of a file; or a list of images.
+                which a colour network refuses for 1 or 3 images, as they look like channels; one image: an array, a
+                Pillow image, or the path of a file; or a list of images.
 
         Raises:
             ImageError: If something is not an image, has the wrong type or number of channels, or is too large.

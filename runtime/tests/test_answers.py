@@ -209,7 +209,9 @@ def test_no_images_no_answers(shape: tuple[int, ...]) -> None:
 
 
 def test_a_network_without_a_detector_does_not_answer() -> None:
-    file = pack([{"op": "act", "in": [0], "out": 1, "act": "relu"}], {}, input=[1, 1, 1], outputs={"logits": 1}, classes=["a"])
+    file = pack(
+        [{"op": "act", "in": [0], "out": 1, "act": "relu"}], {}, input=[1, 1, 1], outputs={"logits": 1}, classes=["a"]
+    )
     assert Network(file).metadata["classes"] == ["a"]
     with pytest.raises(NetworkError, match='no "detector" and "threshold"'):
         load(file)

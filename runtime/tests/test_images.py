@@ -158,8 +158,8 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
         (picture(6, 6, 2), "the image: has 2 channels, the network needs 3"),
         (picture(2, 6, 6, 5), "image 0: has 5 channels, the network needs 3"),
         (picture(2, 3, 6, 6), "image 0: has 6 channels, the network needs 3"),
-        (picture(3, 6, 6), r"^images: has the shape \(3, 6, 6\): channels come last, \(rows, columns, channels\); for a "
-                           r"batch of grey images give \(images, rows, columns, 1\)$"),
+        (picture(3, 6, 6), r"^images: has the shape \(3, 6, 6\): channels come last, \(rows, columns, channels\); "
+                           r"for a batch of grey images give \(images, rows, columns, 1\)$"),
         (picture(1, 20, 30), r"images: has the shape \(1, 20, 30\): channels come last"),
         ([picture(6, 6, 3), picture(2, 6, 6, 3)], "image 1: an image has the shape"),
         ([picture(0, 6, 3)], "image 0: an image has the shape"),
@@ -235,7 +235,9 @@ def test_16_bit_colour_is_refused(kind: int, channels: int) -> None:
         model()(Image.open(BytesIO(content)))
 
 
-@pytest.mark.parametrize("content", [b"P6 2 2 65535\n" + bytes(24), b"P6 2 2 1023\n" + bytes(24), b"P3 1 1 999\n1 2 3\n"])
+@pytest.mark.parametrize(
+    "content", [b"P6 2 2 65535\n" + bytes(24), b"P6 2 2 1023\n" + bytes(24), b"P3 1 1 999\n1 2 3\n"]
+)
 def test_ppm_files_of_more_than_8_bits_are_refused(content: bytes) -> None:
     with pytest.raises(ImageError, match="more than 8 bits per channel"):
         read_image(BytesIO(content))
@@ -268,7 +270,7 @@ def test_transparency_is_shown_on_white(tmp_path: Path) -> None:
 
 def test_errors_have_the_name_that_the_caller_gives() -> None:
     for image in (BytesIO(b"hello"), Path("missing.png"), Image.new("F", (6, 6)), picture(6, 6, 4)):
-        with pytest.raises(ImageError, match="^standard input: "):
+        with pytest.raises(ImageError, match=r"^standard input: "):
             model().prepare(image, "standard input")
 
 
