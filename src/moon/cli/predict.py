@@ -98,7 +98,9 @@ def _read(classifier: Classifier, names: list[str]) -> tuple[list[tuple[str, NDA
     read, errors = [], []
     for name in names:
         try:
-            read.append((name, classifier.prepare(BytesIO(sys.stdin.buffer.read()) if name == "-" else name)))
+            is_stream = name == "-"
+            image = BytesIO(sys.stdin.buffer.read()) if is_stream else name
+            read.append((name, classifier.prepare(image, "standard input" if is_stream else None)))
         except ImageError as error:
             errors.append(str(error))
     return read, errors

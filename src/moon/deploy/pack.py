@@ -172,6 +172,6 @@ def _description(folder: Path, benchmark: Benchmark, validation: Evidence) -> di
     preparation = {"mean": list(benchmark.mean), "std": list(benchmark.std)}
     return {
         "preprocess": preparation | {"resize": "cover", "shorter_side": benchmark.resize or benchmark.size},
-        "classes": list(class_names(folder)) or [str(label) for label in range(benchmark.num_known)],
+        "classes": list(class_names(folder, benchmark.num_known)),
         "temperature": TemperatureScaling().fit(validation).temperature,
     }
