@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --igno
 .PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime lint clean
 
 demo: .venv/demo
-	@echo 'moon demo: trains two sparse networks and compares them (about a minute on 2 cores)'
+	@echo 'moon demo: trains two sparse networks, compares them and uses one (about two minutes on 2 cores)'
 	@$(BIN)/moon demo
 
 test: .venv/dev
