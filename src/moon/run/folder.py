@@ -222,16 +222,6 @@ def load(folder: Path | str, device: torch.device | str = "cpu", benchmark: Benc
     Raises:
         ValueError: If the folder is not that of a finished run.
         DamagedCheckpoint: If the model file is missing or damaged.
-
-    Example:
-        >>> import tempfile
-        >>> import moon
-        >>> recipe = moon.make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = moon.train_run(recipe, folder, moon.BenchmarkImages.open("data", "digits"))
-        ...     model = moon.load(folder)
-        >>> model.fc.out_features
-        10
     """
     folder = Path(folder)
     recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
