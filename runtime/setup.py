@@ -23,6 +23,7 @@ core = Extension(
         "-std=c11", "-O3", "-ffp-contract=fast", "-fvisibility=hidden", "-D_POSIX_C_SOURCE=200809L",
         "-Wall", "-Wextra",
         "-g0",  # Python's own flags ask for debugging information, four fifths of the library
+        *(["-D_DARWIN_C_SOURCE"] if sys.platform == "darwin" else []),  # declares aligned_alloc
     ],
     extra_link_args=["-pthread", "-lm"],
     py_limited_api=True,

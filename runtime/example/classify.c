@@ -54,7 +54,7 @@ int main(int count, char **arguments) {
   else if (moon_predict(model, pixels, 1, &answer, error, sizeof error)) fprintf(stderr, "%s\n", error);
   else {
     status = 0;
-    printf("%s (%s with probability %.3f, p value %.4f)\n",
+    printf("%s (%s with probability %.3f, p-value %.4f)\n",
            answer.is_known ? moon_class_name(model, answer.label) : "unknown", moon_class_name(model, answer.label),
            answer.probability, answer.p_value);
   }

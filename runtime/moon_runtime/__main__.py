@@ -14,7 +14,7 @@ from moon_runtime.images import ImageError
 def _line(path: str, answer: Answer) -> str:
     name = "" if answer.is_known else f"{printable(answer.name)}, "
     return (f"{printable(path)}: {printable(answer.verdict)} "
-            f"({name}probability {answer.probability:.3f}, p value {answer.p_value:.4f})")  # fmt: skip
+            f"({name}probability {answer.probability:.3f}, p-value {answer.p_value:.4f})")  # fmt: skip
 
 
 def _json(path: str, answer: Answer) -> str:

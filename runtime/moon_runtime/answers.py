@@ -16,7 +16,7 @@ class Answer(NamedTuple):
 
     Attributes:
         name: The most likely class.
-        probability: Its probability, if the image is of a known class.
+        probability: Its probability: softmax over all outputs, at the fitted temperature.
         p_value: Of "the image is of a known class": small for images unlike those of the calibration.
         is_known: Whether the detector accepts the image.
         score: The score of the detector; higher means more known.
@@ -42,9 +42,9 @@ class Answers:
 
     Attributes:
         label: The number of the most likely class of each image, int32.
-        probability: Its probability, float32.
+        probability: Its probability, float32: softmax over all outputs, at the fitted temperature.
         score: The score of the detector, float64; higher means more known.
-        p_value: The p value of "the image is of a known class", float64.
+        p_value: The p-value of "the image is of a known class", float64.
         is_known: Whether the image is accepted, bool.
         names: The names of the most likely classes.
         verdicts: The names of the classes, or "unknown".
@@ -86,7 +86,7 @@ class Answers:
     def __repr__(self) -> str:
         rows = [(printable(a.verdict), printable(a.name), f"{a.probability:.3f}", f"{a.p_value:.4f}", f"{a.score:.5g}")
                 for a in self[:_ROWS]]  # fmt: skip
-        table = [("verdict", "class", "probability", "p value", "score"), *rows]
+        table = [("verdict", "class", "probability", "p-value", "score"), *rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
         more = [f"... {len(self) - _ROWS} more"] if len(self) > _ROWS else []

@@ -68,8 +68,9 @@ class Classifier:
         """Answer about images. Those of another size are resized to cover the input and cropped at the centre.
 
         Args:
-            images: A batch, uint8 with the shape (images, rows, columns, channels) or, grey, (images, rows, columns);
-                one image: an array, an image of Pillow, or the path of a file; or a list of images.
+            images: A batch, uint8 with the shape (images, rows, columns, channels) or, grey, (images, rows, columns),
+                which a colour network refuses for 1 or 3 images, as they look like channels; one image: an array, a
+                Pillow image, or the path of a file; or a list of images.
 
         Raises:
             ImageError: If something is not an image, has the wrong type or number of channels, or is too large.
@@ -77,11 +78,12 @@ class Classifier:
         """
         return Answers(self._network.predict(self._fit(images)), self.classes)
 
-    def prepare(self, image: AnyImage) -> np.ndarray:
+    def prepare(self, image: AnyImage, where: str | None = None) -> np.ndarray:
         """One image as the network needs it.
 
         Args:
-            image: An array, an image of Pillow, or a file: its path, or open.
+            image: An array, a Pillow image, or a file: its path, or open.
+            where: What it is called in errors; None: its path, or "the image".
 
         Returns:
             Its pixels, uint8 with the shape (rows, columns, channels), resized and cropped.
@@ -89,7 +91,7 @@ class Classifier:
         Raises:
             ImageError: If it is not an image, has the wrong type or number of channels, or is too large.
         """
-        return fit_image(image, self.input_shape, "the image", self._shorter_side)
+        return fit_image(image, self.input_shape, where, self._shorter_side)
 
     def _size(self) -> tuple[int, int, int]:
         channels, rows, columns = self.input_shape
@@ -105,11 +107,17 @@ class Classifier:
             # The last of three sizes is the channels of one image, or the columns of grey images.
             if images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4):
                 return self.prepare(images)[None]
+            if images.ndim == 3 and images.shape[0] in (1, 3) and self.input_shape[0] == 3:
+                raise ImageError(
+                    f"images: has the shape {images.shape}: channels come last, (rows, columns, channels); for a batch "
+                    "of grey images give (images, rows, columns, 1)"
+                )
             if images.shape[1:] == self._size():
                 return images
         result = np.empty((len(images), *self._size()), np.uint8)
         for i, image in enumerate(images):
-            result[i] = fit_image(image, self.input_shape, f"image {i}", self._shorter_side)
+            name = None if isinstance(image, (str, os.PathLike)) else f"image {i}"
+            result[i] = self.prepare(image, name)
         return result
 
 

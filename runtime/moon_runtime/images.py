@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from io import BufferedIOBase
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 MAX_PIXELS = 2**26  # per image
 # What Pillow may decode. Others are rare, and some call other programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+_WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
@@ -27,21 +29,22 @@ class ImageError(NetworkError):
     """Something that is not an image, or not one that the network can be asked about."""
 
 
-def read_image(path: str | os.PathLike[str] | BufferedIOBase) -> np.ndarray:
+def read_image(path: str | os.PathLike[str] | BufferedIOBase, where: str | None = None) -> np.ndarray:
     """Read an image file.
 
     Args:
         path: A file, or an open one, in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
+        where: What the image is called in errors; None: its path, or "the image" if it is an open file.
 
     Returns:
-        The image, upright (EXIF), as RGB: uint8 with the shape (rows, columns, 3).
+        The image, upright (EXIF), as RGB: uint8 with the shape (rows, columns, 3). What is transparent becomes white.
 
     Raises:
         ImageError: If the file is missing or damaged, has more than 8 bits per channel, or is too large.
         ImportError: If Pillow is not installed.
     """
     pillow = _pillow()
-    where = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "the image"
+    where = where or _name(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
@@ -51,34 +54,38 @@ def read_image(path: str | os.PathLike[str] | BufferedIOBase) -> np.ndarray:
         raise
     except FileNotFoundError:
         raise ImageError(f"{where}: no such file") from None
+    except pillow.UnidentifiedImageError as error:
+        raise ImageError(f"{where}: is not an image in a supported format") from error
     except Exception as error:  # decoders raise all kinds of errors if a file is damaged
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ImageError(f"{where}: cannot be read as an image ({reason})") from error
 
 
-def fit_image(image: AnyImage, shape: tuple[int, int, int], where: str, shorter_side: int | None = None) -> np.ndarray:
+def fit_image(
+    image: AnyImage, shape: tuple[int, int, int], where: str | None = None, shorter_side: int | None = None
+) -> np.ndarray:
     """An image as a network needs it, (rows, columns, channels).
 
     It is resized so that it covers the input (bilinear, antialiased), or to a given length of its shorter side, and
-    cropped at the centre. Grey becomes RGB by repetition, RGB becomes grey by luminance.
+    cropped at the centre. Grey becomes RGB by repetition, RGB becomes grey by luminance. A file or a Pillow image with
+    transparency is shown on white; an array with a fourth channel is refused.
 
     Args:
-        image: An array (uint8; rows, columns and maybe channels), an image of Pillow, or a file: its path, or open. An
+        image: An array (uint8; rows, columns and maybe channels), a Pillow image, or a file: its path, or open. An
             array of the input's size is taken as it is.
         shape: Channels, rows and columns of the network's input.
-        where: What the image is called in errors.
+        where: What the image is called in errors; None: its path, or "the image".
         shorter_side: The length of the shorter side before the centre is cropped; None: the image covers the input.
 
     Raises:
         ImageError: If it cannot be used; the message says why.
     """
     is_prepared = isinstance(image, np.ndarray)  # an array that has the input's size already
-    if isinstance(image, (str, os.PathLike)):
-        where, image = os.fspath(image), read_image(image)
+    where = where or _name(image)
+    if isinstance(image, (str, os.PathLike, BufferedIOBase)):
+        image = read_image(image, where)
     elif is_pillow(image):
         image = _to_array(image, where)
-    elif isinstance(image, BufferedIOBase):
-        image = read_image(image)
     pixels = check_pixels(np.asarray(image), where)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
@@ -102,9 +109,14 @@ def check_pixels(pixels: np.ndarray, where: str) -> np.ndarray:
 
 
 def is_pillow(image: Any) -> bool:
-    """Whether this is an image of Pillow; does not import it."""
+    """Whether this is a Pillow image; does not import Pillow."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(image, module.Image)
+
+
+def _name(image: Any) -> str:
+    """What an image without a name is called in errors."""
+    return os.fspath(image) if isinstance(image, (str, os.PathLike)) else "the image"
 
 
 def _pillow() -> Any:
@@ -118,15 +130,32 @@ def _pillow() -> Any:
 
 
 def _to_array(image: Any, where: str) -> np.ndarray:
-    """An image of Pillow as RGB, upright."""
+    """A Pillow image as RGB, upright, on white."""
     from PIL import ImageOps
 
-    if image.mode[0] in "IF":  # converting would cut values off at 255
-        raise ImageError(f"{where}: has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
+    if kind := _deep(image):
+        raise ImageError(f"{where}: has more than 8 bits per channel (mode {kind}); convert it to 8 bits")
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ImageError(f"{where}: is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed")
-    return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    image = ImageOps.exif_transpose(image)
+    if image.mode in _WITH_ALPHA or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
+    return np.asarray(image.convert("RGB"))
+
+
+def _deep(image: Any) -> str | None:
+    """The mode of an image with more than 8 bits per channel, or that of its file; None if it has 8 or fewer."""
+    if image.mode[0] in "IF":  # converting would cut values off at 255
+        return image.mode
+    for tile in getattr(image, "tile", ()):  # what is still to be decoded; Pillow would keep the upper 8 bits
+        details = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+        if found := next((x for x in details if isinstance(x, str) and re.search(r";16[BLN]$", x)), None):
+            return found
+        if tile[0] in ("ppm", "ppm_plain") and isinstance(details[-1], int) and details[-1] > 255:  # its largest value
+            return f"{details[0]};16"
+    return None
 
 
 def _resize(pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int) -> np.ndarray:

@@ -46,9 +46,7 @@ class Network:
         instructions: The vector instructions in use, such as "avx2".
     """
 
-    def __init__(
-        self, source: str | os.PathLike[str] | bytes, threads: int = 1, precision: str = "float32"
-    ) -> None:
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1, precision: str = "float32") -> None:
         self._model = None
         self._lock = threading.Lock()  # one model computes one call at a time
         error = ctypes.create_string_buffer(ERROR_BYTES)

@@ -181,26 +181,34 @@ const layout *input_layout(moon_model *model, const operation *op, int batch) {
 
 places places_of(const layout *l, int lanes) { return (places){l->size * lanes, l->at[0], l->at[1]}; }
 
+/* The part of a cell with its border that is inside of the image, along one axis. */
+typedef struct {
+  int64_t begin, size, skipped; /* skipped: positions of the border before it */
+} extent;
+
+static extent find_extent(const layout *l, int axis, int place, int side) {
+  const int64_t first = (int64_t)place * l->block[axis] - l->low[axis];
+  const int64_t end = first + l->low[axis] + l->block[axis] + l->high[axis];
+  const int64_t begin = first < 0 ? 0 : first;
+  return (extent){begin, (end < side ? end : side) - begin, begin - first};
+}
+
 /* Cell by cell with its border: each position has values of several blocks of the input's own layout. */
 void copy_input(const team *t, const operation *op, const layout *target, char *copy, float outside, int from, int to) {
   const kernels *k = t->model->kernels;
   const tensor *in = &t->model->tensors[op->in[0]];
   const layout *source = in->layout[t->batch];
-  const char *data = tensor_data(t, op->in[0]) + from * source->size * k->bytes;
-  k->fill(copy, outside, (to - from) * target->size * k->lanes);
-  for (int cell = 0; cell < target->grid[0] * target->grid[1]; cell++) {
-    const int place[2] = {cell / target->grid[1], cell % target->grid[1]}, side[2] = {in->rows, in->columns};
-    int64_t begin[2], size[2], skipped[2];
-    for (int axis = 0; axis < 2; axis++) {
-      const int64_t first = (int64_t)place[axis] * target->block[axis] - target->low[axis];
-      const int64_t end = first + target->low[axis] + target->block[axis] + target->high[axis];
-      skipped[axis] = first < 0 ? -first : 0;
-      begin[axis] = first + skipped[axis];
-      size[axis] = (end < side[axis] ? end : side[axis]) - begin[axis];
+  const char *data = tensor_data(t, op->in[0]);
+  for (int c = from; c < to; c++, copy += target->size * k->bytes) { /* all cells, while the channel is in the cache */
+    k->fill(copy, outside, target->size * k->lanes);
+    for (int cell = 0; cell < target->grid[0] * target->grid[1]; cell++) {
+      const extent rows = find_extent(target, 0, cell / target->grid[1], in->rows);
+      const extent columns = find_extent(target, 1, cell % target->grid[1], in->columns);
+      if (rows.size <= 0 || columns.size <= 0) continue;
+      const places y = {0, target->at[0] + rows.skipped, target->at[1] + columns.skipped};
+      const places x = {0, source->at[0] + rows.begin, source->at[1] + columns.begin};
+      k->move(copy + cell * (k->bytes / k->lanes), &y, data + c * source->size * k->bytes, &x, 1, (int)rows.size,
+              (int)columns.size);
     }
-    if (size[0] <= 0 || size[1] <= 0) continue;
-    const places y = {target->size * k->lanes, target->at[0] + skipped[0], target->at[1] + skipped[1]};
-    const places x = {source->size * k->lanes, source->at[0] + begin[0], source->at[1] + begin[1]};
-    k->move(copy + cell * (k->bytes / k->lanes), &y, data, &x, to - from, (int)size[0], (int)size[1]);
   }
 }

@@ -1,3 +1,8 @@
+#if defined(__linux__)
+#define _DEFAULT_SOURCE /* for madvise */
+#include <sys/mman.h>
+#endif
+
 #include "memory.h"
 
 #include <stdarg.h>
@@ -7,6 +12,7 @@
 #include <string.h>
 
 #define BLOCK ((size_t)1 << 16)
+#define LARGE_PAGE ((size_t)1 << 21)
 
 /* 64 bytes, so that what follows it is aligned. Small requests share a chunk. */
 struct chunk {
@@ -35,6 +41,21 @@ void *take(memory *m, size_t count, size_t size) {
   void *result = (char *)(m->chunks + 1) + m->chunks->used;
   m->chunks->used += bytes;
   return result;
+}
+
+void *allocate_pages(size_t size) {
+#if defined(__linux__)
+  const size_t page = size < LARGE_PAGE / 4 ? 64 : LARGE_PAGE;
+#else
+  const size_t page = 64;
+#endif
+  const size_t bytes = (size + page - 1) / page * page;
+  void *result = aligned_alloc(page, bytes);
+  if (!result) return NULL;
+#if defined(__linux__)
+  if (page > 64) madvise(result, bytes, MADV_HUGEPAGE); /* if it is refused, it is slower */
+#endif
+  return memset(result, 0, size);
 }
 
 void release(memory *m) {

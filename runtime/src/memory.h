@@ -19,6 +19,10 @@ typedef struct {
 void *take(memory *m, size_t count, size_t size);
 void release(memory *m);
 
+/* Zeroed memory for feature maps, aligned to 64 bytes, in large pages where the system has them: a convolution reads
+   many channels at once, each in another small page. Freed with `free`; NULL if there is not enough. */
+void *allocate_pages(size_t size);
+
 /* Write the message and jump to `on_error`. What was taken is freed by the owner. */
 _Noreturn void fail(memory *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

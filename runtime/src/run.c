@@ -138,10 +138,8 @@ static void run_together(void *argument, int thread) {
 
 static void allocate_bytes(moon_model *model, char **pointer, int64_t bytes) {
   if (*pointer || !bytes) return;
-  const size_t size = ((size_t)bytes + 63) / 64 * 64;
-  *pointer = aligned_alloc(64, size);
+  *pointer = allocate_pages((size_t)bytes);
   if (!*pointer) fail(&model->memory, "not enough memory");
-  memset(*pointer, 0, size);
 }
 
 static void free_workspaces(moon_model *model) {

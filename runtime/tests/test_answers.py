@@ -56,7 +56,7 @@ def test_answers_are_a_sequence() -> None:
     with pytest.raises(IndexError):
         answers[30]
     lines = repr(answers).splitlines()
-    assert lines[:2] == ["verdict  class  probability  p value  score", "dog      dog    0.866        1.0000   2"]
+    assert lines[:2] == ["verdict  class  probability  p-value  score", "dog      dog    0.866        1.0000   2"]
     assert lines[-1] == "... 10 more"
     assert len(lines) == 22
     assert "\x1b" not in repr(load(classifier(MAXIMUM, classes=["cat", "dog", "a\x1b[31m"]))(pixels([0, 0, 255, 0])))
@@ -209,7 +209,9 @@ def test_no_images_no_answers(shape: tuple[int, ...]) -> None:
 
 
 def test_a_network_without_a_detector_does_not_answer() -> None:
-    file = pack([{"op": "act", "in": [0], "out": 1, "act": "relu"}], {}, input=[1, 1, 1], outputs={"logits": 1}, classes=["a"])
+    file = pack(
+        [{"op": "act", "in": [0], "out": 1, "act": "relu"}], {}, input=[1, 1, 1], outputs={"logits": 1}, classes=["a"]
+    )
     assert Network(file).metadata["classes"] == ["a"]
     with pytest.raises(NetworkError, match='no "detector" and "threshold"'):
         load(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_an_array_of_the_right_size_is_taken_as_it_is_but_a_file_is_prepared(tmp
 def test_a_batch_of_another_size_is_resized() -> None:
     images = picture(3, 9, 12, 3)
     assert scores(model()(images)) == scores(model()([fit_image(i, (3, 6, 6), "x") for i in images]))
-    assert len(model()(picture(3, 9, 12))) == 3
+    assert len(model()(picture(5, 9, 12))) == len(model(1)(picture(3, 9, 12))) + 2 == 5
 
 
 def test_other_kinds_of_files_are_rgb(tmp_path: Path) -> None:
@@ -157,6 +158,9 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
         (picture(6, 6, 2), "the image: has 2 channels, the network needs 3"),
         (picture(2, 6, 6, 5), "image 0: has 5 channels, the network needs 3"),
         (picture(2, 3, 6, 6), "image 0: has 6 channels, the network needs 3"),
+        (picture(3, 6, 6), r"^images: has the shape \(3, 6, 6\): channels come last, \(rows, columns, channels\); "
+                           r"for a batch of grey images give \(images, rows, columns, 1\)$"),
+        (picture(1, 20, 30), r"images: has the shape \(1, 20, 30\): channels come last"),
         ([picture(6, 6, 3), picture(2, 6, 6, 3)], "image 1: an image has the shape"),
         ([picture(0, 6, 3)], "image 0: an image has the shape"),
         (picture(2, 0, 6, 3), "image 0: an image has the shape"),
@@ -167,8 +171,10 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
         ([np.zeros((1, 2**21), np.uint8)], "image 0: is 2097152x1, too large or too elongated"),
         ("missing.png", "missing.png: no such file"),
         (["missing.png"], "missing.png: no such file"),
+        (BytesIO(b"hello"), "^the image: is not an image in a supported format$"),
+        ([picture(6, 6), BytesIO(b"hello")], "^image 1: is not an image in a supported format$"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_image_is_a_one_line_error(images: Any, message: str) -> None:
     with pytest.raises(ImageError, match=message) as raised:
         model()(images)
@@ -177,28 +183,28 @@ def test_what_is_no_image_is_a_one_line_error(images: Any, message: str) -> None
     assert isinstance(raised.value, ValueError)
 
 
-def png(width: int, height: int, data: bytes) -> bytes:
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+def png(width: int, height: int, data: bytes, depth: int = 8, kind: int = 0) -> bytes:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read as an image"),
-        (b"hello", "cannot be read as an image"),
-        (b"\x89PNG\r\n\x1a\n", "cannot be read as an image"),
-        (b"\xff\xd8\xff\xe0" + bytes(100), "cannot be read as an image"),
+        (b"", "is not an image in a supported format"),
+        (b"hello", "is not an image in a supported format"),
+        (b"\x89PNG\r\n\x1a\n", "is not an image in a supported format"),
+        (b"\xff\xd8\xff\xe0" + bytes(100), "is not an image in a supported format"),
         (png(5, 5, zlib.compress(bytes(30)))[:45], "cannot be read as an image"),
         (png(5, 5, b"no zlib"), "cannot be read as an image"),
         (png(9000, 9000, zlib.compress(bytes(10))), "is 9000x9000, more than the 67,108,864 pixels"),
         (png(12000, 12000, zlib.compress(bytes(10))), "is 12000x12000, more than the 67,108,864 pixels"),
         (png(2**31 - 1, 2**31 - 1, b""), "cannot be read as an image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 5\n", "cannot be read as an image"),
-        (b"GIF89a" + bytes(20), "cannot be read as an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 5\n", "is not an image in a supported format"),
+        (b"GIF89a" + bytes(20), "is not an image in a supported format"),
         (b"P6 99999 99999 255\n", "is 99999x99999|cannot be read"),
     ],
 )
@@ -218,6 +224,54 @@ def test_a_16_bit_file_is_refused(tmp_path: Path) -> None:
     Image.fromarray(np.arange(36, dtype=np.uint16).reshape(6, 6)).save(path)
     with pytest.raises(ImageError, match="more than 8 bits per channel"):
         read_image(path)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
+def test_16_bit_colour_is_refused(kind: int, channels: int) -> None:
+    content = png(4, 4, zlib.compress(bytes(4 * (1 + 4 * channels * 2))), depth=16, kind=kind)
+    with pytest.raises(ImageError, match="the image: has more than 8 bits per channel"):
+        read_image(BytesIO(content))
+    with pytest.raises(ImageError, match="the image: has more than 8 bits per channel"):
+        model()(Image.open(BytesIO(content)))
+
+
+@pytest.mark.parametrize(
+    "content", [b"P6 2 2 65535\n" + bytes(24), b"P6 2 2 1023\n" + bytes(24), b"P3 1 1 999\n1 2 3\n"]
+)
+def test_ppm_files_of_more_than_8_bits_are_refused(content: bytes) -> None:
+    with pytest.raises(ImageError, match="more than 8 bits per channel"):
+        read_image(BytesIO(content))
+
+
+def test_fewer_bits_are_read() -> None:
+    assert read_image(BytesIO(b"P6 1 1 5\n\x05\x00\x05")).tolist() == [[[255, 0, 255]]]
+    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 58, 0, 0, 54, 40, 1, 1, 1, 16, 0, 4, 0, 0, 0, 0)
+    assert read_image(BytesIO(header + b"\xff\x7f\0\0")).tolist() == [[[255, 255, 255]]]  # 5 bits per channel
+
+
+def test_transparency_is_shown_on_white(tmp_path: Path) -> None:
+    pixels = np.array([[[10, 20, 30, 255], [10, 20, 30, 0], [0, 0, 0, 51]]], np.uint8)
+    expected = [[[10, 20, 30], [255, 255, 255], [204, 204, 204]]]
+    image = Image.fromarray(pixels)
+    image.save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png").tolist() == expected
+    assert fit_image(image, (3, 1, 3)).tolist() == expected
+    grey = Image.fromarray(np.array([[[7, 255], [7, 0]]], np.uint8), "LA")
+    assert fit_image(grey, (3, 1, 2)).tolist() == [[[7] * 3, [255] * 3]]
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([1, 2, 3, 4, 5, 6])
+    palette.putpixel((1, 0), 1)
+    for name in ("a.png", "a.gif"):
+        palette.save(tmp_path / name, transparency=1)
+        assert read_image(tmp_path / name).tolist() == [[[1, 2, 3], [255] * 3]]
+    Image.fromarray(pixels[..., :3]).save(tmp_path / "a.png", transparency=(0, 0, 0))
+    assert read_image(tmp_path / "a.png").tolist() == [[[10, 20, 30], [10, 20, 30], [255] * 3]]
+
+
+def test_errors_have_the_name_that_the_caller_gives() -> None:
+    for image in (BytesIO(b"hello"), Path("missing.png"), Image.new("F", (6, 6)), picture(6, 6, 4)):
+        with pytest.raises(ImageError, match=r"^standard input: "):
+            model().prepare(image, "standard input")
 
 
 def test_folders_are_not_images(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,10 +37,10 @@ def to_array(values: Numbers, name: str, ndim: int = 1) -> NDArray:
     """
     torch = sys.modules.get("torch")  # if it is not imported, nothing is a tensor
     if torch is not None and isinstance(values, torch.Tensor):
-        values = values.detach().cpu()
-        if values.is_floating_point() and values.element_size() < 4:  # NumPy has no bfloat16
-            values = values.float()
-        values = values.numpy()
+        tensor: Any = values.detach().cpu()  # pyright: ignore[reportAttributeAccessIssue]
+        if tensor.is_floating_point() and tensor.element_size() < 4:  # NumPy has no bfloat16
+            tensor = tensor.float()
+        values = tensor.numpy()
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} must be numbers, not {array.dtype}")

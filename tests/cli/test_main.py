@@ -295,7 +295,8 @@ def test_methods_lists_and_describes_methods(moon):
 
 
 def test_bench_prints_and_writes_times(moon, tmp_path):
-    small = ("--benchmark", "digits", "--steps", "1", "--rounds", "1", "--batch-size", "4", "--out", "bench.json")
+    where = ("--benchmark", "digits", "--out", "bench.json")
+    small = ("--steps", "1", "--rounds", "1", "--batch-size", "4", *where)
     code, out, _ = moon("bench", "train", "--objective", "moon", "mixup", "--topology", "rigl", "set", *small)
     assert code == 0
     assert "ratio: relative to the first line" in out
@@ -306,7 +307,7 @@ def test_bench_prints_and_writes_times(moon, tmp_path):
     ]  # fmt: skip
     assert [r["plain"]["by_base"] == 1 for r in written["train"]] == [True, False, False] * 2
     assert {"date", "hardware", "software", "net", "precision"} <= written.keys()
-    code, out, _ = moon("bench", "score", "--queries", "60", "--bank", "250", *small)
+    code, out, _ = moon("bench", "score", "--queries", "60", "--bank", "250", *where)
     assert code == 0
     assert "of the slowest one alone" in out
     scored = json.loads((tmp_path / "bench.json").read_text())["score"]

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,9 +120,28 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(moon, packed, photos)
     code, out, err = moon("predict", packed, photos, "--csv")
     assert code == 3
     assert len(out.splitlines()) == 13
-    assert "bad.png: cannot be read as an image" in err
+    assert "bad.png: is not an image in a supported format" in err
     assert "deep.png: has more than 8 bits" in err
     assert "2 of 14 images could not be read; the others are answered above" in err.splitlines()[-1]
+
+
+def test_an_image_given_twice_is_answered_twice(moon, packed, photos):
+    _, out, err = moon("predict", packed, photos / "00.png", photos / "00.png", "--json")
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first == second
+    assert "2 images: " in err
+
+
+def test_the_order_of_files_is_no_drift():
+    """Scores that are sorted, as in folders of classes, are those of the calibration images all the same."""
+    from moon.cli.predict import _drift
+
+    calibration = np.random.default_rng(0).normal(size=500)
+    classifier = SimpleNamespace(calibration=calibration, accept=0.95)
+    scores = sorted(np.random.default_rng(1).normal(size=1000).tolist())
+    assert _drift(classifier, [*scores, float("nan")], 0.01) is None
+    assert "differ" in _drift(classifier, [score - 1 for score in scores], 0.01)
+    assert _drift(classifier, [float("nan")], 0.01) is None
 
 
 def test_a_changed_distribution_is_reported(moon, packed, tmp_path):

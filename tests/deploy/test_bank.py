@@ -44,6 +44,10 @@ def test_samples_have_the_same_share_of_each_class():
     assert labels[index].bincount().tolist() == [20, 10, 6, 4]
     assert (index.diff() > 0).all()
     assert torch.equal(index, sample(train, 40))
+    unlabelled = sample(Evidence(train.logits, train.features, 4, None, train.head), 40)
+    assert len(unlabelled) == 40
+    assert (unlabelled.diff() > 0).all()
+    assert unlabelled[-1] > 200  # not the first ones
     assert sample(train, 1000).tolist() == list(range(400))
 
 

@@ -55,4 +55,6 @@ def test_a_share_must_be_a_fraction(accept):
 def test_a_guarantee_in_words():
     assert Guarantee().describe() == "accepts a known image with a probability of 95% or more"
     text = Guarantee(0.99, 0.95, per_class=True).describe()
-    assert text == "accepts 99% of the known images of each predicted class or more, with a confidence of 95%"
+    assert (
+        text == "accepts 99% of the known images or more, with a confidence of 95%, for each predicted class separately"
+    )

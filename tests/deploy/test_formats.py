@@ -45,6 +45,17 @@ def test_different_answers_are_an_error(name):
         compared(outputs(), answers(**{name: other}), CALIBRATION)
 
 
+def test_one_score_in_32_may_differ_if_the_detector_ranks():
+    scores = outputs()["score"].copy()
+    scores[:2] += 0.01
+    assert "agrees" in compared(outputs(), answers(score=scores), CALIBRATION, ranks=True)
+    with pytest.raises(ValueError, match=r"\(score\)"):
+        compared(outputs(), answers(score=scores), CALIBRATION)
+    scores[2] += 0.01
+    with pytest.raises(ValueError, match=r"\(score\)"):
+        compared(outputs(), answers(score=scores), CALIBRATION, ranks=True)
+
+
 def test_next_to_a_calibration_score_the_p_value_and_the_verdict_may_differ():
     near = outputs(score=np.full(64, 0.5 + 1e-6))
     theirs = answers(score=np.full(64, 0.5 - 1e-6), p_value=np.full(64, 0.75), known=np.full(64, False))
@@ -92,6 +103,8 @@ def test_a_state_dict_has_the_names_of_the_network(tmp_path, run_folder):
     with safe_open(tmp_path / "a.safetensors", "pt") as file:
         assert json.loads(file.metadata()["input"]) == [1, 28, 28]
         assert json.loads(file.metadata()["classes"]) == list("0123456789")
+        preprocess = json.loads(file.metadata()["preprocess"])
+        assert preprocess == {"mean": [0.5], "std": [0.5], "resize": "cover", "shorter_side": 28}
 
 
 @pytest.mark.slow

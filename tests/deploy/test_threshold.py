@@ -78,3 +78,9 @@ def test_p_values_of_known_inputs_are_not_too_small():
 def test_shares_must_be_fractions(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a fraction between 0 and 1"):
         find_threshold(range(1000), **wrong)
+
+
+@pytest.mark.parametrize(("accept", "confidence"), [(0.3, 0.91), (0.1, 0.99), (0.5, 0.875), (0.7, 0.51)])
+def test_with_exactly_enough_images_the_lowest_score_is_the_threshold(accept, confidence):
+    scores = np.arange(images_needed(accept, confidence))
+    assert find_threshold(scores, accept, confidence).value == 0

@@ -36,9 +36,11 @@ def run(graph: Graph, x: torch.Tensor) -> dict[int, torch.Tensor]:
             case "concat":
                 y = torch.cat(a, 1)
             case "max_pool":
-                y = F.max_pool2d(a[0], op["kernel"], op["stride"], op["padding"])
+                how = op["kernel"], op["stride"], op["padding"], op["dilation"], op["ceil_mode"]
+                y = F.max_pool2d(a[0], *how)
             case "avg_pool":
-                y = F.avg_pool2d(a[0], op["kernel"], op["stride"], op["padding"])
+                how = op["kernel"], op["stride"], op["padding"], op.get("ceil_mode", False)
+                y = F.avg_pool2d(a[0], *how, op.get("count_include_pad", True))
             case "global_avg_pool":
                 y = a[0].mean((2, 3), keepdim=True)
             case "flatten":
@@ -135,6 +137,27 @@ def vgg() -> nn.Module:
     )  # fmt: skip
 
 
+class Tricky(nn.Module):
+    """What must not be folded: results that are read twice, also behind dropout, and weights that are used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.again = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.Conv2d(6, 6, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(6) for _ in range(3))
+        self.drop, self.fc = nn.Dropout(), nn.Linear(6, 5)
+
+    def forward(self, x):
+        y = self.conv(x)
+        y = F.relu(self.drop(y)) + y
+        y = self.norms[0](self.drop(y.contiguous())) + y
+        y = self.norms[1](self.again(y))
+        y = F.silu(self.norms[2](self.again(y))) + self.again(y)
+        y = F.max_pool2d(y, 3, 2, 1, ceil_mode=True) + F.avg_pool2d(y, 3, 2, 1, True, count_include_pad=False)
+        y = F.max_pool2d(y, 2, 1, dilation=2)
+        z = F.relu(y.mean((2, 3)))
+        return self.fc(z + z.view(z.shape).sigmoid())
+
+
 NETWORKS = [
     pytest.param(lambda: lenet(10), (1, 28, 28), id="lenet"),
     pytest.param(lambda: open_head(lenet(10, norm=True)), (1, 28, 28), id="lenet-norm"),
@@ -144,6 +167,7 @@ NETWORKS = [
     pytest.param(Mobile, (3, 33, 29), id="mobile"),
     pytest.param(DenseBlocks, (3, 31, 40), id="dense"),
     pytest.param(vgg, (3, 26, 26), id="vgg"),
+    pytest.param(Tricky, (3, 18, 22), id="tricky"),
 ]
 
 
@@ -204,6 +228,7 @@ class Unsupported(nn.Module):
         (lambda y, x: y.relu(), "output of the network must be that of a Linear layer"),
         (lambda y, x: y + y[:1], "not supported|same shape"),
         (lambda y, x: y if x.sum() > 0 else -y, "Unsupported cannot be traced"),
+        (lambda y, x: F.dropout(y), "dropout is active although the network is in evaluation mode"),
     ],
 )
 def test_what_is_not_supported_is_named(change, message):

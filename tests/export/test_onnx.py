@@ -196,6 +196,8 @@ def test_what_the_model_says_about_itself():
     facts = {entry.key: entry.value for entry in model.metadata_props}
     assert json.loads(facts["classes"]) == ["class 0", "class 1"]
     assert (facts["detector"], facts["accept"], json.loads(facts["provenance"])) == ("msp", "0.95", {"accuracy": 0.5})
+    assert json.loads(facts["per_class"]) is False
+    assert json.loads(facts["preprocess"]).keys() >= {"mean", "std"}
     assert (model.ir_version, model.opset_import[0].version) == (8, 17)
     assert [value.name for value in model.graph.input] == ["pixels", "threshold"]
     assert [value.name for value in model.graph.output] == ["label", "probability", "score", "known", "p_value"]

@@ -207,18 +207,10 @@ def test_float16_is_computed_by_the_runtime_or_an_error(monkeypatch):
     with pytest.raises(ValueError, match="float32 or float16, not bfloat16"):
         images_of(MNIST).evidence(model, data, precision="bfloat16")
 
-    class Old(moon_runtime.Network):
-        def __init__(self, source, threads=1):
-            super().__init__(source, threads)
-
-    monkeypatch.setattr(moon_runtime, "Network", Old)
-    with pytest.raises(ValueError, match="float16: this version of moon-runtime computes in float32 only"):
-        images_of(MNIST).evidence(model, data, precision="float16")
-
 
 def test_a_network_is_traced_once_for_all_sets(monkeypatch):
-    calls, actual = [], sparse_reading.trace
-    monkeypatch.setattr(sparse_reading, "trace", lambda *a: calls.append(a) or actual(*a))
+    calls, actual = [], sparse_reading.checked_graph
+    monkeypatch.setattr(sparse_reading, "checked_graph", lambda *a: calls.append(a) or actual(*a))
     model = small_net()
     cache = EvidenceCache(images_of(MNIST), model)
     for seed in range(3):

@@ -1,35 +1,75 @@
-"""Time training steps or scoring; all contenders are interleaved in one run."""
+"""Time training steps, scoring, or answers on a CPU; all contenders are interleaved in one run."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from moon.cli import bench_predict
 from moon.cli.arguments import add_data, add_device, add_inexact, device_of, whole
 
 if TYPE_CHECKING:
     import torch
-    from rich.table import Table
 
     from moon.data import Benchmark
 
 EXAMPLES = """
 examples:
   moon bench train                                       MOON and cross-entropy, ResNet-18
+  moon bench score --queries 2000 --bank 2000            all detectors
+  moon bench predict                                     moon-runtime against ONNX Runtime and others, on this CPU
+
+`moon bench ACTION --help` explains an action and its arguments.
+"""
+_TRAIN_HELP = """
+examples:
   moon bench train --objective all --topology rigl
   moon bench train --objective moon --topology all
   moon bench train --topology dense rigl --precision bfloat16
+"""
+_SCORE_HELP = """
+examples:
   moon bench score --queries 2000 --bank 2000
   moon bench score --queries 50000 --bank 50000 --from-evidence
 """
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="what", metavar="ACTION", title="actions", required=True)
+    _describe_train(_add_action(actions, "train", _train, "time training steps", _TRAIN_HELP))
+    _describe_score(_add_action(actions, "score", _score, "time scoring with detectors", _SCORE_HELP))
+    bench_predict.describe(
+        _add_action(
+            actions,
+            "predict",
+            bench_predict.measure,
+            "time the answers of sparse networks on a CPU",
+            bench_predict.HELP,
+        )
+    )
+
+
+def _add_action(
+    actions: Any, name: str, measure: Callable[[argparse.Namespace], dict[str, Any]], summary: str, text: str
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=text.strip("\n")
+    )
+    parser.set_defaults(measure=measure)
     add = parser.add_argument
-    add("what", choices=("train", "score"), help="time training steps, or scoring with detectors")
+    add("--out", type=Path, metavar="FILE", help="also write the results as JSON")
+    # A default would override a value that is given before the action.
+    add("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+    add_data(parser)
+    return parser
+
+
+def _describe_train(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--objective",
         nargs="+",
@@ -38,52 +78,45 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="objectives to time, or all; cross-entropy is always included (default: moon)",
     )
     add("--topology", nargs="+", default=["rigl"], metavar="NAME", help="topologies to time, or all (default: rigl)")
-    add("--benchmark", default="cifar10", help="benchmark whose image shape and network to use (default: %(default)s)")
-    add("--net", help="network, or its import path, package.module:function (default: the benchmark's)")
-    add("--sparsity", type=float, help="sparsity of the network (default: 0.95)")
     add("--batch-size", type=whole, default=128, help="images per batch (default: %(default)s)")
-    add("--precision", default="float32", help="float32, bfloat16 (train) or float16 (score) (default: %(default)s)")
+    add("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
     add("--steps", type=whole, help="steps per contender and round (default: one epoch on a GPU, else 5)")
     add("--rounds", type=whole, default=8, help="number of rounds (default: %(default)s)")
     add("--images", type=whole, default=50_000, help="images per epoch, to estimate 100 epochs (default: %(default)s)")
+    _describe_network(parser)
+
+
+def _describe_score(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--queries", type=whole, default=5000, help="images to score (default: %(default)s)")
     add("--bank", type=whole, default=5000, help="images to fit detectors on (default: %(default)s)")
+    add("--precision", default="float32", help="float32 or, on a CPU, float16 (default: %(default)s)")
     add(
         "--from-evidence",
         action="store_true",
         help="score random evidence without forward passes, as with kept evidence",
     )
-    add("--out", type=Path, metavar="FILE", help="also write the results as JSON")
+    _describe_network(parser)
+
+
+def _describe_network(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--benchmark", default="cifar10", help="benchmark whose image shape and network to use (default: %(default)s)")
+    add("--net", help="network, or its import path, package.module:function (default: the benchmark's)")
+    add("--sparsity", type=float, help="sparsity of the network (default: 0.95)")
     add_inexact(parser)
-    add_data(parser)
     add_device(parser)
 
 
 def act(arguments: argparse.Namespace) -> None:
-    from moon.data import find_benchmark
     from moon.files import write_json
-    from moon.run.machine import cudnn_mode, hardware, software
+    from moon.run.machine import software
 
-    if arguments.batch_size < 2:
-        raise ValueError("BatchNorm needs at least two images; give --batch-size 2 or more")
     if arguments.out is not None:
         _check_out(arguments.out)  # fails before anything is measured
-    if arguments.from_evidence and arguments.precision != "float32":
-        raise ValueError("--from-evidence runs no forward pass; remove --precision")
-    device = device_of(arguments.device)
-    benchmark = find_benchmark(arguments.data, arguments.benchmark)
-    with cudnn_mode(not arguments.inexact):
-        measure = _train if arguments.what == "train" else _score
-        result = measure(arguments, benchmark, device)
+    result = arguments.measure(arguments)
     if arguments.out is not None:
-        about = {
-            "date": datetime.date.today().isoformat(),
-            "hardware": hardware(device),
-            "software": software(),
-            "benchmark": arguments.benchmark,
-            "net": arguments.net or benchmark.net,
-            "exact": not arguments.inexact,
-        }
+        about = {"date": datetime.date.today().isoformat(), "software": software()}
         write_json(arguments.out, about | result)
         print(f"written: {arguments.out}")
 
@@ -110,24 +143,43 @@ def _names(kind: str, given: list[str]) -> list[str]:
     return given
 
 
-_TEXTS = ("objective", "topology", "detector", "loop")
+def _train(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.batch_size < 2:
+        raise ValueError("BatchNorm needs at least two images; give --batch-size 2 or more")
+    return _on_device(arguments, _time_train)
 
 
-def _new_table(title: str, *headings: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        made.add_column(heading, no_wrap=True, justify="left" if heading in _TEXTS else "right")
-    return made
+def _score(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.from_evidence and arguments.precision != "float32":
+        raise ValueError("--from-evidence runs no forward pass; remove --precision")
+    return _on_device(arguments, _time_score)
 
 
-def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict:
+def _on_device(
+    arguments: argparse.Namespace, measure: Callable[[argparse.Namespace, Benchmark, torch.device], dict[str, Any]]
+) -> dict[str, Any]:
+    """What was measured, and on which device and network."""
+    from moon.data import find_benchmark
+    from moon.run.machine import cudnn_mode, hardware
+
+    device = device_of(arguments.device)
+    benchmark = find_benchmark(arguments.data, arguments.benchmark)
+    with cudnn_mode(not arguments.inexact):
+        result = measure(arguments, benchmark, device)
+    return {
+        "hardware": hardware(device),
+        "benchmark": arguments.benchmark,
+        "net": arguments.net or benchmark.net,
+        "exact": not arguments.inexact,
+        **result,
+    }
+
+
+def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:
     from rich.console import Console
 
     from moon import timing
-    from moon.cli.output import show_table
+    from moon.cli.output import new_table, show_table
     from moon.cli.screen import counted, tracked
     from moon.recipe import Recipe
     from moon.run.machine import hardware
@@ -147,7 +199,8 @@ def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
         f"A training step of {arguments.net or benchmark.net}, batch {arguments.batch_size}, {arguments.precision}, "
         f"on {hardware(device)}"
     )
-    shown = _new_table(title, "objective", "topology", "loop", "ms", "ratio", "vs base", "100 epochs")
+    texts = ("objective", "topology", "loop")
+    shown = new_table(title, *texts, "ms", "ratio", "vs base", "100 epochs", texts=texts)
     for r in records:
         for loop in ("plain", "captured"):
             if loop in r:
@@ -183,11 +236,11 @@ def _train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
     return counts | sizes | {"limits": limits, "train": records}
 
 
-def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict:
+def _time_score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:
     from rich.console import Console
 
     from moon import timing
-    from moon.cli.output import show_table
+    from moon.cli.output import new_table, show_table
     from moon.cli.screen import tracked
     from moon.recipe import table
     from moon.run.machine import hardware
@@ -197,10 +250,8 @@ def _score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.de
         queries=arguments.queries, from_evidence=arguments.from_evidence, precision=arguments.precision, track=tracked,
         **({} if arguments.sparsity is None else {"sparsity": arguments.sparsity}),
     )  # fmt: skip
-    shown = _new_table(
-        f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}",
-        "detector", "scoring s", "total s",
-    )  # fmt: skip
+    title = f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}"
+    shown = new_table(title, "detector", "scoring s", "total s", texts=("detector",))
     for name, reason in result["left_out"].items():
         print(f"{name} is left out: {reason}")
     for name, seconds in sorted(result["alone"].items(), key=lambda item: -item[1]):

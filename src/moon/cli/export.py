@@ -11,7 +11,7 @@ from moon.cli.arguments import add_data
 
 EXAMPLES = """
 examples:
-  moon export digits.moon --onnx digits.onnx               pixels in; class, probability, score, p value, verdict out
+  moon export digits.moon --onnx digits.onnx               pixels in; class, probability, score, p-value, verdict out
   moon export digits.moon --onnx digits.onnx --pixels float
   moon export runs/digits-... --onnx digits.onnx           packs the run first, as `moon pack` does
   moon export runs/digits-... --onnx digits.onnx --network-only     logits and features of any network

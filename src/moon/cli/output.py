@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -78,7 +78,13 @@ def show_table(table: Table) -> None:
     from rich.measure import Measurement
 
     console = Console()
-    if Measurement.get(console, console.options.update(width=10_000), table).minimum <= console.width:
+    wide = console.options.update(width=10_000)
+    for column in table.columns:
+        if column.no_wrap:  # rich would cut it between two words
+            column.min_width = max(
+                Measurement.get(console, wide, cell).maximum for cell in (column.header, *column.cells)
+            )
+    if Measurement.get(console, wide, table).minimum <= console.width:
         console.print(table)
         return
     if table.title:
@@ -90,3 +96,14 @@ def show_table(table: Table) -> None:
             if cells[row]:
                 console.print(f"{_line(heading)}: {_line(cells[row])}", highlight=False)
     console.print()
+
+
+def new_table(title: str, *headings: str, texts: Collection[str] = ()) -> Table:
+    """A table of numbers, which are never cut; the columns named in `texts` are aligned to the left."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        made.add_column(heading, no_wrap=True, justify="left" if heading in texts else "right")
+    return made

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from moon_runtime import Answer, Classifier
     from numpy.typing import NDArray
 
-    from moon.deploy import DriftMonitor
-
 EXAMPLES = """
 examples:
   moon predict digits.moon photo.png
@@ -47,7 +45,6 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
-    from moon.deploy.drift import DriftMonitor
     from moon.deploy.loading import load
     from moon.errors import DataError
 
@@ -55,28 +52,26 @@ def act(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{arguments.file}: is a folder; pack a run first (moon pack {arguments.file})")
     classifier = load(arguments.file, threads=arguments.threads)
     names = list(_found(arguments.images))
-    monitor = DriftMonitor(classifier.calibration, arguments.false_alarm)
     write = _writer(arguments, names, classifier.classes)
-    failed = known = 0
+    failed, scores, known = 0, [], 0
     for start in range(0, len(names), _BATCH):
-        pixels, errors = _read(classifier, names[start : start + _BATCH])
+        read, errors = _read(classifier, names[start : start + _BATCH])
         if len(names) == len(errors) == 1:
             raise DataError(errors[0])
         for error in errors:
             print(f"moon predict: {error}", file=sys.stderr)
         failed += len(errors)
-        if not pixels:
+        if not read:
             continue
-        answers = classifier(list(pixels.values()))
+        answers = classifier([pixels for _, pixels in read])
         known += int(answers.is_known.sum())
-        monitor.update(answers.score)
-        for name, answer in zip(pixels, answers, strict=True):
+        scores += answers.score.tolist()
+        for (name, _), answer in zip(read, answers, strict=True):
             write(name, answer)
-    answered = len(names) - failed
-    if answered > 1:
-        print(f"{answered:,} images: {known:,} known, {answered - known:,} unknown", file=sys.stderr)
-    if monitor.alarm:
-        print(_alarm(monitor, classifier.accept), file=sys.stderr)
+    if len(scores) > 1:
+        print(f"{len(scores):,} images: {known:,} known, {len(scores) - known:,} unknown", file=sys.stderr)
+    if alarm := _drift(classifier, scores, arguments.false_alarm):
+        print(alarm, file=sys.stderr)
     if failed:
         raise DataError(f"{failed} of {len(names)} images could not be read; the others are answered above")
 
@@ -96,17 +91,19 @@ def _found(given: list[str]) -> Iterator[str]:
         yield from map(str, found)
 
 
-def _read(classifier: Classifier, names: list[str]) -> tuple[dict[str, NDArray], list[str]]:
-    """The pixels of images by name, and what is wrong with the others."""
+def _read(classifier: Classifier, names: list[str]) -> tuple[list[tuple[str, NDArray]], list[str]]:
+    """Names and pixels of images, and what is wrong with the others."""
     from moon_runtime import ImageError
 
-    pixels, errors = {}, []
+    read, errors = [], []
     for name in names:
         try:
-            pixels[name] = classifier.prepare(BytesIO(sys.stdin.buffer.read()) if name == "-" else name)
+            is_stream = name == "-"
+            image = BytesIO(sys.stdin.buffer.read()) if is_stream else name
+            read.append((name, classifier.prepare(image, "standard input" if is_stream else None)))
         except ImageError as error:
             errors.append(str(error))
-    return pixels, errors
+    return read, errors
 
 
 def _writer(arguments: argparse.Namespace, names: list[str], classes: list[str]) -> Callable[[str, Answer], None]:
@@ -136,11 +133,22 @@ def _plain(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape", "replace").decode()
 
 
-def _alarm(monitor: DriftMonitor, accept: float) -> str:
-    """What an alarm of the monitor means."""
+def _drift(classifier: Classifier, scores: list[float], false_alarm: float) -> str | None:
+    """A warning if the scores differ from those of the calibration images.
+
+    The order of files says nothing, and a folder is often sorted by class, so the scores are shuffled.
+    """
+    import numpy as np
+
+    from moon.deploy.drift import DriftMonitor
+
+    finite = np.array([score for score in scores if abs(score) < float("inf")])
+    monitor = DriftMonitor(classifier.calibration, false_alarm)
+    if not len(finite) or not monitor.update(np.random.default_rng(0).permutation(finite)):
+        return None
     return (
         f"warning: the scores of these {monitor.seen:,} images differ from those of the calibration images (evidence "
-        f"{monitor.capital:.3g}, alarm from {1 / monitor.false_alarm:.4g}). Either many are of unknown classes, or "
-        f"images of known classes look different now; then fewer than {accept:.0%} of them may be accepted, and the "
+        f"{monitor.capital:.3g}, alarm from {1 / false_alarm:.4g}). Either many are of unknown classes, or images of "
+        f"known classes look different now; then fewer than {classifier.accept:.0%} of them may be accepted, and the "
         "network should be packed again with new validation images"
     )

@@ -100,15 +100,18 @@ def sample(evidence: Evidence, count: int) -> Tensor:
     """Choose images at random, the same share of each class.
 
     Args:
-        evidence: Evidence of the images, with labels.
+        evidence: Evidence of the images; without labels, they are of one class.
         count: How many to choose.
 
     Returns:
         Their indices, in increasing order.
     """
-    if count >= len(evidence) or evidence.labels is None:
-        return torch.arange(len(evidence), device=evidence.features.device)[:count]
-    order = torch.randperm(len(evidence), generator=generator("bank")).to(evidence.labels.device)
+    device = evidence.features.device
+    if count >= len(evidence):
+        return torch.arange(len(evidence), device=device)
+    order = torch.randperm(len(evidence), generator=generator("bank")).to(device)
+    if evidence.labels is None:
+        return order[:count].sort().values
     labels = evidence.labels[order]
     sizes = labels.bincount()
     by_class = labels.argsort(stable=True)

@@ -46,10 +46,10 @@ class Guarantee:
     def describe(self) -> str:
         """The guarantee in words."""
         share = f"{100 * self.accept:.4g}%"
-        kind = " of each predicted class" if self.per_class else ""
+        kind = ", for each predicted class separately" if self.per_class else ""
         if self.confidence is None:
-            return f"accepts a known image{kind} with a probability of {share} or more"
-        return f"accepts {share} of the known images{kind} or more, with a confidence of {100 * self.confidence:.4g}%"
+            return f"accepts a known image with a probability of {share} or more{kind}"
+        return f"accepts {share} of the known images or more, with a confidence of {100 * self.confidence:.4g}%{kind}"
 
 
 def calibrate(

@@ -20,7 +20,9 @@ class DriftMonitor:
     this is a martingale that starts at 1 (a conformal test martingale; Vovk et al. 2003, "simple jumper"). Therefore
     the probability that it ever reaches 1 / false_alarm is at most `false_alarm`, however long one watches.
 
-    A threshold is only as good as its calibration images: after an alarm, calibrate again.
+    The order of the inputs matters: known inputs that are sorted, for example by class, are not exchangeable and raise
+    an alarm. Where the order says nothing, shuffle. A threshold is only as good as its calibration images: after an
+    alarm, calibrate again.
 
     Args:
         known_scores: The detector's scores of known inputs that were not trained on.

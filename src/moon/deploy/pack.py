@@ -19,9 +19,9 @@ from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import Evidence
-from moon.export.graph import Graph, trace
+from moon.export.graph import Graph
 from moon.export.program import trace_detector
-from moon.export.runtime import runtime
+from moon.export.runtime import checked_graph, runtime
 from moon.files import write_atomic
 from moon.recipe import Recipe, build
 from moon.run.folder import check_data, class_names, load, load_result
@@ -95,12 +95,13 @@ def pack_run(
     check_data(folder, images)
     original = build.detector(detector, b)
     fitting, calibration = _divide(images.splits["val"], original)
-    _check_enough(len(calibration.labels), b.num_known, guarantee)
+    _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
     model = load(folder, device, b)
     cache = EvidenceCache(images, model, result["model_sha256"], folder)
     known = {"validation": cache.get("pack/val", fitting)}
-    for _ in track(["training images"], "evaluating") if "train" in original.fits_on_splits else ():
-        known["train"] = cache.get("fit/train", images.splits["train"])
+    if "train" in original.fits_on_splits:
+        for _ in track(["training images"], "evaluating"):
+            known["train"] = cache.get("fit/train", images.splits["train"])
     small = _fitted(reduced(build.detector(detector, b), bank, len(images.splits["train"].labels)), known)
     packed = PackedNetwork(
         _traced(model.cpu(), (b.channels, b.size, b.size)),
@@ -141,19 +142,21 @@ def _divide(validation: AnySet, detector: Detector) -> tuple[AnySet, AnySet]:
     return validation.take(np.sort(order[:half])), validation.take(np.sort(order[half:]))
 
 
-def _check_enough(count: int, classes: int, guarantee: Guarantee) -> None:
+def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee: Guarantee) -> None:
     """Raise a ValueError if no threshold can have this guarantee, before anything is computed."""
     needed = guarantee.needed * (classes if guarantee.per_class else 1)
-    if count < needed:
+    needed = 2 * needed - 1 if is_divided else needed  # the threshold gets the larger half
+    if (count := len(validation.labels)) < needed:
+        half = ", half of them for the detector" if is_divided else ""
         raise ValueError(
-            f"{count} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
-            "are needed, or a lower share (accept)"
+            f"{count:,} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
+            f"are needed{half}; a lower share needs fewer (accept)"
         )
 
 
 def _traced(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     try:
-        return trace(model, shape)
+        return checked_graph(model, shape)
     except ValueError as error:
         instead = "moon export RUN --onnx FILE --network-only writes any network, without a detector"
         raise ValueError(f"the network cannot be packed: {error}; {instead}") from error
@@ -169,6 +172,6 @@ def _description(folder: Path, benchmark: Benchmark, validation: Evidence) -> di
     preparation = {"mean": list(benchmark.mean), "std": list(benchmark.std)}
     return {
         "preprocess": preparation | {"resize": "cover", "shorter_side": benchmark.resize or benchmark.size},
-        "classes": list(class_names(folder)) or [str(label) for label in range(benchmark.num_known)],
+        "classes": list(class_names(folder, benchmark.num_known)),
         "temperature": TemperatureScaling().fit(validation).temperature,
     }

@@ -55,11 +55,11 @@ class PackedNetwork:
         return (half if is_large and self.precision != "float32" and bool(half.isfinite().all()) else tensor).numpy()
 
     def with_threshold(self, threshold: Mapping[str, Any], tensors: Mapping[str, NDArray]) -> PackedNetwork:
-        """The same with a threshold."""
+        """A copy with a threshold."""
         return replace(self, threshold=threshold, tensors=tensors)
 
     def with_description(self, **more: Any) -> PackedNetwork:
-        """The same with more to say."""
+        """A copy with more entries in the description."""
         return replace(self, description={**self.description, **more})
 
     def answer(self, images: AnySet, benchmark: Benchmark) -> dict[str, NDArray]:

@@ -90,6 +90,7 @@ def find_threshold(known_scores: Numbers, accept: float = 0.95, confidence: floa
         rank = floor(reject * (count + 1))
     else:
         rank = int(np.searchsorted(bdtr(np.arange(count), count, float(reject)), 1 - confidence, side="right"))
+    rank = max(rank, 1)  # rounding may give 0 where exactly enough images are needed
     return Threshold(float(scores[rank - 1]), accept, confidence, count)
 
 

@@ -22,7 +22,7 @@ from moon.files import write_atomic
 
 FORMAT = 1
 PRECISIONS = ("float32", "float16", "int8")
-_SKIP = 255
+SKIP = 255
 _NO_DIGEST = "0" * 64
 
 
@@ -127,9 +127,9 @@ def encoded(name: str, weight: NDArray, precision: str) -> tuple[dict[str, NDArr
     output, position = np.nonzero(values)
     before = np.where(np.diff(output, prepend=-1) > 0, -1, np.roll(position, 1))
     gap = position - before - 1
-    skips = gap // _SKIP
-    gaps = np.full(len(gap) + skips.sum(), _SKIP, np.uint8)
-    gaps[np.arange(len(gap)) + skips.cumsum()] = gap % _SKIP  # after the skips of the same weight
+    skips = gap // SKIP
+    gaps = np.full(len(gap) + skips.sum(), SKIP, np.uint8)
+    gaps[np.arange(len(gap)) + skips.cumsum()] = gap % SKIP  # after the skips of the same weight
     counts = np.bincount(output, minlength=len(rows)).astype(np.uint32)
     tensors = {f"{name}.counts": counts, f"{name}.gaps": gaps, f"{name}.values": values[output, position]}
     if precision == "int8":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,6 +103,8 @@ class _Conversion:
         """The number of the tensor that a node computes."""
         name = str(getattr(node.target, "__name__", node.target)).partition(".")[0].rstrip("_")
         if name in _SAME:
+            if "dropout" in name and node.args[2]:
+                raise ValueError(f"{_where(node)}: dropout is active although the network is in evaluation mode")
             return self._number(node.args[0])
         handler: Callable[..., int] | None = getattr(self, f"_{name}", None)
         if name in _ACTIVATIONS:
@@ -130,9 +133,13 @@ class _Conversion:
         return number
 
     def _keep(self, name: str, tensor: Tensor | None) -> str | None:
-        if tensor is not None:
-            self.graph.weights[name] = tensor.contiguous().cpu()
-        return None if tensor is None else name
+        """Store a weight; one that is used twice is stored for each use, because BatchNorm may be folded into it."""
+        if tensor is None:
+            return None
+        if name in self.graph.weights:
+            name = f"{name}.{len(self.graph.ops) + 1}"
+        self.graph.weights[name] = tensor.contiguous().cpu()
+        return name
 
     def _conv2d(
         self, node: Node, x: Node, weight: Node, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -165,26 +172,13 @@ class _Conversion:
         factor = (spread.double() + eps).rsqrt() * (1.0 if scale is None else scale.double())
         offset = (0.0 if shift is None else shift.double()) - center.double() * factor
         number, name = self._number(x), self._names[mean.name].removesuffix(".running_mean")
-        made = self._made_by.get(number)
-        if made is not None and made["op"] == "conv2d" and made["act"] is None and len(x.users) == 1:
-            kernel = self.graph.weights[made["weight"]]
-            before = torch.zeros(len(factor)) if made["bias"] is None else self.graph.weights[made["bias"]]
-            made["bias"] = self._keep(f"{made['weight']}.bias", (before.double() * factor + offset).float())
-            self._keep(made["weight"], (kernel.double() * factor.view(-1, 1, 1, 1)).float())
-            return number
         kept = self._keep(f"{name}.scale", factor.float()), self._keep(f"{name}.shift", offset.float())
         return self._add_op("affine", [number], scale=kept[0], shift=kept[1])
 
     def _activation(self, node: Node, name: str) -> int:
         if name == "gelu" and node.kwargs.get("approximate", "none") != "none":
             raise ValueError(f"{_where(node)}: gelu with an approximation is not supported")
-        source = node.args[0]
-        number = self._number(source)
-        made = self._made_by.get(number)
-        if made is not None and made["op"] in _FUSABLE and made["act"] is None and _only_user(source):
-            made["act"] = name
-            return number
-        number = self._add_op("act", [number])
+        number = self._add_op("act", [self._number(node.args[0])])
         self._made_by[number]["act"] = name
         return number
 
@@ -219,18 +213,18 @@ class _Conversion:
         self, node: Node, x: Node, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> int:  # fmt: skip
-        if ceil_mode or _pair(dilation) != [1, 1]:
-            raise ValueError(f"{_where(node)}: max-pooling with ceil_mode or dilation is not supported")
         settings = {"kernel": _pair(kernel), "stride": _pair(stride or kernel), "padding": _pair(padding)}
+        settings |= {"dilation": _pair(dilation), "ceil_mode": ceil_mode}
         return self._add_op("max_pool", [self._number(x)], **settings)
 
     def _avg_pool2d(
         self, node: Node, x: Node, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor: Any = None,
     ) -> int:  # fmt: skip
-        if ceil_mode or divisor is not None or (_pair(padding) != [0, 0] and not count_include_pad):
-            raise ValueError(f"{_where(node)}: this kind of average pooling is not supported")
+        if divisor is not None:
+            raise ValueError(f"{_where(node)}: average pooling with divisor_override is not supported")
         settings = {"kernel": _pair(kernel), "stride": _pair(stride or kernel), "padding": _pair(padding)}
+        settings |= {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
         return self._add_op("avg_pool", [self._number(x)], **settings)
 
     def _adaptive_avg_pool2d(self, node: Node, x: Node, size: Any) -> int:
@@ -266,6 +260,42 @@ class _Conversion:
         if made is None or made["op"] != "linear" or made["act"] is not None:
             raise ValueError("the output of the network must be that of a Linear layer")
         self.graph.features = made["in"][0]
+        _fold(self.graph)
+
+
+def _fold(graph: Graph) -> None:
+    """Fold BatchNorm into the convolution before it, and activations into the operator before them.
+
+    This is possible where nothing else reads the result of that operator.
+    """
+    readers = Counter(number for op in graph.ops for number in op["in"]) + Counter((graph.features, graph.logits))
+    made_by: dict[int, Op] = {}
+    kept: list[Op] = []
+    for op in graph.ops:
+        before = made_by.get(op["in"][0], {})
+        is_free = before.get("act", "") is None and readers[op["in"][0]] == 1
+        if is_free and op["op"] == "affine" and before["op"] == "conv2d":
+            _fold_affine(graph, before, op)
+        elif is_free and op["op"] == "act" and before["op"] in _FUSABLE:
+            before["act"] = op["act"]
+        else:
+            made_by[op["out"]] = op
+            kept.append(op)
+            continue
+        before["out"] = op["out"]
+        made_by[op["out"]] = before
+    numbers = {0: 0} | {op["out"]: number for number, op in enumerate(kept, 1)}
+    for op in kept:
+        op["in"], op["out"] = [numbers[number] for number in op["in"]], numbers[op["out"]]
+    graph.ops, graph.features, graph.logits = kept, numbers[graph.features], numbers[graph.logits]
+
+
+def _fold_affine(graph: Graph, conv: Op, affine: Op) -> None:
+    scale, shift = (graph.weights.pop(affine[key]).double() for key in ("scale", "shift"))
+    kernel, name = graph.weights[conv["weight"]], f"{conv['weight']}.bias"
+    before = graph.weights.pop(conv["bias"]).double() if conv["bias"] else 0.0
+    graph.weights[conv["weight"]] = (kernel.double() * scale.view(-1, 1, 1, 1)).float()
+    graph.weights[name], conv["bias"] = (before * scale + shift).float(), name
 
 
 def _shape(node: Node) -> tuple[int, ...]:
@@ -275,11 +305,6 @@ def _shape(node: Node) -> tuple[int, ...]:
 def _pair(value: Any) -> list[int]:
     values = list(value) if isinstance(value, (tuple, list)) else [value]
     return values * 2 if len(values) == 1 else values
-
-
-def _only_user(node: Any) -> bool:
-    """Whether one node uses the result of a node, also through nodes that do not change it."""
-    return isinstance(node, Node) and len(node.users) == 1
 
 
 def _where(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""ONNX: one graph from pixels to class, probability, score, p value and verdict, made from the content of a file."""
+"""ONNX: one graph from pixels to class, probability, score, p-value and verdict, made from the content of a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def to_onnx(description: Mapping[str, Any], tensors: Mapping[str, NDArray], pixe
 
     The model takes `pixels` and, optionally, `threshold`, whose default is that of the file. Its outputs are `label`,
     `probability`, `score`, `known` and `p_value`, one of each per image. The batch size is dynamic. Sparse weights
-    become dense ones. Class names, detector and provenance are in the model's metadata.
+    become dense ones. Class names, preprocessing, detector and provenance are in the model's metadata.
 
     Args:
         description: The description of the file.
@@ -111,7 +111,7 @@ def _add_class(builder: Builder, logits: Vector, classes: int, temperature: floa
 def _add_verdict(
     builder: Builder, score: str, label: str, tensors: Mapping[str, NDArray], classes: int, is_per_class: bool
 ) -> None:
-    """Add the p value and the verdict."""
+    """Add the p-value and the verdict."""
     threshold, calibration = tensors["threshold"], tensors["calibration"]
     if threshold.shape != (classes if is_per_class else 1,) or calibration.ndim != 1:
         raise ValueError("'threshold' and 'calibration' do not fit the number of classes")
@@ -167,6 +167,8 @@ def _finished(builder: Builder, description: Mapping[str, Any], pixels: str, thr
         "detector_options": detector.get("options", {}),
         "accept": threshold["accept"],
         "confidence": threshold.get("confidence"),
+        "per_class": threshold["per_class"],
+        "preprocess": description["preprocess"],
         "provenance": description.get("provenance", {}),
     }
     helper.set_model_props(

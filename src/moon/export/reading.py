@@ -1,4 +1,4 @@
-"""Read `.moon` files without the runtime: the description and the tensors, after the digest has been checked."""
+"""Read `.moon` files without the runtime, and check that they are not damaged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from moon.errors import DamagedCheckpoint, DataError
+from moon.export.file import FORMAT, SKIP
 
-_FORMAT = 1
-_SKIP = 255
 _MOST_WEIGHTS = 2**29  # in one dense weight: 2 GiB of float32
 
 
@@ -57,8 +56,8 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], dict[str, NDArray]]:
         form = description["format"]
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError):
         raise foreign from None
-    if form != _FORMAT:
-        raise DataError(f"{path}: has format {form!r}; this version reads format {_FORMAT}, a later one may read it")
+    if form != FORMAT:
+        raise DataError(f"{path}: has format {form!r}; this version reads format {FORMAT}, a later one may read it")
     return description, tensors
 
 
@@ -87,7 +86,7 @@ def dense_weight(tensors: Mapping[str, NDArray], name: str, shape: list[int] | N
         raise ValueError(f"'{name}' has {total} weights, which is more than an ONNX file can hold")
     counts, gaps, values = (tensors[f"{name}.{part}"] for part in ("counts", "gaps", "values"))
     rows, columns = shape[0], total // shape[0]
-    is_weight = gaps != _SKIP
+    is_weight = gaps != SKIP
     fits = counts.shape == (rows,) and gaps.ndim == 1 and values.shape == (int(is_weight.sum()),)
     if (
         not fits
@@ -96,7 +95,7 @@ def dense_weight(tensors: Mapping[str, NDArray], name: str, shape: list[int] | N
     ):
         raise ValueError(f"the counts, gaps and values of '{name}' do not fit together")
     # Positions run on through all outputs; those of one output begin behind the last weight of the one before it.
-    reached = np.where(is_weight, gaps + np.int64(1), np.int64(_SKIP)).cumsum()[is_weight]
+    reached = np.where(is_weight, gaps + np.int64(1), np.int64(SKIP)).cumsum()[is_weight]
     counts = counts.astype(np.int64)
     begin = np.append(0, reached)[counts.cumsum() - counts]
     position = reached - np.repeat(begin, counts) - 1

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moon.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from moon.export.graph import Graph
+
+_IMAGES, _TOLERANCE = 4, 1e-3  # images to compare on; the largest difference, relative to the largest logit
 
 
 def runtime() -> Any:
@@ -26,3 +33,38 @@ def runtime() -> Any:
     except (ImportError, OSError) as error:
         raise MissingPackage(f"moon-runtime cannot be loaded ({error})", name="moon_runtime") from error
     return moon_runtime
+
+
+def checked_graph(model: nn.Module, shape: tuple[int, ...]) -> Graph:
+    """Trace a network, and check that moon-runtime computes the same logits as PyTorch, on random images.
+
+    Args:
+        model: The network, in evaluation mode, on a CPU.
+        shape: The shape of an input, (C, H, W).
+
+    Returns:
+        The graph.
+
+    Raises:
+        ValueError: If the network cannot be traced, or the logits differ.
+        MissingPackage: If moon-runtime is not installed.
+    """
+    import torch
+
+    from moon.evidence.outputs import logits_of
+    from moon.export.file import network_bytes
+    from moon.export.graph import trace
+
+    graph = trace(model, shape)
+    network = runtime().Network(network_bytes(graph))
+    images = torch.randn(_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = logits_of(model, images)
+    found = torch.from_numpy(network(images.numpy())["logits"])
+    difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
+    if not difference <= _TOLERANCE * max(1.0, largest):
+        raise ValueError(
+            f"moon-runtime computes other logits than PyTorch (a difference of {difference:.2g} on random images); "
+            "please report this network"
+        )
+    return graph

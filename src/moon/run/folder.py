@@ -184,11 +184,11 @@ def check_model(folder: Path, result: dict[str, Any]) -> None:
         raise DamagedCheckpoint(f"{path}: is not the model this run wrote; delete result.json to train again")
 
 
-def class_names(folder: Path | str) -> tuple[str, ...]:
-    """The names of the known classes of a run, by label; empty if its data set has no names."""
+def class_names(folder: Path | str, count: int | None = None) -> tuple[str, ...]:
+    """The names of the known classes of a run, by label; if its data set has none, "0" up to `count`, or nothing."""
     path = Path(folder) / "data.json"
     facts = _load_json(path, "preparation") if path.exists() else {}
-    return tuple(facts.get("known", {}).get("classes", ()))
+    return tuple(facts.get("known", {}).get("classes", ())) or tuple(map(str, range(count or 0)))
 
 
 def trained_on(folder: Path | str) -> Benchmark:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from functools import cache
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 from moon.errors import MissingPackage
 from moon.evidence import classifier_name, evaluation_mode
 from moon.export.file import network_bytes
-from moon.export.graph import trace
-from moon.export.runtime import runtime
+from moon.export.runtime import checked_graph, runtime
 from moon.sparse.flops import layer_costs, net_cost
 from moon.sparse.weights import sparse_weights
 
@@ -113,14 +111,11 @@ def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> N
         kind = runtime().Network
     except MissingPackage as error:
         raise ValueError(str(error)) from None
-    options = {} if precision == "float32" else {"precision": precision}
-    if not options.keys() <= inspect.signature(kind).parameters.keys():
-        raise ValueError("this version of moon-runtime computes in float32 only; install a newer one")
     if model in _failures:
         raise ValueError(_failures[model])
     try:
         with evaluation_mode(model):
-            graph = trace(model, shape)
+            graph = checked_graph(model, shape)
     except ValueError as error:
         _failures[model] = str(error)
         raise
@@ -128,7 +123,7 @@ def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> N
     found = next(op["weight"] for op in graph.ops if op["out"] == graph.logits)
     if found != f"{name}.weight".lstrip("."):
         raise ValueError(f"its output is that of '{found.removesuffix('.weight')}', not of its classifier '{name}'")
-    return kind(network_bytes(graph), threads=torch.get_num_threads(), **options)
+    return kind(network_bytes(graph), threads=torch.get_num_threads(), precision=precision)
 
 
 @cache

@@ -1,7 +1,20 @@
-"""What `moon bench` measures: the time of training steps and of scoring."""
+"""What `moon bench` measures: the time of training steps, of scoring, and of answers on a CPU."""
 
+from moon.timing.contenders import OURS, versions
 from moon.timing.limits import step_limits
+from moon.timing.predict import benchmark_for, machine, time_predictions
 from moon.timing.scores import time_scores
 from moon.timing.steps import BASE, noise, time_steps
 
-__all__ = ["BASE", "noise", "step_limits", "time_scores", "time_steps"]
+__all__ = [
+    "BASE",
+    "OURS",
+    "benchmark_for",
+    "machine",
+    "noise",
+    "step_limits",
+    "time_predictions",
+    "time_scores",
+    "time_steps",
+    "versions",
+]
