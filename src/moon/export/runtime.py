@@ -46,16 +46,20 @@ def checked_graph(model: nn.Module, shape: tuple[int, ...]) -> Graph:
         The graph.
 
     Raises:
-        ValueError: If the network cannot be traced, or the logits differ.
+        ValueError: If the network cannot be traced, its output is not that of its classifier, or the logits differ.
         MissingPackage: If moon-runtime is not installed.
     """
     import torch
 
+    from moon.evidence import classifier_name
     from moon.evidence.outputs import logits_of
     from moon.export.file import network_bytes
     from moon.export.graph import trace
 
-    graph = trace(model, shape)
+    graph, name = trace(model, shape), classifier_name(model)
+    made = next(op["weight"] for op in graph.ops if op["out"] == graph.logits)
+    if made != f"{name}.weight".lstrip("."):  # the name is empty if the model itself is the classifier
+        raise ValueError(f"its output is that of '{made.removesuffix('.weight')}', not of its classifier '{name}'")
     network = runtime().Network(network_bytes(graph))
     images = torch.randn(_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
