@@ -77,6 +77,10 @@ def test_an_unfinished_run_is_not_packed(moon, trained_runs, data_root, tmp_path
     code, _, err = moon("pack", run, "--data", data_root)
     assert code == 2
     assert "the run is not finished" in err
+    code, _, err = moon("pack", tmp_path / "nothing")
+    assert (code, err) == (2, f"moon pack: {tmp_path / 'nothing'}: is not the folder of a run; it has no recipe.json\n")
+    code, _, err = moon("pack", run, "-o", tmp_path / "no" / "x.moon")
+    assert (code, err) == (2, f"moon pack: {tmp_path / 'no'}: there is no such folder (--out)\n")
 
 
 def test_answers_as_a_table(moon, packed, photos):

@@ -76,6 +76,10 @@ def act(arguments: argparse.Namespace) -> None:
     path = arguments.out or Path(f"{arguments.run.resolve().name}.moon")
     if path.is_dir():
         raise ValueError(f"{path}: is a folder; give a file (--out)")
+    if not (arguments.run / "recipe.json").exists():
+        raise ValueError(f"{arguments.run}: is not the folder of a run; it has no recipe.json")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: there is no such folder (--out)")
     guarantee = Guarantee(arguments.accept, arguments.confidence, arguments.per_class)
     load_result(arguments.run)  # fails before images are read
     images = BenchmarkImages.open(
