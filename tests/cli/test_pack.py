@@ -1,6 +1,7 @@
 """`moon pack` and `moon predict`: from a run to answers."""
 
 import csv
+import inspect
 import io
 import json
 import shutil
@@ -192,3 +193,13 @@ def test_predict_does_not_import_torch(packed, photos):
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False False"
+
+
+def test_the_defaults_are_those_of_the_library():
+    """The command line repeats them, because it must not import PyTorch to show its help."""
+    from moon.cli.main import parser
+    from moon.deploy import pack_run
+
+    given, library = parser().parse_args(["pack", "run"]), inspect.signature(pack_run).parameters
+    for flag, name in (("detector", "detector"), ("bank", "bank"), ("precision", "precision"), ("check", "checked")):
+        assert getattr(given, flag) == library[name].default
