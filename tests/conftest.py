@@ -122,7 +122,7 @@ def _fabricate(folder, recipe, *, auroc=0.9, fpr95=0.3, accuracy=0.94, ece=0.02,
     summary = {
         "benchmark": recipe.benchmark, "images": dict.fromkeys(["known", *near, *far], 50), "sha256": {}, "missing": [],
         "left_out": {}, "search": {}, "known": known, "known_scaled": known | {"temperature": 1.1}, "p_unknown": {},
-        "detectors": dict.fromkeys(detectors, table),
+        "temperatures": {}, "detectors": dict.fromkeys(detectors, table),
     }  # fmt: skip
     result = {"known": known, "seconds": seconds, "model_sha256": "0" * 64, "software": {}, "hardware": "none",
               "layer_density": {"a.weight": 0.2, "b.weight": 0.05}}  # fmt: skip

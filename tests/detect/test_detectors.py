@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon import Energy, Evidence, Klm, Knn, MaxLogit, Msp, Odin, Unknown, open_head
+from moon import Energy, Evidence, Klm, Knn, MaxLogit, Msp, Odin, Scaled, TemperatureScaling, Unknown, open_head
 
 # exp(logits): for the first input a known output is largest, for the second the unknown output.
 OPEN = Evidence(torch.tensor([[6.0, 1.0, 1.0], [1.0, 2.0, 5.0]]).log(), torch.zeros(2, 4), 2)
@@ -37,6 +37,35 @@ def test_unknown():
     close(Unknown().score(OPEN), -1 / 8, -5 / 8)
     with pytest.raises(ValueError, match="open head"):
         Unknown().score(CLOSED)
+
+
+# Logits of an arbitrary, small scale: the first input has one large logit, the second equal ones with a higher mean.
+SMALL = Evidence(0.01 * torch.tensor([[4.0, 0.0, 0.0, 1.0], [1.5, 1.5, 1.5, 1.0]]), torch.zeros(2, 4), 3)
+ONE_HOT = torch.eye(4)[:3].repeat(4, 1)
+VALIDATION = Evidence(0.04 * ONE_HOT, torch.zeros(12, 4), 3, torch.tensor([0, 1, 2] * 3 + [0, 1, 0]))
+
+
+def test_at_a_small_scale_the_energy_ranks_by_the_mean_logit_and_at_the_fitted_one_by_the_largest():
+    # With 11 of 12 predictions right, T minimises the loss where softmax(0.04 / T, 0, 0, 0)_0 = 11 / 12.
+    temperature = TemperatureScaling().fit(VALIDATION).temperature
+    assert temperature == pytest.approx(0.04 / math.log(33))
+    known, unknown = Energy().score(SMALL).tolist()
+    assert known - unknown == pytest.approx(0.04 / 3 - 0.015, abs=2e-4)  # about the difference of the means
+    assert known < unknown
+    known, unknown = Scaled(Energy()).fit(VALIDATION).score(SMALL).tolist()
+    assert known == pytest.approx(math.log(33 + 2))
+    assert unknown == pytest.approx(math.log(3) + 1.5 / 4 * math.log(33))
+    assert known > unknown
+
+
+def test_at_a_small_scale_p_unknown_ranks_by_the_mean_logit_too():
+    known, unknown = Unknown().score(SMALL).tolist()
+    assert known < unknown < 0  # p_{K+1} of the known input is higher
+    known, unknown = Scaled(Unknown()).fit(VALIDATION).score(SMALL).tolist()
+    root = 33**0.25  # exp of a logit of 0.01 at the fitted temperature
+    assert known == pytest.approx(-root / (33 + 2 + root))
+    assert unknown == pytest.approx(-root / (3 * root**1.5 + root))
+    assert known > unknown
 
 
 def test_odin_scores_at_its_temperature():

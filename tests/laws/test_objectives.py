@@ -187,6 +187,19 @@ def test_the_state_can_be_saved_and_loaded(name, at, make_objective):
 
 
 @EVERY
+def test_objectives_that_normalise_logits_ignore_their_scale_and_say_so(name, make_objective):
+    losses = []
+    for factor in (1.0, 3.0):
+        objective, model = make_objective(name)
+        with torch.no_grad():
+            for parameter in model[-1].parameters():
+                parameter.mul_(factor)
+        torch.manual_seed(1)
+        losses.append(objective(model, *batch(), epoch=EPOCHS - 1).item())
+    assert (losses[1] == pytest.approx(losses[0], rel=1e-5)) == objective.normalises_logits
+
+
+@EVERY
 def test_the_model_is_not_changed(name, make_objective):
     objective, model = make_objective(name)
     before = {key: value.clone() for key, value in model.named_parameters()}

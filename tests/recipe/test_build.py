@@ -7,6 +7,7 @@ import torch
 
 from moon import Energy, Odin, OpenHead, Scaled
 from moon.data import BENCHMARKS, DataSet, open_set
+from moon.detect import DETECTORS
 from moon.objectives import OBJECTIVES
 from moon.recipe import Recipe, build, make_recipe, table
 from moon.sparse import TOPOLOGIES, Dense
@@ -107,23 +108,48 @@ def test_dense_has_no_sparsity():
 
 
 def test_detectors_by_name():
-    odin = build.detector("odin", BENCHMARKS["cifar10"])
+    recipe = make_recipe(DIGITS, "moon")
+    odin = build.detector("odin", recipe, BENCHMARKS["cifar10"])
     assert isinstance(odin, Odin)
     assert odin.std == (0.2470, 0.2435, 0.2616)
-    energy = build.detector("ebo:released", DIGITS)
+    energy = build.detector("ebo:released", recipe, DIGITS)
     assert isinstance(energy, Energy)
     assert energy.released
-    scaled = build.detector("ebo:scaled", DIGITS)
+    scaled = build.detector("ebo:released:scaled", recipe, DIGITS, temperature=2.0)
     assert isinstance(scaled, Scaled)
     assert isinstance(scaled.inner, Energy)
+    assert (scaled.inner.released, scaled.inner.temperature) == (True, 2.0)
+    of_scale = "those that depend on the scale of the logits have: ebo, unknown, gen"
     for wrong, what in (
-        ("msp:released", "no variant"),
-        ("knn:scaled", "no variant"),
-        ("ebo:x", "no variant"),
+        ("msp:released", "'msp' has no variant 'released'"),
+        ("msp:scaled", f"'msp' has no variant 'scaled'; {of_scale}.*; tempscale is MSP at the fitted temperature"),
+        ("knn:unscaled", f"'knn' has no variant 'unscaled'; {of_scale}.*nnguide$"),
+        ("ebo:x", "'ebo' has no variant 'x'"),
+        ("ebo:scaled:unscaled", "'ebo' has no variant 'scaled:unscaled'"),
+        ("ebo:scaled:released", "'ebo' has no variant 'scaled:released'"),
         ("knnn", "did you mean 'knn'"),
     ):
         with pytest.raises(ValueError, match=what):
-            build.detector(wrong, DIGITS)
+            build.detector(wrong, recipe, DIGITS)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_objective_determines_the_temperature_of_names_without_a_suffix(objective):
+    normalises = objective in ("logitnorm", "moon-logitnorm")
+    outliers = "photos" if "outliers" in OBJECTIVES[objective].takes() else ""
+    recipe = make_recipe(DIGITS, objective, outliers=outliers)
+    for name, kind in DETECTORS.items():
+        detector = build.detector(name, recipe, DIGITS)
+        inner = detector.inner if isinstance(detector, Scaled) else detector
+        assert isinstance(inner, kind)
+        assert isinstance(detector, Scaled) == (normalises and kind.depends_on_scale)
+        if kind.depends_on_scale:
+            assert isinstance(build.detector(f"{name}:scaled", recipe, DIGITS), Scaled)
+            assert isinstance(build.detector(f"{name}:unscaled", recipe, DIGITS), kind)
+    fisher = build.detector("fisher", recipe, DIGITS)
+    assert [type(part).__name__ for part in fisher.parts.values()] == ["Msp", "Fdbd", "Knn"]  # unchanged
+    released = build.detector("ebo:released", recipe, DIGITS)  # another rule for the K+1-th output, the same T
+    assert isinstance(released, Scaled) == normalises
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -90,7 +90,7 @@ def test_registered_methods_are_used_like_built_in_ones(registered):
     model = build.network(recipe, DIGITS, "cpu")
     assert isinstance(build.objective(recipe, model), Halved)
     assert isinstance(build.topology(recipe, model, torch.optim.SGD(model.parameters()), 100), Renamed)
-    assert build.detector("margin", DIGITS, power=2.0).power == 2.0
+    assert build.detector("margin", recipe, DIGITS, power=2.0).power == 2.0
     (method,) = find("margin")
     assert method.summary == "The margin between the two largest logits"
     assert method.options == {"power": 1.0}

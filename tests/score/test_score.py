@@ -8,7 +8,7 @@ import pytest
 
 from moon import auroc
 from moon.detect import DETECTORS, TemperatureScaling
-from moon.recipe import build, table
+from moon.recipe import table
 from moon.run.folder import load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
@@ -101,7 +101,7 @@ def test_scaled_detectors_use_logits_divided_by_the_temperature_of_the_run(image
         for name, split in (("known", "test"), ("fit/train", "train"), ("fit/val", "val"))
     )
     for name in scalable:
-        alone = build.detector(name, images.benchmark)
+        alone = table("detector")[name]()
         alone.fit(scaling(val if alone.fits_on == "validation" else train))
         expected = alone.score(scaling(test)).numpy()
         np.testing.assert_allclose(scores[f"{name}:scaled"]["known"], expected, rtol=1e-4, atol=1e-5, err_msg=name)

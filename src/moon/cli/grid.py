@@ -88,14 +88,15 @@ def _described(arguments: argparse.Namespace) -> GridFile:
 
 
 def _detectors(names: Sequence[str]) -> list[str]:
-    from moon.recipe import pick, table
+    from moon.recipe import table
+    from moon.recipe.variants import Variant
 
     if list(names) == ["none"]:
         return []
     if list(names) == ["all"]:
         return list(table("detector"))
     for name in names:
-        pick("detector", name.partition(":")[0])
+        Variant.of(name)  # fails before anything is trained
     return list(dict.fromkeys(names))
 
 

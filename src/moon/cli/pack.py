@@ -31,8 +31,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--detector",
         metavar="NAME",
         default="fisher",
-        help=f"{' '.join(name for name in names_of('detector') if name != 'odin')}, NAME:released or NAME:scaled "
-        "(default: %(default)s)",
+        help=f"{' '.join(name for name in names_of('detector') if name != 'odin')}, NAME:released, NAME:scaled "
+        "or NAME:unscaled (default: %(default)s)",
     )
     add("--accept", type=fraction, default=0.95, help="share of known images to accept (default: %(default)s)")
     add(
@@ -104,7 +104,9 @@ def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str
     size, dense = readable_size(facts["bytes"]), readable_size(facts["dense_bytes"])
     print(f"{path}: {size} ({dense} as dense float32 weights)")
     kept = f", with features of {facts['features_kept']:,} training images" if facts["features_kept"] else ""
-    print(f"detector: {detector}{kept}")
+    temperature = facts["detector_temperature"]
+    scaled = f" of logits / {temperature['value']:.3g} ({temperature['from']})" if temperature else ""
+    print(f"detector: {detector}{scaled}{kept}")
     print(f"threshold: {guarantee.describe()}; from {counted(facts['calibration_images'], 'validation image')}")
     if facts["measured"]:
         show_table(_table(facts["measured"]))

@@ -14,7 +14,7 @@ examples:
   moon score runs/digits-...
   moon score runs/grid                                                   all runs in a folder, in one table
   moon score runs/cifar10-... runs/cifar10-... --detector msp odin ebo knn klm
-  moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released ebo:scaled
+  moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released ebo:unscaled
   moon score runs/digits-... --detector odin react --tune-on letters     tune options on a set that is not scored
   moon score /shared/run --out scores                                    if the run folder is read-only
 """
@@ -28,7 +28,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help=f"{' '.join(names_of('detector'))}, NAME:released, NAME:scaled, or all (default: all)",
+        help=f"{' '.join(names_of('detector'))}, NAME:released, NAME:scaled (logits divided by a temperature fitted on "
+        "validation images: the default of ebo and others for normalised logits), NAME:unscaled (their default for "
+        "other logits), or all (default: all)",
     )
     add_unknown_sets(parser)
     add(

@@ -22,6 +22,7 @@ from moon.cli.screen import tracked
 from moon.cli.unknown_sets import no_unknown_set
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
+from moon.recipe.variants import Variant
 from moon.results.collect import run_folders as run_folders
 from moon.results.figures import score_histograms
 from moon.results.plotting import save
@@ -57,6 +58,8 @@ def score_runs(arguments: argparse.Namespace) -> None:
     homes = _homes(folders, arguments.out)
     is_single = len(folders) == 1
     detectors = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
+    for name in detectors or ():
+        Variant.of(name)  # fails before images are read
     failures: list[str] = []
     recipes: dict[Path, Recipe] = {}
     done: list[_Scored] = []

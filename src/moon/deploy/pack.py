@@ -17,7 +17,7 @@ from moon.deploy.bank import BANK, features_kept, reduced
 from moon.deploy.calibration import Guarantee, calibrate
 from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork
-from moon.detect import Detector, TemperatureScaling
+from moon.detect import Detector, Scaled, TemperatureScaling
 from moon.evidence import Evidence
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
@@ -27,6 +27,7 @@ from moon.recipe import Recipe, build
 from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
+from moon.score.temperatures import temperatures
 from moon.seeds import generator
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def pack_run(
         folder: The folder of a finished run.
         images: The images of its benchmark.
         path: The file to write.
-        detector: The name of the detector, as for `score_run`. ODIN cannot be packed.
+        detector: The name of the detector, as for `score_run`, with the same temperature. ODIN cannot be packed.
         guarantee: What the threshold promises; None: a known image is accepted with a probability of 95% or more.
         bank: How many training images' features are kept, for detectors that keep any.
         precision: The type of stored weights: "float16", "float32" or "int8".
@@ -93,7 +94,7 @@ def pack_run(
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")
     check_data(folder, images)
-    original = build.detector(detector, b)
+    original = build.detector(detector, recipe, b)
     fitting, calibration = _divide(images.splits["val"], original)
     _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
     model = load(folder, device, b)
@@ -102,7 +103,7 @@ def pack_run(
     if "train" in original.fits_on_splits:
         for _ in track(["training images"], "evaluating"):
             known["train"] = cache.get("fit/train", images.splits["train"])
-    small = _fitted(reduced(build.detector(detector, b), bank, len(images.splits["train"].labels)), known)
+    small = _fitted(reduced(build.detector(detector, recipe, b), bank, len(images.splits["train"].labels)), known)
     packed = PackedNetwork(
         _traced(model.cpu(), (b.channels, b.size, b.size)),
         trace_detector(small, known["validation"]),
@@ -120,6 +121,9 @@ def pack_run(
         "model_sha256": result["model_sha256"],
         "precision": precision,
         "features_kept": features_kept(small),
+        "detector_temperature": temperatures([detector], recipe.objective, packed.description["temperature"]).get(
+            detector
+        ),
         "calibration_images": len(calibration.labels),
         "dense_bytes": sum(4 * parameter.numel() for parameter in model.parameters()),
         "measured": measure(packed, _fitted(original, known), cache, checked, track) if checked else {},
@@ -135,7 +139,8 @@ def _divide(validation: AnySet, detector: Detector) -> tuple[AnySet, AnySet]:
         return validation, validation
     order = torch.randperm(len(validation.labels), generator=generator("calibration")).numpy()
     half = len(order) // 2
-    name = type(detector).__name__
+    is_scaled = isinstance(detector, Scaled)
+    name = f"the temperature of {type(detector.inner).__name__}" if is_scaled else type(detector).__name__
     _log.info(
         "%s is fitted on validation images: %d are used for it, %d for the threshold", name, half, len(order) - half
     )

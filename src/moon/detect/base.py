@@ -23,8 +23,9 @@ class Detector(ABC):
         fits_on: The known data that `fit` needs: "nothing", "train", "validation" or "both".
         grid: Option values to try when there are unknown inputs to tune on.
         parts: The detectors that this one combines, by name. Empty for most detectors.
-        depends_on_scale: Whether the ranking depends on the scale of the logits; such detectors have a variant
-            `NAME:scaled`, see `Scaled`.
+        depends_on_scale: Whether the score is meaningless for logits of an arbitrary scale, as the energy is. For runs
+            with such logits it is applied to logits / T by default, see `Scaled`, and there are variants `NAME:scaled`
+            and `NAME:unscaled`.
 
     Example:
         A new detector needs only `score`:

@@ -17,7 +17,8 @@ class Scaled(Detector):
 
     The scores of `Energy` and similar detectors depend on the scale of the logits: log sum exp ranks inputs by the mean
     logit if logits are small and by the largest if they are large. Networks trained on normalised logits have logits of
-    an arbitrary scale. `moon score --detector ebo:scaled` scores with `Scaled(Energy())`.
+    an arbitrary scale. For them `moon score --detector ebo` scores with `Scaled(Energy())`; for all others `ebo:scaled`
+    does.
 
     K+1 rule: all outputs are divided by T, then the rule of the inner detector applies.
 

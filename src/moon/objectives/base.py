@@ -67,6 +67,8 @@ class Objective(nn.Module, ABC):
         extra_logits: The number of outputs that it needs beyond the K known classes: 0 or 1.
         rates: The name of the learning-rate schedule that belongs to the method.
         vote_share: The fraction of epochs, at the end of a run, that vote; 0 for none.
+        normalises_logits: Whether the loss does not depend on the scale of the model's logits, which is then arbitrary.
+            Detectors that depend on it divide the logits by a temperature fitted on validation images.
         capturable: Whether a step may be captured in a CUDA graph.
         parts: Constructor arguments that are objects, and what builds each, such as `{"weight": AutoWeight}`. `takes`
             and `for_run` replace such an argument by the parameters of its builder.
@@ -86,6 +88,7 @@ class Objective(nn.Module, ABC):
     extra_logits: ClassVar[int] = 0
     rates: ClassVar[str] = "plain"
     vote_share: ClassVar[float] = 0.0
+    normalises_logits: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Callable[..., object]]] = {}
 

@@ -51,6 +51,8 @@ class LogitNorm(Objective):
         0.913
     """
 
+    normalises_logits = True
+
     def __init__(self, temperature: float = 0.04, inner: Objective | None = None) -> None:
         super().__init__()
         if not 0 < temperature < inf:

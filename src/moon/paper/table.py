@@ -10,10 +10,12 @@ from moon.data import Benchmark, find_benchmark
 from moon.paper.claims import Claim, find_claims, pool_claims
 from moon.paper.names import describe, display_name
 from moon.paper.number import Number, read_numbers
-from moon.paper.spec import EPOCHS, Item, Measurement, Scale
+from moon.paper.spec import EPOCHS, P_UNKNOWN_METRICS, Item, Measurement, Scale
 from moon.paper.values import RunValues
 from moon.results.compare import MIN_SEEDS, TOO_FEW
 from moon.results.tables import describe_images
+from moon.results.temperatures import describe_temperatures
+from moon.score.temperatures import P_UNKNOWN
 
 _MARKS = {"better": "▲", "worse": "▼"}
 
@@ -32,6 +34,7 @@ class PaperTable:
         runs_done: How many of its runs are finished and scored.
         runs_needed: How many runs it needs.
         departures: How the runs differ from the paper's.
+        temperatures: By what the logits were divided, where a number depends on it.
     """
 
     item: Item
@@ -43,6 +46,7 @@ class PaperTable:
     runs_done: int
     runs_needed: int
     departures: str = ""
+    temperatures: str = ""
 
     @classmethod
     def read(cls, item: Item, scale: Scale, root: Path, folder: Path) -> PaperTable:
@@ -74,6 +78,7 @@ class PaperTable:
             claims=claims,
             pooled_claims=pool_claims(claims),
             images=describe_images(runs.summaries.values()) if runs.summaries else "",
+            temperatures=describe_temperatures(runs.summaries.values(), _scale_dependent(item)),
             run_names=runs.names(),
             runs_done=runs.done,
             runs_needed=runs.needed,
@@ -128,9 +133,7 @@ class PaperTable:
             )
         if any(number.paper is not None for number in self.numbers):
             lines.append("Each cell shows our number, then the paper's mean and the difference.")
-        if self.images:
-            lines.append(self.images)
-        return lines
+        return lines + [text for text in (self.temperatures and f"{self.temperatures}.", self.images) if text]
 
     def _marking_claims(self) -> list[Claim]:
         """For each number that is compared, the claim that decides its mark: its first."""
@@ -140,6 +143,12 @@ class PaperTable:
         """The comparisons that summarise the table, as text: near and far means, and metrics of known inputs."""
         every = self.pooled_claims + self.claims
         return [claim.text() for claim in every if claim.number.set in ("near", "far", "")]
+
+
+def _scale_dependent(item: Item) -> set[str]:
+    """What of an item may depend on the scale of the logits: its detectors, and p_unknown."""
+    names = {measurement.detector for measurement in item.measurements}
+    return names | {P_UNKNOWN} if any(m.metric in P_UNKNOWN_METRICS for m in item.measurements) else names
 
 
 def _departures(scale: Scale, replaced: Mapping[str, str]) -> list[str]:

@@ -16,6 +16,7 @@ from moon.objectives import Objective
 from moon.objectives.base import Draw
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
+from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
 from moon.sparse import Dense, DropSchedule, NOfM, SparseTopology, TicketSchedule, Topology
 from moon.sparse.pattern import UNSTRUCTURED, Unstructured
@@ -195,24 +196,27 @@ def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: 
     model.train()
 
 
-def detector(name: str, benchmark: Benchmark, **options: Any) -> Detector:
-    """The detector of this name.
+def detector(name: str, recipe: Recipe, benchmark: Benchmark, **options: Any) -> Detector:
+    """The detector of this name for a run.
+
+    A detector that depends on the scale of the logits is applied to logits / T. Without a suffix T is fitted on
+    validation images if the objective normalises logits, and 1 otherwise. This is the only place that applies the rule.
 
     Args:
-        name: The name; `NAME:released` for the public code's handling of the K+1-th output, or `NAME:scaled` for
-            logits divided by the temperature fitted on validation images.
+        name: The name; `NAME:released` for the public code's handling of the K+1-th output, `NAME:scaled` for the
+            fitted T, `NAME:unscaled` for T = 1.
+        recipe: The run.
         benchmark: Its standard deviations scale ODIN's perturbation.
         **options: Options in place of the detector's defaults.
+
+    Raises:
+        ValueError: If there is no such detector, or the detector has no such variant.
     """
-    key, _, variant = name.partition(":")
-    kind = pick("detector", key)
-    takes = inspect.signature(kind).parameters
-    if "std" in takes:
+    variant = Variant.of(name)
+    kind = pick("detector", variant.key)
+    if "std" in inspect.signature(kind).parameters:
         options = {"std": benchmark.std} | options
-    if variant == "scaled" and kind.depends_on_scale:
-        return Scaled(kind(**options))
-    if variant:
-        if variant != "released" or "released" not in takes:
-            raise ValueError(f"detector '{key}' has no variant '{variant}'")
+    if variant.is_released:
         options = {"released": True} | options
-    return kind(**options)
+    made = kind(**options)
+    return Scaled(made) if temperature_from(name, recipe.objective) == FITTED else made

@@ -24,6 +24,7 @@ from moon.results.collect import Run
 from moon.results.compare import MIN_SEEDS, Pairs, compare, pair_by_seed
 from moon.results.format import MISSING, interval_text, signed
 from moon.results.tables import describe_images
+from moon.results.temperatures import describe_temperatures
 from moon.score.files import KNOWN, which_scored
 
 Methods = Mapping[str, Sequence[Run]]
@@ -130,7 +131,7 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
                     rows.append([detector, method, *cells])
         tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=_has_one_benchmark(methods))
     left_out = {f"{name}: {reason}" for summary in summaries for name, reason in summary["left_out"].items()}
-    return {"tables": tables, "left_out": sorted(left_out)}
+    return {"tables": tables, "temperatures": describe_temperatures(summaries), "left_out": sorted(left_out)}
 
 
 def comparisons_section(methods: Methods) -> Table | None:

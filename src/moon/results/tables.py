@@ -18,6 +18,7 @@ from rich.console import Group
 from moon.recipe import Recipe
 from moon.results.format import MISSING, mean_and_deviation
 from moon.results.layout import compact_table
+from moon.results.temperatures import describe_temperatures
 from moon.score.files import KNOWN
 
 Methods = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -88,7 +89,7 @@ def unknown_table(methods: Methods) -> Group:
         methods: For each method the scores.json of its runs.
 
     Returns:
-        A title, a table and the images it was measured on, for `rich.console.Console.print`.
+        A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
     """
     some = next(iter(methods.values()))[0]
     sets = list(next(iter(some["detectors"].values()))["sets"])
@@ -115,7 +116,13 @@ def unknown_table(methods: Methods) -> Group:
             last = method == list(methods)[-1]
             table.add_row(detector, method, *cells, end_section=last)
     title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)"
-    return Group(title, table, describe_images(run for runs in methods.values() for run in runs))
+    return Group(title, table, *_remarks(methods))
+
+
+def _remarks(methods: Methods) -> list[str]:
+    """What the detectors' temperatures were, if some depend on one, and which images were scored."""
+    every = [run for runs in methods.values() for run in runs]
+    return [text for text in (describe_temperatures(every), describe_images(every)) if text]
 
 
 def _auroc_and_fpr(metrics: Sequence[Mapping[str, float]], separator: str) -> str:
@@ -130,7 +137,7 @@ def summary_table(methods: Methods) -> Group:
         methods: For each method the scores.json of its runs.
 
     Returns:
-        A title, a table and the images it was measured on, for `rich.console.Console.print`.
+        A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
     """
     table = compact_table()
     for heading in ("method", "detector", "n", "accuracy %", "ECE", "near", "far"):
@@ -153,7 +160,7 @@ def summary_table(methods: Methods) -> Group:
             name, *known_cells = head if number == 0 else [""] * len(head)
             table.add_row(name, detector, *known_cells, *means, end_section=number == len(detectors) - 1)
     title = "Accuracy and ECE on known inputs, AUROC % on unknown inputs (higher is better), over n runs"
-    return Group(title, table, describe_images(run for runs in methods.values() for run in runs))
+    return Group(title, table, *_remarks(methods))
 
 
 def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -173,6 +180,7 @@ def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str
         facts
         | {"detector": detector, "set": name, "images": scores["images"].get(name, "")}
         | {"sha256": scores.get("sha256", {}).get(name, "")[:16]}
+        | {"temperature": scores.get("temperatures", {}).get(detector, {}).get("value", "")}
         | metrics
         for detector, table in scores["detectors"].items()
         for name, metrics in (table["sets"] | {g: table[g] for g in ("near", "far") if g in table}).items()

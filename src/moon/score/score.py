@@ -18,12 +18,14 @@ from moon.evidence import Evidence
 from moon.files import write_arrays
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.recipe import Recipe, build, table
+from moon.recipe.variants import normalises_logits
 from moon.run.folder import check_data, load, load_result
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
 from moon.score.files import KNOWN, Scores, digests, is_writable, read_summary, scores_folder, write_scores
+from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
 from moon.score.tune import tune
 from moon.training import locked
 
@@ -98,20 +100,20 @@ def score_run(
     target = scores_folder(home, mirrored)
     if not is_writable(home):
         raise ValueError(f"{home}: cannot be written; give another folder for the scores (out)")
-    _check_request(folder, recipe, images, precision, read_summary(target))
+    _check_request(folder, recipe, images, precision, read_summary(target, recipe.objective))
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was given; name at least one")
-    chosen = {name: build.detector(name, images.benchmark) for name in (detectors or table("detector"))}
+    chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
     model = load(folder, device, images.benchmark)
     digest = load_result(folder)["model_sha256"]
     cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored)
     must_fit = detectors is not None and not skip_unfit
-    scored = _Scoring(images, model, cache, must_fit)
+    scored = _Scoring(recipe, images, model, cache, must_fit)
     scored.run(chosen, track)
     result = _summary(scored) | {"detectors": _tables(scored.scores, images)}
     with locked(home):
         target.mkdir(exist_ok=True)
-        write_scores(target, result, scored.scores)
+        write_scores(target, result, scored.scores, recipe.objective)
         write_arrays(target / "known.npz", known_values(cache[KNOWN]))
         if scored.scores:
             ranked_by = "msp" if "msp" in scored.scores else next(iter(scored.scores))
@@ -145,6 +147,7 @@ def _check_request(
 class _Scoring:
     """The scores of one run, detector by detector."""
 
+    recipe: Recipe
     images: BenchmarkImages
     model: nn.Module
     cache: EvidenceCache
@@ -175,7 +178,7 @@ class _Scoring:
         """The fitted detector, with options tuned on the tuning sets if there are any."""
         if not (self.images.tuning and detector.grid):
             return self._fitted(detector)
-        detector, self.searches[name] = tune(name, self.images, self._fitted, self._evidence)
+        detector, self.searches[name] = tune(name, self.recipe, self.images, self._fitted, self._evidence)
         return detector
 
     def _fitted(self, detector: Detector) -> Detector:
@@ -207,6 +210,7 @@ def _summary(scored: _Scoring) -> dict[str, Any]:
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
     scaling = TemperatureScaling().fit(cache.get("fit/val", images.splits["val"]))
+    objective, fitted = scored.recipe.objective, scaling.temperature
     return {
         "benchmark": benchmark.name,
         "lists": benchmark.lists or "the sets as they are under the root",
@@ -218,11 +222,23 @@ def _summary(scored: _Scoring) -> dict[str, Any]:
         "left_out": scored.left_out,
         "search": scored.searches,
         "known": known_metrics(known),
-        "known_scaled": known_metrics(scaling(known)) | {"temperature": scaling.temperature},
-        "p_unknown": {name: p_unknown(known, cache[name]) for name in images.unknown if known.is_open},
+        "known_scaled": known_metrics(scaling(known)) | {"temperature": fitted},
+        "temperatures": temperatures(scored.scores, objective, fitted)
+        | (p_unknown_temperature(objective, fitted) if known.is_open else {}),
+        **_p_unknown(scored, scaling),
         **({} if cache.precision == "float32" else {"precision": cache.precision}),
         **({"mirrored": True} if cache.mirrored else {}),
     }
+
+
+def _p_unknown(scored: _Scoring, scaling: TemperatureScaling) -> dict[str, Any]:
+    """Mean p_{K+1} for each unknown set at the temperature of the run, and at T = 1 where that is another one."""
+    cache, known = scored.cache, scored.cache[KNOWN]
+    names = scored.images.unknown if known.is_open else ()
+    found = {name: p_unknown(known, cache[name]) for name in names}
+    if not (found and normalises_logits(scored.recipe.objective)):
+        return {P_UNKNOWN: found}
+    return {P_UNKNOWN: {name: p_unknown(scaling(known), scaling(cache[name])) for name in names}, UNSCALED: found}
 
 
 def _tables(scores: Scores, images: BenchmarkImages) -> dict[str, Any]:

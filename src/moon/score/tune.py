@@ -12,12 +12,13 @@ from moon.data import AnySet
 from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.metrics import auroc
-from moon.recipe import build
+from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
 
 
 def tune(
     name: str,
+    recipe: Recipe,
     images: BenchmarkImages,
     fitted: Callable[[Detector], Detector],
     evidence: Callable[[Detector, str, AnySet], Evidence],
@@ -28,6 +29,7 @@ def tune(
 
     Args:
         name: The detector.
+        recipe: The run.
         images: The benchmark; its `tuning` sets are the unknown images.
         fitted: Fits a detector on known images.
         evidence: Returns the evidence that a detector needs for a set.
@@ -36,7 +38,7 @@ def tune(
         The fitted detector with the best mean AUROC, and the record: every candidate with its AUROC per set, or the
         reason why it could not be used.
     """
-    default = build.detector(name, images.benchmark)
+    default = build.detector(name, recipe, images.benchmark)
     candidates = [{key: default.options()[key] for key in default.grid}]
     candidates += [dict(zip(default.grid, values, strict=True)) for values in product(*default.grid.values())]
     tried: list[dict[str, Any]] = []
@@ -45,7 +47,7 @@ def tune(
         entry: dict[str, Any] = {"options": options}
         tried.append(entry)
         try:
-            detector = fitted(build.detector(name, images.benchmark, **options))
+            detector = fitted(build.detector(name, recipe, images.benchmark, **options))
             known = detector.score(evidence(detector, "fit/val", images.splits["val"])).cpu().numpy()
             entry["auroc"] = {
                 key: auroc(known, detector.score(evidence(detector, f"tune/{key}", data)).cpu().numpy())

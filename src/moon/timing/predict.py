@@ -150,7 +150,7 @@ def _write(folder: Path, graph: Graph, model: nn.Module, benchmark: Benchmark) -
     classes = benchmark.num_known
     width = graph.weights[next(op["weight"] for op in graph.ops if op["out"] == graph.logits)].shape[1]
     program = trace_detector(
-        build.detector("msp", benchmark),
+        pick("detector", "msp")(),
         Evidence(torch.zeros(1, classes, dtype=torch.float64), torch.zeros(1, width), classes),
     )
     description = {

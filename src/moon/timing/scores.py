@@ -77,7 +77,7 @@ def time_scores(
 
     for key in track(list(data), "evaluating"):
         reading[key] = seconds(lambda key=key: put(key), device)
-    own, alone, left_out = _time_detectors(benchmark, names, evidence, reading, device, track)
+    own, alone, left_out = _time_detectors(recipe, benchmark, names, evidence, reading, device, track)
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
     count = sum(len(part.labels) for part in data.values())
@@ -109,6 +109,7 @@ def time_scores(
 
 
 def _time_detectors(
+    recipe: Recipe,
     benchmark: Benchmark,
     names: Iterable[str],
     evidence: dict[str, Evidence],
@@ -122,7 +123,7 @@ def _time_detectors(
     left_out: dict[str, str] = {}
     scores: dict[str, Tensor] = {}
     for name in track(list(names), "scoring"):
-        detector = build.detector(name, benchmark)
+        detector = build.detector(name, recipe, benchmark)
         if detector.perturbs:
             continue
         splits = detector.fits_on_splits

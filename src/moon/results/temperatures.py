@@ -1,0 +1,59 @@
+"""By which temperatures detectors divided the logits of some runs, as a remark below a table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from moon.recipe.variants import FITTED, LOSS, SUFFIX
+from moon.score.temperatures import P_UNKNOWN, UNSCALED
+
+_SOURCES = {LOSS: "as in the loss", FITTED: FITTED, SUFFIX: "although the scale of the logits is arbitrary"}
+
+
+def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:
+    """Describe the temperatures of detectors that depend on the scale of the logits.
+
+    Args:
+        runs: The scores.json of each run.
+        names: The detectors to describe, and `p_unknown`; None for all.
+
+    Returns:
+        One line, or an empty string if there is nothing to describe.
+
+    Example:
+        >>> from moon.results.temperatures import describe_temperatures
+        >>> describe_temperatures([{"temperatures": {"ebo": {"value": 0.135, "from": "fitted on validation images"}}}])
+        'Logits are divided by T = 0.135, fitted on validation images: ebo'
+    """
+    runs = list(runs)
+    found: dict[str, list[tuple[int, str, float]]] = {source: [] for source in _SOURCES}
+    only_unscaled: list[tuple[int, str]] = []
+    for number, run in enumerate(runs):
+        for name, temperature in run.get("temperatures", {}).items():
+            if names is None or name in names:
+                found[temperature["from"]].append((number, name, temperature["value"]))
+        lacking = [name.removesuffix(":unscaled") for name in run.get("detectors", ()) if name.endswith(":unscaled")]
+        lacking = [name for name in lacking if name not in run["detectors"]]
+        lacking += [P_UNKNOWN] * bool(run.get(UNSCALED) and not run[P_UNKNOWN])
+        only_unscaled += [(number, name) for name in lacking if names is None or name in names]
+    parts = []
+    for source, entries in found.items():
+        if entries:
+            values = [value for _, _, value in entries]
+            low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+            value = low if low == high else f"{low} to {high}"
+            parts.append(f"T = {value}, {_SOURCES[source]}{_which(entries, len(runs))}")
+    text = f"Logits are divided by {'; '.join(parts)}" if parts else ""
+    if only_unscaled:
+        lacks = f"Scored at T = 1 only, although the scale of the logits is arbitrary{_which(only_unscaled, len(runs))}"
+        text = f"{text}. {lacks}" if text else lacks
+    return text
+
+
+def _which(entries: Iterable[tuple], runs: int) -> str:
+    """The names of some entries, with the number of runs if not all runs have one."""
+    entries = list(entries)
+    count = len({entry[0] for entry in entries})
+    names = ", ".join(dict.fromkeys(entry[1] for entry in entries))
+    return f": {names}" if count == runs else f" ({count} of {runs} runs): {names}"
