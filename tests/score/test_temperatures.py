@@ -108,19 +108,15 @@ def test_older_scaled_scores_of_normalised_logits_have_the_name_without_a_suffix
 
 
 def test_older_scores_in_subfolders_and_other_folders_are_renamed_too(images, normalised, tmp_path, caplog):
-    for settings, where in (
-        ({"mirrored": True}, normalised / "mirrored"),
-        ({"out": tmp_path / "out"}, tmp_path / "out"),
-    ):
+    out = tmp_path / "out"
+    for settings, where in (({"mirrored": True}, normalised / "mirrored"), ({"out": out}, out)):
         score_run(normalised, images, ["ebo:unscaled"], **settings)
         make_old(where)
         result, _ = score_run(normalised, images, ["msp"], **settings)
         assert list(result["detectors"]) == ["msp", "ebo:unscaled"]
-    make_old_again = json.loads((tmp_path / "out" / "scores.json").read_text())
-    del make_old_again["temperatures"]
-    (tmp_path / "out" / "scores.json").write_text(json.dumps(make_old_again))
+    make_old(out)
     with caplog.at_level(logging.WARNING):  # which run it is of cannot be known there
-        read_summary(tmp_path / "out")
+        read_summary(out)
     assert "of an older version, without temperatures and recipe.json; all are taken as T = 1" in caplog.text
 
 
