@@ -42,6 +42,31 @@ def test_several_runs_are_scored_with_the_same_images_and_shown_in_one_table(moo
     assert out.count("left out: cifar10, tin, places") == 1  # for all runs together
 
 
+def test_temperatures_are_shown(moon, runs, trained_runs):
+    code, out, _ = moon("score", "runs/plain-0", *FAST)
+    assert code == 0
+    assert "Logits are divided by T = 1, as in the loss: ebo\n" in out
+    shutil.copytree(trained_runs(objective="logitnorm", epochs=3), runs / "normalised")
+    code, out, _ = moon("score", "runs/plain-0", "runs/normalised", *FAST, "ebo:unscaled")
+    assert code == 0
+    summary = json.loads((runs / "normalised" / "scores.json").read_text())
+    temperature = summary["known_scaled"]["temperature"]
+    assert summary["temperatures"]["ebo"] == {"value": temperature, "from": "fitted on validation images"}
+    fitted = f"T = {temperature:.3g}, fitted on validation images (1 of 2 runs): ebo"
+    loss = "T = 1, as in the loss (1 of 2 runs): ebo, ebo:unscaled"
+    line = f"Logits are divided by {loss}; {fitted}; T = 1, not fitted (1 of 2 runs): ebo:unscaled"
+    assert " ".join(out.split()).count(line) == 1
+
+
+@pytest.mark.parametrize("name", ["msp:scaled", "knn:unscaled"])
+@pytest.mark.parametrize("command", [("score", "runs"), ("grid", "mnist", "--plan")])
+def test_a_variant_that_a_detector_does_not_have_is_one_line(moon, runs, command, name):
+    code, _, err = moon(*command, "--detector", "ebo", name)
+    key, _, variant = name.partition(":")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"detector '{key}' has no variant '{variant}'; those that depend on the scale of the logits have: ebo" in err
+
+
 def test_a_folder_of_runs_stands_for_its_runs(moon, runs):
     code, out, _ = moon("score", "runs", "runs/moon-0", *FAST)  # each run once
     assert code == 0

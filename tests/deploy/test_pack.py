@@ -9,6 +9,7 @@ import torch
 
 import moon
 from moon.deploy.calibration import Guarantee
+from moon.deploy.formats import write_onnx
 from moon.deploy.pack import pack_run
 from moon.detect import DETECTORS
 from moon.errors import DamagedCheckpoint, MissingPackage
@@ -69,6 +70,30 @@ def test_every_detector_answers(name, folder, images, tmp_path, monkeypatch):
         error = np.abs(classifier(part.images).score - expected) / np.maximum(1, np.abs(expected))
         # Fisher ranks scores, and moves by a step where one of them is passed.
         assert (error <= 1e-4).mean() >= (0.9 if name == "fisher" else 1)
+
+
+def test_the_energy_of_normalised_logits_is_packed_and_exported_at_the_fitted_temperature(
+    trained_runs, images, tmp_path, caplog
+):
+    folder = trained_runs(objective="moon-logitnorm", epochs=6, options={"quiet_epochs": 1})
+    with caplog.at_level("INFO", "moon"):
+        facts = pack_run(folder, images, tmp_path / "net.moon", "ebo", HALF, precision="float32", checked=20)
+    assert "the temperature of Energy is fitted on validation images: 5 are used for it, 5 for the" in caplog.text
+    classifier, test = moon.load(tmp_path / "net.moon"), images.splits["test"]
+    evidence, temperature = images.evidence(load_run(folder), test), classifier.metadata["temperature"]
+    assert facts["detector_temperature"] == {"value": temperature, "from": "fitted on validation images"}
+    assert temperature != pytest.approx(1, abs=0.1)
+    scores = classifier(test.images).score
+    assert np.allclose(scores, (evidence.known_logits / temperature).logsumexp(1), rtol=1e-4)
+    assert not np.allclose(scores, evidence.known_logits.logsumexp(1), rtol=1e-2)
+    pack_run(folder, images, tmp_path / "raw.moon", "ebo:unscaled", HALF, precision="float32", checked=0)
+    raw = moon.load(tmp_path / "raw.moon")(test.images).score
+    assert np.allclose(raw, evidence.known_logits.logsumexp(1), rtol=1e-4)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert "agrees with moon_runtime" in write_onnx(tmp_path / "net.moon", tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    found = session.run(["score"], {session.get_inputs()[0].name: test.images})[0]
+    assert np.allclose(found, scores, rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])

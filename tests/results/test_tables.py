@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from moon.results.tables import describe_images, known_table, summary_table, unknown_table
+from moon.results.temperatures import describe_temperatures
 
 
 def scored(auroc, with_unknown):
@@ -80,6 +81,34 @@ def test_tables_name_the_scored_images():
         f"Images scored (count, SHA-256): {line} (2 runs)",
         "digits: known 900, letters 10; not found: photos (1 runs)",
     ]
+
+
+def test_temperatures_are_named_below_the_tables():
+    fitted = {"value": 0.135, "from": "fitted on validation images"}
+    of_loss = {"value": 1.0, "from": "the loss"}
+    unscaled = {"value": 1.0, "from": "the suffix :unscaled"}
+    methods = {
+        "plain": [scored(0.8, False) | {"temperatures": {"ebo": of_loss, "ebo:scaled": fitted | {"value": 1.4}}}],
+        "normalised": [
+            scored(0.9, True) | {"temperatures": {"ebo": fitted, "p_unknown": fitted}},
+            scored(0.9, True) | {
+                "temperatures": {"gen:unscaled": unscaled}, "p_unknown": {}, "p_unknown_unscaled": {"letters": {}},
+                "detectors": {"gen:unscaled": METHODS["moon"][0]["detectors"]["msp"]},
+            },
+        ],
+    }  # fmt: skip
+    expected = (
+        "Logits are divided by T = 1, as in the loss (1 of 3 runs): ebo; T = 0.135 to 1.4, fitted on validation images "
+        "(2 of 3 runs): ebo:scaled, ebo, p_unknown; T = 1, not fitted (1 of 3 runs): gen:unscaled. "
+        "Not scored at the fitted T (1 of 3 runs): gen, p_unknown"
+    )
+    runs = [run for of_method in methods.values() for run in of_method]
+    assert describe_temperatures(runs) == expected
+    assert expected in text(unknown_table(methods), width=500)
+    assert expected in text(summary_table(methods), width=500)
+    assert describe_temperatures(runs, {"gen"}) == expected.rpartition(". ")[2].removesuffix(", p_unknown")
+    assert describe_temperatures([scored(0.8, False)]) == ""
+    assert "Logits are divided" not in text(unknown_table(METHODS))
 
 
 def test_how_the_model_was_run_is_stated_if_unusual():

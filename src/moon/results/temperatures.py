@@ -8,7 +8,7 @@ from typing import Any
 from moon.recipe.variants import FITTED, LOSS, SUFFIX
 from moon.score.temperatures import P_UNKNOWN, UNSCALED
 
-_SOURCES = {LOSS: "as in the loss", FITTED: FITTED, SUFFIX: "although the scale of the logits is arbitrary"}
+_SOURCES = {LOSS: "as in the loss", FITTED: FITTED, SUFFIX: "not fitted"}
 
 
 def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:
@@ -46,7 +46,7 @@ def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[s
             parts.append(f"T = {value}, {_SOURCES[source]}{_which(entries, len(runs))}")
     text = f"Logits are divided by {'; '.join(parts)}" if parts else ""
     if only_unscaled:
-        lacks = f"Scored at T = 1 only, although the scale of the logits is arbitrary{_which(only_unscaled, len(runs))}"
+        lacks = f"Not scored at the fitted T{_which(only_unscaled, len(runs))}"
         text = f"{text}. {lacks}" if text else lacks
     return text
 
