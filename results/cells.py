@@ -149,8 +149,9 @@ def tests_line(tested: dict[Pair, Comparison]) -> str:
         f"{label(pair.a.split('/')[2])} - {label(pair.b.split('/')[2])}, {metric_name(pair.metric)}, {p_text(found.p)}"
         for pair, found in lowest
     ]
+    noun = "comparison" if len(several) == 1 else "comparisons"
     return (
-        f"Bold: p < 0.05 in a paired t-test after Holm's correction over the {len(several)} comparisons with three "
+        f"Bold: p < 0.05 in a paired t-test after Holm's correction over the {len(several)} {noun} with three "
         f"seeds or more. The smallest p-values: {'; '.join(texts)}."
     )
 

@@ -41,6 +41,11 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
     problems: list[str] = []
     made: set[Path] = set()
 
+    def write(path: Path, text: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, text)
+        print(f"written: {_name(path)}")
+
     def text_file(path: Path, text: str) -> None:
         made.add(path)
         before = path.read_text() if path.exists() else ""
@@ -48,8 +53,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
             lines = [f"{_name(path)}:{line}: {found}" for line, found in stale_lines(before, text)]
             problems.extend(lines[:1])  # one change in a table often changes many lines
         elif before != text:
-            write_text(path, text)
-            print(f"written: {_name(path)}")
+            write(path, text)
 
     def figure_file(path: Path, drawn: Callable[[Path], None]) -> None:
         made.add(path)
@@ -64,9 +68,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
                     f"{_name(path)}:1: says the plotted data are {_digest(path)}, should say {digest}; run make results"
                 )
             else:
-                path.parent.mkdir(exist_ok=True)
-                write_text(path, new.read_text())
-                print(f"written: {_name(path)}")
+                write(path, new.read_text())
 
     for data, keys in ITEMS.items():
         folder = kept.results / data

@@ -179,10 +179,10 @@ def _statistic(
     if statistic == "p":
         return paired_test(a, b)
     if statistic.startswith("p:"):
-        found = test_family(kept, statistic[2:]).get(Pair(networks[0], networks[1], metric))
-        if found is None:
-            raise ValueError(f"'{source}': this comparison is not in the family '{statistic[2:]}'")
-        return found.p
+        family, pair = statistic[2:], Pair(networks[0], networks[1], metric)
+        if pair not in FAMILIES.get(family, [pair]):
+            raise ValueError(f"'{source}': this comparison is not in the family '{family}'")
+        return test_family(kept, family)[pair].p
     return _STATISTICS[statistic]([x - y for x, y in zip(a, b, strict=True)])
 
 
