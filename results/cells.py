@@ -12,6 +12,7 @@ from moon.paper.spec import SPARSITIES
 from moon.results.compare import Comparison
 from moon.results.format import MISSING, interval_text, mean_and_deviation, signed
 
+P_UNKNOWN = "p(unknown): correct / wrong / near / far"
 # What the columns of a table of networks show: metrics, separated by " / " in the cell, and decimal places.
 COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
     "MSP": (("msp near", "msp far"), 1),
@@ -25,10 +26,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
     "ECE": (("ece",), 3),
     "ECE, scaled": (("ece-scaled",), 3),
     "temperature": (("temperature",), 2),
-    "p(unknown): correct / wrong / near / far": (
-        ("p-unknown correct", "p-unknown wrong", "p-unknown near", "p-unknown far"),
-        4,
-    ),
+    "unknown, T = 1": (("unknown:unscaled near", "unknown:unscaled far"), 1),
+    P_UNKNOWN: (tuple(f"p-unknown {part}" for part in ("correct", "wrong", "near", "far")), 4),
+    f"T = 1, {P_UNKNOWN}": (tuple(f"p-unknown:unscaled {part}" for part in ("correct", "wrong", "near", "far")), 4),
 }
 MEASURED = ["MSP", "EBO", "KNN", "accuracy %", "ECE", "ECE, scaled"]
 

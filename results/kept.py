@@ -61,7 +61,7 @@ OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon"
 
 PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
 
-NORMALISED = ("logitnorm", "moon-logitnorm")  # objectives whose logits need a temperature before they have an energy
+NORMALISED = ("logitnorm", "moon-logitnorm")  # objectives whose logits have an arbitrary scale
 _SHORT = {"final": "w_f", "quiet_epochs": "T_e"}
 _NAMED_ELSEWHERE = (
     *("benchmark", "objective", "objective_options", "topology", "sparsity", "epochs", "seed", "vote_share", "net"),
@@ -137,7 +137,8 @@ class Kept:
             network: A network, as described at the top of this file.
             metric: `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent); `accuracy` (percent), `ece`,
                 `ece-scaled`, `temperature`, `training-flops`, `classifier-density`; `p-unknown correct`, `p-unknown
-                wrong` or `p-unknown SET`.
+                wrong` or `p-unknown SET`. Detectors and p-unknown that depend on the scale of the logits use the
+                fitted temperature if logits are normalised; with `:unscaled` after the name they use T = 1.
 
         Returns:
             The values; seeds for which the metric was not measured are left out.
@@ -200,31 +201,28 @@ def value(run: Run, metric: str) -> float | None:
         return run.result["flops"]["training"]
     if metric == "classifier-density":
         return run.result["layer_density"]["fc.weight"]
-    if kind == "p-unknown":
-        by_set = summary.get("p_unknown", {})
-        if part in ("correct", "wrong"):
-            return next((each[f"p_unknown_{part}"] for each in by_set.values()), None)
-        members = summary[part] if part in ("near", "far") else [part]
-        known = [by_set[name]["p_unknown_unknown"] for name in members if name in by_set]
-        return mean(known) if known else None
-    detector = _detector(run, kind)
-    if detector is None or part not in ("near", "far", *summary["images"]):
-        return None
-    found = summary["detectors"].get(detector, {})
+    at_one = "temperatures" not in summary and run.recipe.objective in NORMALISED  # of an older version
+    if kind.startswith("p-unknown"):
+        return _p_unknown(summary, kind, part, at_one)
+    if at_one and kind.partition(":")[0] in ("ebo", "gen", "unknown"):
+        # Such a file has NAME at T = 1, which is now called NAME:unscaled, and NAME:scaled, which is now NAME.
+        kind = kind.removesuffix(":unscaled") if kind.endswith(":unscaled") else f"{kind}:scaled"
+    found = summary["detectors"].get(kind, {})
     auroc = (found.get("sets", {}) | {key: found[key] for key in ("near", "far") if key in found}).get(part)
     return None if auroc is None else 100 * auroc["auroc"]
 
 
-def _detector(run: Run, name: str) -> str | None:
-    """The key of a detector in scores.json. `ebo` of normalised logits is the energy at the fitted temperature.
-
-    Files of version 0.3.0 and earlier call that `ebo:scaled` and have the energy at T = 1 as `ebo`.
-    """
-    if run.recipe.objective not in NORMALISED or name not in ("ebo", "ebo:unscaled"):
-        return name
-    if "ebo:unscaled" in run.summary["detectors"]:
-        return name
-    return {"ebo": "ebo:scaled", "ebo:unscaled": "ebo"}[name]
+def _p_unknown(summary: Mapping[str, Any], kind: str, part: str, at_one: bool) -> float | None:
+    """The mean of the extra output, at the run's temperature or at T = 1 (`p-unknown:unscaled`)."""
+    if at_one:
+        by_set = summary.get("p_unknown", {}) if kind == "p-unknown:unscaled" else {}
+    else:
+        by_set = summary.get(kind.replace("-", "_").replace(":", "_"), {})
+    if part in ("correct", "wrong"):
+        return next((each[f"p_unknown_{part}"] for each in by_set.values()), None)
+    members = summary[part] if part in ("near", "far") else [part]
+    known = [by_set[name]["p_unknown_unknown"] for name in members if name in by_set]
+    return mean(known) if known else None
 
 
 @cache

@@ -90,7 +90,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
         problems.append("results/tin100: is missing; its figure cannot be made without it")
     there = {path for path in kept.results.glob("*/paper/*") if path.suffix != ".png"}  # git ignores those
     problems += [
-        f"{_name(path)}: nothing writes this file; delete it, or add it to PAPER" for path in sorted(there - made)
+        f"{_name(path)}: nothing writes this file; delete it, or add it to ITEMS" for path in sorted(there - made)
     ]
     return problems
 

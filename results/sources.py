@@ -25,7 +25,8 @@ from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
 from moon.suggest import did_you_mean
 
 DETECTORS = ("msp", "odin", "ebo", "ebo:unscaled", "ebo:scaled", "knn", "klm", "fdbd", "fisher", "gen", "unknown")
-DETECTORS += ("mls", "vim", "scale", "ash", "tempscale", "unknown:scaled")
+DETECTORS += ("mls", "vim", "scale", "ash", "tempscale", "unknown:unscaled")
+P_UNKNOWN = ("p-unknown", "p-unknown:unscaled")
 KNOWN_METRICS = ("accuracy", "ece", "ece-scaled", "temperature", "training-flops", "classifier-density")
 NEAR_AND_FAR = [f"{detector} {group}" for detector in ("msp", "ebo", "knn") for group in ("near", "far")]
 NINE = [*NEAR_AND_FAR, "accuracy", "ece", "ece-scaled"]
@@ -188,8 +189,8 @@ def _statistic(
 
 def _check_metric(metric: str) -> None:
     kind, _, part = metric.partition(" ")
-    if not (part and kind in (*DETECTORS, "p-unknown")) and metric not in KNOWN_METRICS:
-        suggestion = did_you_mean(kind, [*DETECTORS, *KNOWN_METRICS, "p-unknown"])
+    if not (part and kind in (*DETECTORS, *P_UNKNOWN)) and metric not in KNOWN_METRICS:
+        suggestion = did_you_mean(kind, [*DETECTORS, *KNOWN_METRICS, *P_UNKNOWN])
         raise ValueError(
             f"there is no metric '{metric}'{suggestion}; use DETECTOR near, DETECTOR far or {KNOWN_METRICS}"
         )

@@ -17,6 +17,7 @@ from cells import (
     FOUR,
     LONG,
     MEASURED,
+    P_UNKNOWN,
     Blocks,
     at_sparsities,
     at_trainings,
@@ -82,11 +83,17 @@ def summary_differences(kept: Kept) -> str:
 
 @BLOCKS.add
 def p_unknown(kept: Kept) -> str:
-    shown = ["unknown", "p(unknown): correct / wrong / near / far"]
-    rows = list(at_sparsities("cifar10", ("moon", "moon-logitnorm")))
+    rows = list(at_sparsities("cifar10", ["moon"]))
     others = ("without-lm", "w_f=2", "w_f=4", "eow-softmax", "eow-softmax+vote")
     rows += [(["95%", label(name)], f"cifar10/rigl95/{name}") for name in others]
-    return networks_table(kept, ["sparsity", "training"], rows, shown)
+    return networks_table(kept, ["sparsity", "training"], rows, ["unknown", P_UNKNOWN])
+
+
+@BLOCKS.add
+def p_unknown_normalised(kept: Kept) -> str:
+    rows = at_sparsities("cifar10", ["moon-logitnorm"])
+    columns = ["unknown", P_UNKNOWN, "unknown, T = 1", f"T = 1, {P_UNKNOWN}"]
+    return networks_table(kept, ["sparsity", "training"], rows, columns)
 
 
 @BLOCKS.add

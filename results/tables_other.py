@@ -7,6 +7,7 @@ from statistics import mean
 from cells import (
     FIVE,
     LONG,
+    P_UNKNOWN,
     Blocks,
     at_sparsities,
     at_trainings,
@@ -93,7 +94,7 @@ def tin100_weights(kept: Kept) -> str:
     names = {"control": "control", "w_f=0.1": "w_f = 0.1", "w_f=1": "w_f = 1", "moon": "w_f = 2", "w_f=4": "w_f = 4"}
     rows = [([name], f"tin100/rigl95/{training}/s0") for training, name in names.items()]
     columns = ["MSP", "EBO", "KNN", "Fisher", "unknown", "accuracy %", "ECE", "ECE, scaled"]
-    return networks_table(kept, ["seed 0"], rows, [*columns, "p(unknown): correct / wrong / near / far"])
+    return networks_table(kept, ["seed 0"], rows, [*columns, P_UNKNOWN])
 
 
 @BLOCKS.add

@@ -233,19 +233,25 @@ def test_options_that_are_usual_in_a_collection_are_not_part_of_the_name():
     assert names == ["rigl95/w_f=1", "rigl95/moon"]
 
 
-def test_energy_of_normalised_logits_before_and_after_it_was_renamed():
-    recipe = make_recipe("cifar10", "logitnorm")
-    aurocs = {name: {"near": {"auroc": value}} for name, value in (("ebo", 0.8), ("ebo:scaled", 0.9), ("x", 0.7))}
-    before = {"images": {}, "detectors": aurocs}
-    after = {"images": {}, "detectors": {"ebo:unscaled": aurocs["ebo"], "ebo": aurocs["ebo:scaled"]}}
-    absent = {"images": {}, "detectors": {"ebo:unscaled": aurocs["ebo"]}}
-    shown = []
-    for summary in (before, after, absent, {"images": {}, "detectors": {"ebo": aurocs["ebo"]}}):
-        run = Run(Path(), recipe, {}, (), summary)
-        shown.append((kept_runs.value(run, "ebo near"), kept_runs.value(run, "ebo:unscaled near")))
-    assert shown == [(90, 80), (90, 80), (None, 80), (None, 80)]
-    plain = Run(Path(), replace(recipe, objective="cross-entropy"), {}, (), before)
-    assert kept_runs.value(plain, "ebo near") == 80
+def test_normalised_logits_before_and_after_their_detectors_were_renamed():
+    recipe = make_recipe("cifar10", "moon-logitnorm")
+    at_one, fitted = ({"near": {"auroc": value}} for value in (0.8, 0.9))
+    p = {"tin": {"p_unknown_correct": 0.25, "p_unknown_wrong": 0.5, "p_unknown_unknown": 0.75}}
+    old = {"detectors": {"ebo": at_one, "ebo:scaled": fitted}, "p_unknown": p, "near": ["tin"]}
+    older = {"detectors": {"ebo": at_one}, "p_unknown": p, "near": ["tin"]}
+    new = {"detectors": {"ebo:unscaled": at_one, "ebo": fitted}, "temperatures": {}, "near": ["tin"]}
+    new |= {"p_unknown": {}, "p_unknown_unscaled": p}
+    alone = {"detectors": {"ebo": fitted}, "temperatures": {}}
+    metrics = ("ebo near", "ebo:unscaled near", "p-unknown near", "p-unknown:unscaled near", "p-unknown:unscaled wrong")
+
+    def shown(summary, objective="moon-logitnorm", metrics=metrics):
+        run = Run(Path(), replace(recipe, objective=objective), {}, (), summary)
+        return [kept_runs.value(run, metric) for metric in metrics]
+
+    assert shown(old) == shown(new) == [90, 80, None, 0.75, 0.5]
+    assert shown(older) == [None, 80, None, 0.75, 0.5]
+    assert shown(alone, metrics=metrics[:2]) == [90, None]
+    assert shown(old, "moon", ("ebo near", "ebo:scaled near", "p-unknown near")) == [80, 90, 0.75]
 
 
 def test_every_kept_run_has_a_name_and_all_of_a_collection_the_same_images(kept):
