@@ -7,7 +7,7 @@ RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(w
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime lint clean
+.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime lint results results-check clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks, compares them and uses one (about two minutes on 2 cores)'
@@ -37,6 +37,13 @@ lint: .venv/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --warnings
+
+# Tables, numbers and figures of the documentation, from the kept runs in results/; needs no GPU and no images.
+results: .venv/dev
+	@OMP_NUM_THREADS=1 $(BIN)/python results/documents.py
+
+results-check: .venv/dev
+	@OMP_NUM_THREADS=1 $(BIN)/python results/documents.py --check
 
 # pip is quiet, so each target says what it installs.
 .venv/pip:

@@ -11,7 +11,7 @@ from moon.paper.items import items
 from moon.paper.spec import Scale
 from moon.paper.table import PaperTable
 from moon.results.figures import layer_densities, score_histograms
-from moon.results.plotting import panels, save, styled, svg
+from moon.results.plotting import DIGEST, data_digest, panels, save, styled, svg
 
 
 def settings():
@@ -62,3 +62,19 @@ def test_files_are_written_in_the_format_of_their_suffix(tmp_path):
 
 def test_labels_are_escaped():
     assert 'aria-label="&lt;a&gt; &amp; &quot;b&quot;"' in svg(panels(1, 1)[0], '<a> & "b"')
+
+
+def test_an_svg_file_contains_the_digest_of_its_data(tmp_path):
+    def drawn(top=3.0, title="title", **style):
+        figure, axes = panels(1, 2)
+        axes[0, 0].plot([1, 2], [1, top], label="line", **style)
+        axes[0, 0].set_title(title)
+        axes[0, 1].bar([1], [top])
+        axes[0, 1].fill_between([1, 2], [0, 0], [1, top])
+        return figure
+
+    save(drawn(), tmp_path / "a.svg")
+    assert f"{DIGEST} {data_digest(drawn())}" in (tmp_path / "a.svg").read_text()
+    assert data_digest(drawn(color="red", lw=3)) == data_digest(drawn())  # the style is not data
+    assert data_digest(drawn(top=3 + 1e-9)) == data_digest(drawn())  # nor is rounding
+    assert len({data_digest(figure) for figure in (drawn(), drawn(top=3.01), drawn(title="other"))}) == 3

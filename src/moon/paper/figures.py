@@ -190,7 +190,7 @@ def training_dots(table: PaperTable, _: Path) -> Figure:
                         axis.plot(x, n.paper[0], "x", color=colour, ms=6)
             axis.set_xticks(range(len(sparsities)), map(percent, sparsities))
             if row == 0:
-                axis.set_title(display_name(detector))
+                axis.set_title(detector.upper())
             if column == 0:
                 axis.set_ylabel(f"AUROC %, {group} unknown")
     for axis in axes[-1]:

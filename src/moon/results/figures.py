@@ -165,15 +165,18 @@ def auroc_over_sparsity(points: Iterable[tuple[str, float, str, float]], detecto
     points = list(points)
     groups = list(dict.fromkeys(group for _, _, group, _ in points))
     methods = list(dict.fromkeys(method for method, _, _, _ in points))
+    sparsities = sorted({sparsity for _, sparsity, _, _ in points})
     figure, axes = panels(1, len(groups), width=4.2, height=3.0)
     for axis, group in zip(axes[0], groups, strict=True):
-        for colour, style, method in zip(cycle(COLOURS), cycle(LINES), methods, strict=False):
-            selected = [(x, y) for m, x, g, y in points if (m, g) == (method, group)]
+        for index, (colour, style, method) in enumerate(zip(cycle(COLOURS), cycle(LINES), methods, strict=False)):
+            offset = 0.08 * (index - (len(methods) - 1) / 2)  # so that dots do not cover each other
+            selected = [(sparsities.index(x) + offset, y) for m, x, g, y in points if (m, g) == (method, group)]
             dots_and_means(axis, selected, style, colour, method)
+        axis.set_xticks(range(len(sparsities)), [f"{sparsity:g}%" for sparsity in sparsities])
         axis.set_title(f"{group} unknown")
-        axis.set_xlabel("sparsity %")
+        axis.set_xlabel("sparsity")
         axis.set_ylabel(f"{detector} AUROC %")
-    legend_below(figure, axes)
+    legend_below(figure, axes, columns=5)
     return figure
 
 

@@ -6,6 +6,7 @@ functions runs, so the settings and the backend of the host program do not chang
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # The colours of Okabe and Ito, which colour-blind readers can distinguish; known inputs have the first.
 COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#56B4E9", "#F0E442")
 LINES = ("-", "--", "-.", ":")
+DIGEST = "SHA-256 of the plotted data:"  # what precedes it in the description of an SVG file
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # keep text as text
     "svg.hashsalt": "moon",  # make files reproducible
@@ -83,11 +85,43 @@ def method_panels(count: int, **settings: Any) -> tuple[Figure, Any]:
 
 @styled
 def save(figure: Figure, *paths: Path) -> None:
-    """Write a figure to each path, in the format of its suffix; folders are created."""
+    """Write a figure to each path, in the format of its suffix; folders are created.
+
+    An SVG file contains the digest of the plotted data in its description. It tells whether two files show the same,
+    which their bytes do not: they depend on the version of matplotlib.
+    """
+    metadata: dict[str, Any] = {"Date": None, "Description": f"{DIGEST} {data_digest(figure)}"}
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path):
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(path, dpi=150, metadata=metadata if path.suffix == ".svg" else None)
+
+
+def data_digest(figure: Figure) -> str:
+    """Return the SHA-256 of what a figure shows: titles, labels and plotted data, to five significant digits.
+
+    Args:
+        figure: The figure.
+
+    Returns:
+        The digest in hexadecimal. It does not depend on fonts, sizes, ticks and limits of axes.
+    """
+    shown: list[str] = [figure.get_suptitle()]
+    for axis in figure.axes:
+        shown += [axis.get_title(), axis.get_xlabel(), axis.get_ylabel()]
+        shown += [text.get_text() for text in axis.texts]
+        for line in axis.lines:
+            shown += [str(line.get_label()), _digits(line.get_xydata())]
+        for patch in axis.patches:
+            vertices = patch.get_path().vertices
+            shown += [str(patch.get_label()), _digits(patch.get_patch_transform().transform(vertices))]
+        for collection in axis.collections:
+            shown += [str(collection.get_label()), *(_digits(path.vertices) for path in collection.get_paths())]
+    return hashlib.sha256("\n".join(shown).encode()).hexdigest()
+
+
+def _digits(points: Any) -> str:
+    return " ".join(f"{value:.5g}" for value in np.asarray(points, dtype=float).ravel() + 0.0)
 
 
 @styled

@@ -1,0 +1,177 @@
+"""Tables of networks and of differences between networks, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from kept import Kept
+from sources import Pair, test_family
+
+from moon.paper.names import display_name
+from moon.paper.spec import SPARSITIES
+from moon.results.compare import Comparison
+from moon.results.format import MISSING, interval_text, mean_and_deviation, signed
+
+P_UNKNOWN = "p(unknown): correct / wrong / near / far"
+# What the columns of a table of networks show: metrics, separated by " / " in the cell, and decimal places.
+COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
+    "MSP": (("msp near", "msp far"), 1),
+    "EBO": (("ebo near", "ebo far"), 1),
+    "EBO, T = 1": (("ebo:unscaled near", "ebo:unscaled far"), 1),
+    "KNN": (("knn near", "knn far"), 1),
+    "FDBD": (("fdbd near", "fdbd far"), 1),
+    "Fisher": (("fisher near", "fisher far"), 1),
+    "unknown": (("unknown near", "unknown far"), 1),
+    "accuracy %": (("accuracy",), 1),
+    "ECE": (("ece",), 3),
+    "ECE, scaled": (("ece-scaled",), 3),
+    "temperature": (("temperature",), 2),
+    "unknown, T = 1": (("unknown:unscaled near", "unknown:unscaled far"), 1),
+    P_UNKNOWN: (tuple(f"p-unknown {part}" for part in ("correct", "wrong", "near", "far")), 4),
+    f"T = 1, {P_UNKNOWN}": (tuple(f"p-unknown:unscaled {part}" for part in ("correct", "wrong", "near", "far")), 4),
+}
+MEASURED = ["MSP", "EBO", "KNN", "accuracy %", "ECE", "ECE, scaled"]
+
+FOUR = ("plain", "control", "moon", "moon-logitnorm")
+FIVE = ("plain", "control", "moon", "logitnorm+vote", "moon-logitnorm")
+LONG = ("plain@300", "control@300", "logitnorm+vote@300", "moon-logitnorm@300")
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["|" + "".join(f" {text} |" if text else " |" for text in row) for row in (headings, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(headings)}", *lines[1:]])
+
+
+def label(training: str) -> str:
+    """The name that readers see for a training: 'LogitNorm + vote, 300 epochs' for `logitnorm+vote@300`."""
+    name, mirrored, _ = training.partition("+mirrored")
+    name, _, epochs = name.partition("@")
+    first, *more = name.split(",")
+    parts = [display_name(first), *more, *([f"{epochs} epochs"] if epochs else []), *(["mirrored"] if mirrored else [])]
+    return ", ".join(part.replace("=", " = ") for part in parts)
+
+
+def at_sparsities(collection: str, trainings: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    """Rows of a table: the sparsity and the training, and the network."""
+    for sparsity in SPARSITIES:
+        for training in trainings:
+            yield [f"{sparsity:.0%}", label(training)], f"{collection}/rigl{100 * sparsity:g}/{training}"
+
+
+def at_trainings(place: str, trainings: Iterable[str]) -> list[tuple[list[str], str]]:
+    """Rows of a table: the training, and the network at one COLLECTION/TOPOLOGY."""
+    return [([label(training)], f"{place}/{training}") for training in trainings]
+
+
+def cell(kept: Kept, network: str, metrics: Sequence[str], digits: int) -> str:
+    """Mean and standard deviation of some metrics; with n where fewer seeds have them than the network has."""
+    values = [list(kept.values(network, metric).values()) for metric in metrics]
+    if not any(values):
+        return MISSING
+    text = " / ".join(mean_and_deviation(found, digits, 1.0) for found in values)
+    least = min(map(len, values))
+    return text if least == len(kept.runs(network)) else f"{text} (n = {least})"
+
+
+def networks_table(
+    kept: Kept, headings: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], columns: Sequence[str] = MEASURED
+) -> str:
+    """A table with one network in each row.
+
+    Args:
+        kept: The kept runs.
+        headings: The headings of the columns with labels.
+        rows: The labels of each row, and its network. A network without runs has n = 0 and a dash in each cell.
+        columns: Keys of `COLUMNS`, or "the paper's MSP".
+
+    Returns:
+        The table, with the number of seeds after the labels.
+    """
+
+    def numbers(network: str, column: str) -> str:
+        if column == "the paper's MSP":
+            paper = network.replace(network.partition("/")[0], "paper", 1)
+            values = [list(kept.values(paper, metric).values()) for metric in COLUMNS["MSP"][0]]
+            return " / ".join(f"{found[0]:.1f}" if found else MISSING for found in values) if any(values) else ""
+        return cell(kept, network, *COLUMNS[column])
+
+    found = (
+        [*labels, str(len(kept.runs(network))), *(numbers(network, column) for column in columns)]
+        for labels, network in rows
+    )
+    return markdown([*headings, "n", *columns], found)
+
+
+def difference(found: Comparison | None, digits: int) -> str:
+    """A difference with its 95% interval if there are three seeds; bold if it is significant after correction."""
+    if found is None:
+        return MISSING
+    text = signed(found.difference, digits)
+    if len(found.a) > 2:
+        text += f" {interval_text(*found.interval, digits, sign=True)}"
+    return f"**{text}**" if found.verdict in ("better", "worse") else text
+
+
+def differences_table(kept: Kept, family: str, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> str:
+    """A table with a difference of two networks in each row, paired by seed, and a line about the tests below it.
+
+    Args:
+        kept: The kept runs.
+        family: The family of comparisons that is tested together.
+        pairs: The networks of each row.
+        columns: Keys of `COLUMNS`.
+
+    Returns:
+        The table. n is the number of seeds that both networks have.
+    """
+    tested = test_family(kept, family)
+    rows = []
+    for a, b in pairs:
+        cells, counts = [], {0}
+        for column in columns:
+            metrics, digits = COLUMNS[column]
+            found = [tested.get(Pair(a, b, metric)) for metric in metrics]
+            counts |= {len(each.a) for each in found if each is not None}
+            texts = [difference(each, digits) for each in found]
+            cells.append(" / ".join(texts) if any(found) else MISSING)
+        rows.append([f"{label(a.split('/')[2])} - {label(b.split('/')[2])}", str(max(counts)), *cells])
+    return f"{markdown(['', 'n', *columns], rows)}\n\n{tests_line(tested)}"
+
+
+def tests_line(tested: dict[Pair, Comparison]) -> str:
+    """What was tested, and the smallest p-values."""
+    several = {pair: found for pair, found in tested.items() if found.p == found.p}
+    if not several:
+        return "No comparison has three seeds, so none is tested."
+    lowest = sorted(several.items(), key=lambda item: item[1].p)[:3]
+    texts = [
+        f"{label(pair.a.split('/')[2])} - {label(pair.b.split('/')[2])}, {metric_name(pair.metric)}, {p_text(found.p)}"
+        for pair, found in lowest
+    ]
+    noun = "comparison" if len(several) == 1 else "comparisons"
+    return (
+        f"Bold: p < 0.05 in a paired t-test after Holm's correction over the {len(several)} {noun} with three "
+        f"seeds or more. The smallest p-values: {'; '.join(texts)}."
+    )
+
+
+def metric_name(metric: str) -> str:
+    """'MSP near' for `msp near`, 'ECE, scaled' for `ece-scaled`."""
+    names = {"accuracy": "accuracy", "ece": "ECE", "ece-scaled": "ECE, scaled", "fisher": "Fisher"}
+    kind, _, part = metric.partition(" ")
+    return f"{names.get(kind, kind.upper())} {part}".strip()
+
+
+def p_text(p: float) -> str:
+    """'p = 0.003', or 'p < 0.001'."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+class Blocks(dict[str, Callable[[Kept], str]]):
+    """Functions that return a block of a page, by its name."""
+
+    def add(self, function: Callable[[Kept], str]) -> Callable[[Kept], str]:
+        """Decorate a function: it is added under its name, with dashes."""
+        self[function.__name__.replace("_", "-")] = function
+        return function

@@ -1,0 +1,137 @@
+"""The tables and figures in results/*/paper: what `moon paper show` writes, and the figures of the pages of results."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from kept import Kept
+
+from moon.files import write_text
+from moon.paper.figures import draw
+from moon.paper.items import items
+from moon.paper.names import display_name
+from moon.paper.render import to_csv, to_latex, to_markdown
+from moon.paper.spec import FULL, SPARSITIES
+from moon.paper.table import PaperTable
+from moon.results.figures import auroc_over_sparsity
+from moon.results.plotting import DIGEST, save
+
+# By folder: the items of `moon paper show` with --benchmark DATA=DATA-part --precision bfloat16.
+ITEMS = {
+    "cifar10": ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals"),
+    "mnist": ("mnist", "table10"),
+}
+MANY_CLASSES = ("plain", "control", "moon", "moon-logitnorm", "logitnorm+vote")  # colours as in the other figure
+
+
+def write_paper_files(kept: Kept, check: bool) -> list[str]:
+    """Write the files, or check them.
+
+    Args:
+        kept: The kept runs.
+        check: Whether to write nothing.
+
+    Returns:
+        What is wrong or stale, one line each.
+    """
+    problems: list[str] = []
+    made: set[Path] = set()
+
+    def write(path: Path, text: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, text)
+        print(f"written: {_name(path)}")
+
+    def text_file(path: Path, text: str) -> None:
+        made.add(path)
+        before = path.read_text() if path.exists() else ""
+        if check:
+            lines = [f"{_name(path)}:{line}: {found}" for line, found in stale_lines(before, text)]
+            problems.extend(lines[:1])  # one change in a table often changes many lines
+        elif before != text:
+            write(path, text)
+
+    def figure_file(path: Path, drawn: Callable[[Path], None]) -> None:
+        made.add(path)
+        with tempfile.TemporaryDirectory() as folder:
+            new = Path(folder) / path.name
+            drawn(new)
+            digest = _digest(new)
+            if digest == _digest(path):
+                return
+            if check:
+                problems.append(
+                    f"{_name(path)}:1: says the plotted data are {_digest(path)}, should say {digest}; run make results"
+                )
+            else:
+                write(path, new.read_text())
+
+    for data, keys in ITEMS.items():
+        folder = kept.results / data
+        if not folder.is_dir():
+            problems.append(f"results/{data}: is missing; its tables cannot be made without it")
+            continue
+        scale = replace(FULL.with_benchmarks([f"{data}={data}-part"]), settings={"precision": "bfloat16"})
+        for key in keys:
+            table = PaperTable.read(items()[key], scale, folder, folder)
+            for suffix, text in (("md", to_markdown(table)), ("csv", to_csv(table)), ("tex", to_latex(table))):
+                text_file(folder / "paper" / f"{key}.{suffix}", text)
+            if table.item.draw:
+                figure_file(
+                    folder / "paper" / f"{key}.svg", lambda path, t=table: draw(t, kept.results, path.with_suffix(""))
+                )
+    if (kept.results / "tin100").is_dir():
+        figure_file(kept.results / "tin100" / "paper" / "auroc.svg", lambda path: draw_many_classes(kept, path))
+    else:
+        problems.append("results/tin100: is missing; its figure cannot be made without it")
+    there = {path for path in kept.results.glob("*/paper/*") if path.suffix != ".png"}  # git ignores those
+    problems += [
+        f"{_name(path)}: nothing writes this file; delete it, or add it to ITEMS" for path in sorted(there - made)
+    ]
+    return problems
+
+
+def stale_lines(before: str, after: str) -> Iterator[tuple[int, str]]:
+    """For each line that changes: its number, and what it says and should say.
+
+    Args:
+        before: What a file or a table says.
+        after: What it should say.
+
+    Yields:
+        The number of the line, from 1, and the text. If lines were added or removed, only the first change.
+    """
+    old, new = before.splitlines(), after.splitlines()
+    for number in range(max(len(old), len(new))):
+        says, should = (repr(lines[number]) if number < len(lines) else "nothing" for lines in (old, new))
+        if says != should:
+            yield number + 1, f"says {says}, should say {should}; run make results"
+            if len(old) != len(new):
+                return
+
+
+def draw_many_classes(kept: Kept, path: Path) -> None:
+    """Draw the AUROC with MSP of the networks for 100 classes over sparsity."""
+    points = [
+        (display_name(training), 100 * sparsity, group, auroc)
+        for training in MANY_CLASSES
+        for sparsity in SPARSITIES
+        for group in ("near", "far")
+        for auroc in kept.values(f"tin100/rigl{100 * sparsity:g}/{training}", f"msp {group}").values()
+    ]
+    save(auroc_over_sparsity(points, "MSP"), path)
+
+
+def _digest(path: Path) -> str:
+    """The digest of the plotted data that a figure contains, or why there is none."""
+    found = re.search(rf"{DIGEST} ([0-9a-f]+)", path.read_text()) if path.exists() else None
+    return found[1] if found else "unknown"
+
+
+def _name(path: Path) -> str:
+    """The path from the root of the repository."""
+    return "/".join(path.parts[path.parts.index("results") :]) if "results" in path.parts else str(path)

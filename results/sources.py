@@ -1,0 +1,201 @@
+"""Single numbers and comparisons of the kept runs.
+
+A source names a number in a text, in an invisible comment right after it: `91.6<!-- cifar10/rigl95/moon msp near -->`.
+
+    NETWORK METRIC [STATISTIC]             of all seeds of a network; `kept.py` lists networks and metrics
+    NETWORK - NETWORK METRIC [STATISTIC]   of the differences, paired by seed
+    fixed                                  a number that is set, not measured, such as a goal or a setting
+
+STATISTIC is one of `mean` (if none is given), `sd`, `low` and `high` (95% t interval), `min`, `max`, `n`, and for
+differences `p` (paired t-test) and `p:FAMILY` (after Holm's correction over all comparisons of `FAMILIES[FAMILY]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from statistics import mean, stdev
+
+from kept import PAPER, Kept
+
+from moon.metrics import interval, paired_test
+from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
+from moon.suggest import did_you_mean
+
+DETECTORS = ("msp", "odin", "ebo", "ebo:unscaled", "ebo:scaled", "knn", "klm", "fdbd", "fisher", "gen", "unknown")
+DETECTORS += ("mls", "vim", "scale", "ash", "tempscale", "unknown:unscaled")
+P_UNKNOWN = ("p-unknown", "p-unknown:unscaled")
+KNOWN_METRICS = ("accuracy", "ece", "ece-scaled", "temperature", "training-flops", "classifier-density")
+NEAR_AND_FAR = [f"{detector} {group}" for detector in ("msp", "ebo", "knn") for group in ("near", "far")]
+NINE = [*NEAR_AND_FAR, "accuracy", "ece", "ece-scaled"]
+
+_STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": mean,
+    "sd": stdev,
+    "low": lambda values: interval(values)[0],
+    "high": lambda values: interval(values)[1],
+    "min": min,
+    "max": max,
+    "n": len,
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two networks that are compared by a metric: a minus b."""
+
+    a: str
+    b: str
+    metric: str
+
+
+def _pairs(pairs: Iterable[tuple[str, str]], metrics: Iterable[str]) -> list[Pair]:
+    return [Pair(a, b, metric) for (a, b), metric in product(pairs, metrics)]
+
+
+def at(place: str, *pairs: tuple[str, str]) -> list[tuple[str, str]]:
+    """Pairs of networks from pairs of trainings at one COLLECTION/TOPOLOGY."""
+    return [(f"{place}/{a}", f"{place}/{b}") for a, b in pairs]
+
+
+SUMMARY_PAIRS = at(
+    "cifar10/rigl",
+    ("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"),
+)  # fmt: skip
+LENGTH_PAIRS = at(
+    "cifar10/rigl95",
+    ("control@300", "plain@300"), ("logitnorm+vote@300", "control@300"), ("moon-logitnorm@300", "logitnorm+vote@300"),
+    ("moon-logitnorm@300", "control@300"), ("moon-logitnorm@300", "plain@300"),
+)  # fmt: skip
+RIVALS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")
+RIVAL_PAIRS = at(
+    "cifar10/rigl95",
+    *((name, "plain") for name in (*RIVALS, "cigl-alone")),
+    *((f"{name}+vote", "control") for name in RIVALS),
+    ("cigl", "control"),
+)
+MOON_PAIRS = at("cifar10/rigl95", ("moon", "control"), ("moon", "logitnorm+vote"), ("moon", "cigl"))
+NORMALISED_PAIRS = at(
+    "cifar10/rigl95",
+    ("logitnorm+vote", "logitnorm"), ("moon-logitnorm", "logitnorm+vote"), ("moon-logitnorm", "control"),
+)  # fmt: skip
+ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
+PARAMETERS = (
+    *(f"w_f={w}" for w in ("0.1", "0.5", "2", "4")),
+    *(f"T_e={epochs}" for epochs in (1, 2, 3)),
+    *(f"votes={votes}" for votes in (2, 5, 10)),
+)
+ABLATION_PAIRS = at("cifar10/rigl95", *((name, "moon") for name in (*ABLATIONS, *PARAMETERS)))
+TIN100_PAIRS = at(
+    "tin100/rigl95",
+    ("control", "plain"), ("moon", "plain"), ("moon", "control"), ("logitnorm+vote", "control"),
+    ("moon-logitnorm", "control"), ("moon-logitnorm", "logitnorm+vote"),
+)  # fmt: skip
+
+# What the first trial with 100 classes claimed: differences of MSP far, which are those of its means in percent.
+FIRST_TRIAL_FAR = {"plain": 74, "control": 74, "moon": 76, "logitnorm+vote": 83, "moon-logitnorm": 84}
+FIRST_TRIAL_PAIRS = at(
+    "tin100/rigl95",
+    ("control", "plain"), ("moon", "plain"), ("moon", "control"), ("logitnorm+vote", "plain"),
+    ("logitnorm+vote", "control"), ("moon-logitnorm", "control"), ("moon-logitnorm", "logitnorm+vote"),
+)  # fmt: skip
+
+# The comparisons that are made together: Holm's correction counts those with three seeds or more.
+FAMILIES: dict[str, list[Pair]] = {
+    "summary": _pairs(SUMMARY_PAIRS, NINE),
+    "length": _pairs(LENGTH_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
+    "rivals": _pairs(RIVAL_PAIRS, NINE),
+    "moon": _pairs(MOON_PAIRS, NINE),
+    "normalised": _pairs(NORMALISED_PAIRS, NINE),
+    "ablations": _pairs(ABLATION_PAIRS, NINE),
+    "first-trial": _pairs(FIRST_TRIAL_PAIRS, ["msp near", "msp far"]),
+    "tin100": _pairs(TIN100_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
+}
+
+
+def test_family(kept: Kept, name: str) -> dict[Pair, Comparison]:
+    """Every comparison of a family for which two networks share a seed, with Holm's correction."""
+    if name not in FAMILIES:
+        raise ValueError(f"there is no family of comparisons '{name}'{did_you_mean(name, FAMILIES)}")
+    return _tested(kept, name)
+
+
+@cache
+def _tested(kept: Kept, name: str) -> dict[Pair, Comparison]:
+    values = {
+        pair: pair_by_seed(kept.values(pair.a, pair.metric), kept.values(pair.b, pair.metric))
+        for pair in FAMILIES[name]
+    }
+    shared = {pair: Pairs(*found, not pair.metric.startswith("ece")) for pair, found in values.items() if found[0]}
+    return dict(zip(shared, compare(shared.values()), strict=True))
+
+
+def read_source(kept: Kept, source: str) -> float:
+    """The number that a source names.
+
+    Args:
+        kept: The kept runs.
+        source: The text of the comment, as described at the top of this file.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: If the source is malformed, or names something that is unknown or not kept.
+    """
+    words = source.split()
+    networks = [words.pop(0)] if words and "/" in words[0] else []
+    if networks and len(words) > 1 and words[0] == "-":
+        networks.append(words[1])
+        words = words[2:]
+    statistic = words.pop() if words and words[-1].partition(":")[0] in (*_STATISTICS, "p") else "mean"
+    metric = " ".join(words)
+    if not networks or not metric:
+        raise ValueError(f"'{source}' is not of the form NETWORK [- NETWORK] METRIC [STATISTIC] (results/sources.py)")
+    _check_metric(metric)
+    for network in networks:
+        if network.count("/") < 2 or not kept.has(network):
+            raise ValueError(f"'{source}': no run of '{network}' is kept{_similar(kept, network)}")
+    values = [kept.values(network, metric) for network in networks]
+    for network, found in zip(networks, values, strict=True):
+        if not found:
+            raise ValueError(f"'{source}': '{metric}' of {network} was not measured in the kept runs")
+    return _statistic(kept, source, networks, metric, values, statistic)
+
+
+def _statistic(
+    kept: Kept, source: str, networks: list[str], metric: str, values: list[dict[int, float]], statistic: str
+) -> float:
+    if len(values) == 1:
+        if statistic not in _STATISTICS:
+            raise ValueError(f"'{source}': only a difference of two networks has a p-value")
+        return _STATISTICS[statistic](list(values[0].values()))
+    if any(network.partition("/")[0] in PAPER for network in networks):
+        return mean(values[0].values()) - mean(values[1].values())
+    a, b = pair_by_seed(*values)
+    if not a:
+        raise ValueError(f"'{source}': the two networks share no seed")
+    if statistic == "p":
+        return paired_test(a, b)
+    if statistic.startswith("p:"):
+        family, pair = statistic[2:], Pair(networks[0], networks[1], metric)
+        if pair not in FAMILIES.get(family, [pair]):
+            raise ValueError(f"'{source}': this comparison is not in the family '{family}'")
+        return test_family(kept, family)[pair].p
+    return _STATISTICS[statistic]([x - y for x, y in zip(a, b, strict=True)])
+
+
+def _check_metric(metric: str) -> None:
+    kind, _, part = metric.partition(" ")
+    if not (part and kind in (*DETECTORS, *P_UNKNOWN)) and metric not in KNOWN_METRICS:
+        suggestion = did_you_mean(kind, [*DETECTORS, *KNOWN_METRICS, *P_UNKNOWN])
+        raise ValueError(
+            f"there is no metric '{metric}'{suggestion}; use DETECTOR near, DETECTOR far or {KNOWN_METRICS}"
+        )
+
+
+def _similar(kept: Kept, network: str) -> str:
+    collection, _, name = network.partition("/")
+    return "" if collection in PAPER else did_you_mean(name, kept.collection(collection))

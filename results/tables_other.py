@@ -1,0 +1,179 @@
+"""The tables about longer training, 100 classes, MNIST and digits, and the figures of the README."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from cells import (
+    FIVE,
+    LONG,
+    P_UNKNOWN,
+    Blocks,
+    at_sparsities,
+    at_trainings,
+    cell,
+    difference,
+    differences_table,
+    label,
+    markdown,
+    metric_name,
+    networks_table,
+    tests_line,
+)
+from kept import Kept
+from sources import FIRST_TRIAL_FAR, FIRST_TRIAL_PAIRS, LENGTH_PAIRS, TIN100_PAIRS, Pair, test_family
+
+from moon.metrics import interval
+from moon.results.format import interval_text
+
+BLOCKS = Blocks()
+BEST = "cifar10/rigl95/moon-logitnorm@300"
+GOALS = {"fisher near": 91.5, "fisher far": 97.0, "accuracy": 94.0, "ece-scaled": 0.015}
+SEARCHED = (
+    "moon-logitnorm",
+    "moon-logitnorm@300",
+    *(f"moon-logitnorm,{change}" for change in ("w_f=4", "temperature=0.02", "temperature=0.08")),
+    *(f"moon-logitnorm,{change}" for change in ("weight_decay=0.001", "t_end_share=0.8")),
+    "logitnorm+vote",
+    "w_f=4",
+)
+FIRST_TRIAL_NEAR = (68, 70)  # of every method
+
+
+@BLOCKS.add
+def search(kept: Kept) -> str:
+    rows = at_trainings("cifar10-search/rigl95", SEARCHED)
+    return networks_table(kept, ["training"], rows, ["accuracy %", "ECE, scaled", "MSP", "FDBD", "KNN"])
+
+
+@BLOCKS.add
+def best(kept: Kept) -> str:
+    seeds = [([f"`best`, seed {seed}"], f"{BEST}/s{seed}") for seed in kept.runs(BEST)]
+    rows = at_trainings("cifar10/rigl95", ("plain", "control", "logitnorm+vote", "moon-logitnorm", *LONG[:-1]))
+    rows += [*seeds, (["**`best`**"], BEST), (["`best`, mirrored"], f"{BEST}+mirrored")]
+    rows += at_trainings("cifar10/rigl95", ["logitnorm+vote@300+mirrored"])
+    return networks_table(kept, ["training"], rows, ["accuracy %", "ECE, scaled", "MSP", "FDBD", "KNN", "Fisher"])
+
+
+@BLOCKS.add
+def goals(kept: Kept) -> str:
+    rows = []
+    for metric, goal in GOALS.items():
+        values = list(kept.values(BEST, metric).values())
+        digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
+        reached = [f"{goal:g} or {'more' if sign > 0 else 'less'}", f"{mean(values):.{digits}f}"]
+        if len(values) > 2:
+            ends = interval(values)
+            whole = "yes" if min(sign * end for end in ends) >= sign * goal else "no"
+            reached += [interval_text(*ends, digits), "yes" if sign * mean(values) >= sign * goal else "no", whole]
+        seeds = ", ".join(f"{value:.{digits}f}" for value in values)
+        rows.append([metric_name(metric), *reached, seeds])
+    headings = ["", "goal", "mean", "95% t interval", "mean reaches it", "whole interval reaches it", "seeds"]
+    return markdown(headings, rows)
+
+
+@BLOCKS.add
+def length_differences(kept: Kept) -> str:
+    return differences_table(kept, "length", LENGTH_PAIRS, ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"])
+
+
+@BLOCKS.add
+def tin100(kept: Kept) -> str:
+    rows = at_trainings("tin100/rigl95", FIVE)
+    return networks_table(kept, ["training"], rows, ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"])
+
+
+@BLOCKS.add
+def tin100_all(kept: Kept) -> str:
+    columns = ["MSP", "EBO", "EBO, T = 1", "KNN", "Fisher", "unknown", "accuracy %", "ECE", "ECE, scaled"]
+    return networks_table(kept, ["sparsity", "training"], at_sparsities("tin100", FIVE), columns)
+
+
+@BLOCKS.add
+def tin100_weights(kept: Kept) -> str:
+    names = {"control": "control", "w_f=0.1": "w_f = 0.1", "w_f=1": "w_f = 1", "moon": "w_f = 2", "w_f=4": "w_f = 4"}
+    rows = [([name], f"tin100/rigl95/{training}/s0") for training, name in names.items()]
+    columns = ["MSP", "EBO", "KNN", "Fisher", "unknown", "accuracy %", "ECE", "ECE, scaled"]
+    return networks_table(kept, ["seed 0"], rows, [*columns, P_UNKNOWN])
+
+
+@BLOCKS.add
+def tin100_differences(kept: Kept) -> str:
+    columns = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"]
+    return differences_table(kept, "tin100", TIN100_PAIRS, columns)
+
+
+@BLOCKS.add
+def first_trial(kept: Kept) -> str:
+    rows = []
+    for training, far in FIRST_TRIAL_FAR.items():
+        cells = []
+        for group, claimed in (("near", FIRST_TRIAL_NEAR), ("far", (far, far))):
+            values = list(kept.values(f"tin100/rigl95/{training}", f"msp {group}").values())
+            low, high = interval(values)
+            agrees = low <= claimed[1] and claimed[0] <= high
+            claim = " to ".join(dict.fromkeys(map(str, claimed)))
+            cells += [claim, f"{mean(values):.1f} {interval_text(low, high, 1)}", "yes" if agrees else "no"]
+        rows.append([label(training), str(len(kept.runs(f"tin100/rigl95/{training}"))), *cells])
+    headings = [f"{group}: {name}" for group in ("near", "far") for name in ("first trial", "ours", "agrees")]
+    return markdown(["training", "n", *headings], rows)
+
+
+@BLOCKS.add
+def first_trial_differences(kept: Kept) -> str:
+    tested = test_family(kept, "first-trial")
+    rows = []
+    for a, b in FIRST_TRIAL_PAIRS:
+        first, second = a.split("/")[2], b.split("/")[2]
+        near, far = (tested[Pair(a, b, f"msp {group}")] for group in ("near", "far"))
+        texts = [text for found in (near, far) for text in (difference(found, 1), f"{found.p:.3f}")]
+        claimed = FIRST_TRIAL_FAR[first] - FIRST_TRIAL_FAR[second]
+        agrees = "yes" if far.interval[0] <= claimed <= far.interval[1] else "no"
+        rows.append([f"{label(first)} - {label(second)}", *texts, f"{claimed:+d}" if claimed else "0", agrees])
+    headings = ["MSP near", "p", "MSP far", "p", "far, first trial", "agrees"]
+    return f"{markdown(['', *headings], rows)}\n\n{tests_line(tested)}"
+
+
+@BLOCKS.add
+def mnist(kept: Kept) -> str:
+    rows = [
+        ([name, label(training)], f"mnist/{topology}/{training}")
+        for topology, name in (("dense", "dense"), ("rigl95", "RigL 95%"))
+        for training in ("plain", "moon")
+    ]
+    return networks_table(kept, ["", "training"], rows)
+
+
+@BLOCKS.add
+def demo(kept: Kept) -> str:
+    names = {"plain": "plain RigL", "outlier-exposure": "RigL + outliers", "moon": "MOON + RigL"}
+    metrics = {"accuracy %": ("accuracy", 1), "ECE": ("ece", 3)}
+    metrics |= {
+        f"{d.upper()} {kind}": (f"{d} {kind}", 1) for d in ("msp", "ebo", "knn") for kind in ("letters", "textures")
+    }
+    rows = []
+    for training, name in names.items():
+        network = f"demo/rigl95/{training}"
+        cells = [cell(kept, network, (metric,), digits) for metric, digits in metrics.values()]
+        rows.append([name, str(len(kept.runs(network))), *cells])
+    return markdown(["", "n", *metrics], rows)
+
+
+@BLOCKS.add
+def readme(kept: Kept) -> str:
+    """At most five figures: differences between networks that were trained for as many epochs, and those of `best`."""
+    rows = []
+    for family, place, a, b, where in (
+        ("summary", "cifar10/rigl", "moon", "plain", "80 to 99% sparsity, 100 epochs"),
+        ("summary", "cifar10/rigl", "moon", "control", "80 to 99% sparsity, 100 epochs"),
+        ("rivals", "cifar10/rigl95", "logitnorm+vote", "control", "95%, 100 epochs"),
+        ("normalised", "cifar10/rigl95", "moon-logitnorm", "logitnorm+vote", "95%, 100 epochs"),
+    ):
+        pairs = [Pair(f"{place}/{a}", f"{place}/{b}", f"msp {group}") for group in ("near", "far")]
+        found = [test_family(kept, family)[pair] for pair in pairs]
+        texts = [difference(each, 1) for each in found]
+        rows.append([f"{label(a)} - {label(b)}, MSP", where, str(len(found[0].a)), *texts])
+    values = [list(kept.values(BEST, f"fisher {group}").values()) for group in ("near", "far")]
+    texts = [f"{mean(each):.1f} {interval_text(*interval(each), 1)}" for each in values]
+    rows.append(["AUROC of `best`, Fisher", "95%, 300 epochs", str(len(values[0])), *texts])
+    return markdown(["AUROC in percent, and differences in points", "RigL at", "n", "near", "far"], rows)
