@@ -132,7 +132,7 @@ def test_svhn(tmp_path):
     with pytest.raises(DataError, match=r"train_32x32\.mat: no such file"):
         read_svhn(tmp_path, "train")
     (tmp_path / "train_32x32.mat").write_bytes(b"not a mat file")
-    with pytest.raises(DataError, match=r"is not an SVHN \.mat file"):
+    with pytest.raises(DataError, match=r"train_32x32\.mat: is not a MAT-file of level 5"):
         read_svhn(tmp_path, "train")
     savemat(tmp_path / "train_32x32.mat", {"X": PIXELS[0], "y": labels})
     with pytest.raises(DataError, match="X has shape"):

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.data import plain_pickle
-from moon.data.dataset import AnyPath, DataSet, as_dataset, read_bytes
+from moon.data.dataset import AnyPath, DataSet, as_dataset
+from moon.data.limits import allowed_bytes, read_bytes
+from moon.data.mat_file import read_mat
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -247,18 +249,13 @@ def read_svhn(source: AnyPath, split: str) -> DataSet:
         ...     read_svhn(folder, "test").labels.tolist()
         [0, 4]
     """
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
     source = Path(source)
     path = source / f"{split}_32x32.mat" if source.is_dir() else source
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        content = loadmat(path, variable_names=["X", "y"])
-        images, labels = content["X"], content["y"]
-    except (MatReadError, ValueError, KeyError, TypeError, NotImplementedError, OSError, zlib.error) as error:
-        raise DataError(f"{path}: is not an SVHN .mat file with X and y ({error})") from error
+    content = read_bytes(path)
+    found = read_mat(content, ("X", "y"), allowed_bytes([path.stat()]), path)
+    if missing := {"X", "y"} - found.keys():
+        raise DataError(f"{path}: is not an SVHN file: it has no array {min(missing)}")
+    images, labels = found["X"], found["y"]
     if images.ndim != 4:
         raise DataError(f"{path}: X has shape {images.shape}; SVHN has (32, 32, 3, N)")
     labels = labels.reshape(-1)

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.dataset import AnyPath, DataSet, Track, as_dataset, read_bytes
+from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
 from moon.data.folders import find_splits, is_image, subfolders
+from moon.data.limits import MAX_PIXELS, read_bytes
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
-MAX_PIXELS = 2**26  # per image; no image of the public sets is larger
 
 
 def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSet:
