@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from moon.data import plain_pickle
 from moon.data.dataset import AnyPath, DataSet, as_dataset
+from moon.data.folders import check_link, files_in
 from moon.data.limits import allowed_bytes, read_bytes
 from moon.data.mat_file import read_mat
 from moon.errors import DataError
@@ -87,9 +88,9 @@ def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, str, bytes]]:
         return name in _CIFAR_NAMES or pattern.match(name) is not None
 
     if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and is_needed(path.name):
-                yield str(path), path.name, path.read_bytes()
+        for path in sorted(path for path in files_in(source, source) if is_needed(path.name)):
+            check_link(path, source)
+            yield str(path), path.name, read_bytes(path)
     elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
         try:
             with tarfile.open(source) as archive:
@@ -190,10 +191,11 @@ def read_idx(source: AnyPath, split: str) -> DataSet:
         if split not in _IDX_STEMS:
             raise DataError(f"{source}: idx folders have the splits train and test, not '{split}'")
         pattern = f"{_IDX_STEMS[split]}-images*"
-        found = sorted(path for path in source.glob(pattern) if path.is_file())
+        found = sorted(source.glob(pattern))
         if not found:
             raise DataError(f"{source}: contains no {pattern}")
         source = found[0]
+        check_link(source, source.parent)
     stem = source.name.replace("images", "labels").replace("idx3", "idx1")
     candidates = [
         source.with_name(stem),
@@ -203,6 +205,7 @@ def read_idx(source: AnyPath, split: str) -> DataSet:
     labels = next((path for path in candidates if path.is_file() and path != source), None)
     if labels is None:
         raise DataError(f"{source}: its labels, {stem}, are not in the same folder")
+    check_link(labels, labels.parent)
     return as_dataset(_idx_array(source), _idx_array(labels), source)
 
 
@@ -251,6 +254,8 @@ def read_svhn(source: AnyPath, split: str) -> DataSet:
     """
     source = Path(source)
     path = source / f"{split}_32x32.mat" if source.is_dir() else source
+    if path != source:
+        check_link(path, source)
     content = read_bytes(path)
     found = read_mat(content, ("X", "y"), allowed_bytes([path.stat()]), path)
     if missing := {"X", "y"} - found.keys():
