@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
     AnyImage = np.ndarray | Image | str | os.PathLike[str] | BufferedIOBase
 
 MAX_PIXELS = 2**26  # per image
+_MAX_FILE_BYTES = 8 * MAX_PIXELS  # 4 channels of 16 bits per pixel
 # What Pillow may decode. Others are rare, and some call other programs.
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
@@ -48,11 +51,11 @@ def read_image(path: str | os.PathLike[str] | BufferedIOBase, where: str | None 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
-            with pillow.open(path, formats=_FORMATS) as image:
+            with _opened(path, where) as file, pillow.open(file, formats=FORMATS) as image:
                 return _to_array(image, where)
     except ImageError:
         raise
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ImageError(f"{where}: no such file") from None
     except pillow.UnidentifiedImageError as error:
         raise ImageError(f"{where}: is not an image in a supported format") from error
@@ -127,6 +130,18 @@ def _pillow() -> Any:
             "image files and images of another size need Pillow; install it with: pip install 'moon-runtime[images]'"
         ) from error
     return Image
+
+
+def _opened(path: str | os.PathLike[str] | BufferedIOBase, where: str) -> AbstractContextManager[Any]:
+    """An open file; a path must be that of a regular file, as opening a named pipe could wait forever."""
+    if isinstance(path, BufferedIOBase):
+        return nullcontext(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE_BYTES:
+        os.close(descriptor)
+        raise ImageError(f"{where}: is not a regular file of at most {_MAX_FILE_BYTES:,} bytes")
+    return os.fdopen(descriptor, "rb")
 
 
 def _to_array(image: Any, where: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import zlib
@@ -219,6 +220,22 @@ def test_damaged_and_foreign_files(content: bytes, message: str, tmp_path: Path)
         model()([path])
 
 
+def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with (tmp_path / "sparse.png").open("wb") as file:
+        file.truncate(3 * 2**30)
+    for path in (tmp_path / "pipe.png", tmp_path / "sparse.png", tmp_path):
+        with pytest.raises(ImageError, match=r"is not a regular file of at most 536,870,912 bytes"):
+            read_image(path)
+
+
+def test_postscript_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
+    with pytest.raises(ImageError, match="is not an image in a supported format"):
+        read_image(path)
+
+
 def test_a_16_bit_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.fromarray(np.arange(36, dtype=np.uint16).reshape(6, 6)).save(path)
@@ -272,8 +289,3 @@ def test_errors_have_the_name_that_the_caller_gives() -> None:
     for image in (BytesIO(b"hello"), Path("missing.png"), Image.new("F", (6, 6)), picture(6, 6, 4)):
         with pytest.raises(ImageError, match=r"^standard input: "):
             model().prepare(image, "standard input")
-
-
-def test_folders_are_not_images(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="cannot be read as an image"):
-        read_image(tmp_path)

@@ -1,5 +1,7 @@
 """Folders of images: classes, or splits that contain classes."""
 
+import os
+
 import pytest
 from PIL import Image
 
@@ -95,3 +97,79 @@ def test_files_that_are_not_read_are_reported(tmp_path, caplog):
         f"{tmp_path}: 1 image(s) in no class folder are ignored",
         f"{tmp_path}: files that are not images of a supported format are ignored (1 .heic)",
     ]
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder beside the root, with an image that must not be read."""
+    tree(tmp_path / "outside", "secret.png", "cat/1.png")
+    return tmp_path / "outside"
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("cat/2.png", "secret.png"),  # an image
+        ("dog", "cat"),  # a class
+        ("cat/more", "cat"),  # a folder of a class
+    ],
+)
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_links_out_of_the_folder_are_refused_naming_them(tmp_path, outside, link, target, is_relative):
+    root = tree(tmp_path / "root", "cat/1.png")
+    goal = outside / target
+    (root / link).symlink_to(os.path.relpath(goal, (root / link).parent) if is_relative else goal)
+    for use in (read_folders, find_splits, lambda source: read_any(source, "test")):
+        if use is find_splits and link == "cat/2.png":  # it opens no image
+            continue
+        with pytest.raises(DataError, match=f"{link}: is a link to {goal}, outside {root}; such links are"):
+            use(root)
+
+
+def test_a_link_as_split_is_refused(tmp_path, outside):
+    root = tree(tmp_path / "root", "train/cat/1.png")
+    (root / "test").symlink_to(outside)
+    for split in ("train", "test"):
+        with pytest.raises(DataError, match=r"root/test: is a link to .*/outside, outside"):
+            read_any(root, split)
+
+
+def test_links_inside_the_folder_are_followed(tmp_path, caplog):
+    root = tree(tmp_path / "root", "pool/1.png", "train/cat/1.png")
+    (root / "train" / "cat" / "2.png").symlink_to("../../pool/1.png")  # out of the split, but inside the source
+    (root / "train" / "dog").symlink_to(root / "pool")
+    found = read_any(root, "train")
+    assert found.labels.tolist() == [0, 0, 1]
+    (tmp_path / "link").symlink_to(root)  # the source itself may be a link
+    assert read_any(tmp_path / "link", "train").labels.tolist() == [0, 0, 1]
+    with pytest.raises(DataError, match=r"dog: is a link to .*/pool, outside .*/train"):
+        read_folders(root / "train")
+    caplog.clear()
+    (root / "train" / "cat" / "more").symlink_to(root / "pool")
+    assert read_any(root, "train").labels.tolist() == [0, 0, 1]
+    assert any("1 link(s) to folders are not followed, the first one: " in message for message in caplog.messages)
+
+
+def test_links_to_nothing_and_to_themselves_are_refused(tmp_path):
+    root = tree(tmp_path / "root", "cat/1.png")
+    (root / "cat" / "2.png").symlink_to("3.png")
+    with pytest.raises(DataError, match=r"2.png: is a link to .*/3.png, which does not exist"):
+        read_folders(root)
+    (root / "cat" / "3.png").symlink_to("2.png")
+    with pytest.raises(DataError, match=r"[23].png: cannot be read \(Too many levels"):
+        read_folders(root)
+    tree(tmp_path / "other", "cat/1.png")
+    (tmp_path / "other" / "dog").symlink_to("nowhere")  # not a class that is silently left out
+    with pytest.raises(DataError, match=r"dog: is a link to .*/nowhere, which does not exist"):
+        read_folders(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["data_batch_1", "train-images-idx3-ubyte", "train_32x32.mat"])
+def test_links_in_folders_of_public_formats_must_stay_inside(tmp_path, name):
+    root, secret = tmp_path / "root", tmp_path / "secret"
+    root.mkdir()
+    secret.write_text("secret")
+    (root / name).symlink_to(secret)
+    (root / "train-labels-idx1-ubyte").write_bytes(b"")
+    with pytest.raises(DataError, match=f"{name}: is a link to {secret}, outside {root}"):
+        read_any(root, "train")

@@ -78,16 +78,18 @@ def act(arguments: argparse.Namespace) -> None:
 
 def _found(given: list[str]) -> Iterator[str]:
     """The image files that the arguments name; folders are searched."""
-    from moon.data.folders import is_image
+    from moon.data.folders import check_link, files_in, is_image
     from moon.errors import DataError
 
     for name in given:
         if not Path(name).is_dir():
             yield name
             continue
-        found = sorted(path for path in Path(name).rglob("*") if path.is_file() and is_image(path))
+        found = sorted(path for path in files_in(Path(name), Path(name)) if is_image(path))
         if not found:
             raise DataError(f"{name}: no images in this folder")
+        for path in found:
+            check_link(path, Path(name))
         yield from map(str, found)
 
 

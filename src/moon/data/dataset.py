@@ -283,9 +283,3 @@ def split_off(dataset: DataSet, fraction: float) -> tuple[DataSet, DataSet]:
         if len(members) > 1:
             chosen[members[: max(1, round(fraction * len(members)))]] = True
     return dataset.take(chosen), dataset.take(~chosen)
-
-
-def read_bytes(path: Path) -> bytes:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    return path.read_bytes()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.data.dataset import DataSet, as_dataset
+from moon.data.decoding import FORMATS
 from moon.errors import DataError
 
 SIZE = 28
@@ -108,7 +109,7 @@ def _patches(names: tuple[str, ...], seed: int) -> DataSet:
     from PIL import Image
 
     folder = _package_folder("skimage", "data")
-    sources = [Image.open(folder / name).convert("L") for name in names]
+    sources = [Image.open(folder / name, formats=FORMATS).convert("L") for name in names]
     rng = np.random.default_rng(seed)
     images: list[NDArray] = []
     while len(images) < COUNT:

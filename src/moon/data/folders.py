@@ -1,7 +1,9 @@
-"""Folders of images: which are classes, and which are splits that contain classes."""
+"""Folders of images: which are classes, and which are splits that contain classes. Links must stay inside the root."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +31,85 @@ class SplitFolders(NamedTuple):
     ignored: list[str]
 
 
-def subfolders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, sorted, without hidden ones."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+class Inside:
+    """Tells whether paths, with all links followed, are inside a folder. The folder itself may be a link.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.path.realpath(root)
+        self._known: dict[str, bool] = {}  # lists have many images in few folders
+
+    def __call__(self, path: Path) -> bool:
+        folder, name = os.path.split(path)
+        try:
+            if name in ("", ".", "..") or os.path.islink(path):
+                return self._contains(path)
+            if folder not in self._known:
+                self._known[folder] = self._contains(folder)
+            return self._known[folder]
+        except ValueError:  # a null character in the path
+            return False
+
+    def _contains(self, path: Path | str) -> bool:
+        return os.path.commonpath((os.path.realpath(path), self._root)) == self._root
+
+
+def check_link(path: Path, root: Path) -> None:
+    """Raise a `DataError` if a path is a link that leads out of a folder, or nowhere."""
+    if not path.is_symlink():
+        return
+    target = os.path.realpath(path)
+    if not Inside(root)(path):
+        raise DataError(
+            f"{path}: is a link to {target}, outside {root}; such links are not followed: copy the data, or import "
+            "from the folder that contains them"
+        )
+    if not os.path.exists(target):
+        raise DataError(f"{path}: is a link to {target}, which does not exist")
+
+
+def subfolders(folder: Path, root: Path) -> list[Path]:
+    """Return the folders in a folder, sorted, without hidden ones; a link must stay inside the root and exist."""
+    visible = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    for path in visible:
+        if path.is_dir() or not path.exists():  # a link to nothing might have been a class
+            check_link(path, root)
+    return [path for path in visible if path.is_dir()]
+
+
+def files_in(folder: Path, root: Path, ignored: list[Path] | None = None) -> Iterator[Path]:
+    """Yield what is in a folder and its subfolders, except for folders, in any order.
+
+    Args:
+        folder: The folder.
+        root: The folder that links must not lead out of.
+        ignored: Links to folders are added to it; they are not followed.
+
+    Yields:
+        Files and links to files. They are not opened, and may be of any kind.
+
+    Raises:
+        DataError: A link to a folder leads out of the root, or a folder cannot be read.
+    """
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    path = Path(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(path)
+                    elif entry.is_symlink() and entry.is_dir():
+                        check_link(path, root)
+                        if ignored is not None:
+                            ignored.append(path)
+                    else:
+                        yield path
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
 
 def is_image(path: Path) -> bool:
@@ -39,7 +117,7 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
 
 
-def find_splits(source: AnyPath, split: str | None = None) -> SplitFolders:
+def find_splits(source: AnyPath, split: str | None = None, root: AnyPath | None = None) -> SplitFolders:
     """Find splits in a folder: train, val (valid, validation) and test (testing) that contain class folders.
 
     A single folder of that name that contains images, beside other folders with images, is a class: bus, car, train.
@@ -47,18 +125,19 @@ def find_splits(source: AnyPath, split: str | None = None) -> SplitFolders:
     Args:
         source: The folder.
         split: The only split that is needed; the others are then not checked.
+        root: The folder that links must not lead out of; default: the source.
 
     Returns:
         The folders of the splits.
 
     Raises:
         DataError: The layout is ambiguous: a split has images but no class folders, two folders are the same split, or
-            splits are below another folder.
+            splits are below another folder. Or a folder is a link that leads out of the root.
     """
-    source = Path(source)
+    source, root = Path(source), Path(root or source)
     if not source.is_dir():
         return SplitFolders({}, [])
-    folders = [folder for folder in subfolders(source) if _has_images(folder)]
+    folders = [folder for folder in subfolders(source, root) if _has_images(folder, root)]
     named: dict[str, Path] = {}
     for folder in folders:
         if found := _SPLITS.get(folder.name.lower()):
@@ -66,10 +145,14 @@ def find_splits(source: AnyPath, split: str | None = None) -> SplitFolders:
                 raise DataError(f"{source}: {named[found].name} and {folder.name} are the same split; remove one")
             named[found] = folder
     others = [folder.name for folder in folders if folder not in named.values()]
-    flat = {found: folder for found, folder in named.items() if not any(map(_has_images, subfolders(folder)))}
+    flat = {
+        found: folder
+        for found, folder in named.items()
+        if not any(_has_images(path, root) for path in subfolders(folder, root))
+    }
     if not named or (len(named) == len(flat) == 1 and others):
         for folder in folders:
-            _check_no_splits_inside(source, folder)
+            _check_no_splits_inside(source, folder, root)
         return SplitFolders({}, [])
     for found, folder in flat.items():
         if split in (None, found):
@@ -80,16 +163,16 @@ def find_splits(source: AnyPath, split: str | None = None) -> SplitFolders:
     return SplitFolders({found: named[found] for found in SPLITS if found in named and found not in flat}, others)
 
 
-def _has_images(folder: Path) -> bool:
-    return any(map(is_image, folder.rglob("*")))
+def _has_images(folder: Path, root: Path) -> bool:
+    return any(map(is_image, files_in(folder, root)))
 
 
-def _check_no_splits_inside(source: Path, folder: Path) -> None:
+def _check_no_splits_inside(source: Path, folder: Path, root: Path) -> None:
     """Raise a `DataError` if a class folder contains splits, which would be merged into one."""
-    inside = [path for path in subfolders(folder) if path.name.lower() in _SPLITS and _has_images(path)]
+    inside = [path for path in subfolders(folder, root) if path.name.lower() in _SPLITS and _has_images(path, root)]
     if {"train"} < {_SPLITS[path.name.lower()] for path in inside}:
         names = " and ".join(path.name for path in inside)
-        remedy = f"; import {folder}" if any(map(subfolders, inside)) else ""
+        remedy = f"; import {folder}" if any(subfolders(path, root) for path in inside) else ""
         raise DataError(
             f"{folder}: contains the splits {names}; expected {source.name}/<split>/<class>/<image>{remedy}"
         )

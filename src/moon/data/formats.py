@@ -18,7 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.data import plain_pickle
-from moon.data.dataset import AnyPath, DataSet, as_dataset, read_bytes
+from moon.data.dataset import AnyPath, DataSet, as_dataset
+from moon.data.folders import check_link, files_in
+from moon.data.limits import allowed_bytes, read_bytes
+from moon.data.mat_file import read_mat
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -85,9 +88,9 @@ def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, str, bytes]]:
         return name in _CIFAR_NAMES or pattern.match(name) is not None
 
     if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and is_needed(path.name):
-                yield str(path), path.name, path.read_bytes()
+        for path in sorted(path for path in files_in(source, source) if is_needed(path.name)):
+            check_link(path, source)
+            yield str(path), path.name, read_bytes(path)
     elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
         try:
             with tarfile.open(source) as archive:
@@ -188,10 +191,11 @@ def read_idx(source: AnyPath, split: str) -> DataSet:
         if split not in _IDX_STEMS:
             raise DataError(f"{source}: idx folders have the splits train and test, not '{split}'")
         pattern = f"{_IDX_STEMS[split]}-images*"
-        found = sorted(path for path in source.glob(pattern) if path.is_file())
+        found = sorted(source.glob(pattern))
         if not found:
             raise DataError(f"{source}: contains no {pattern}")
         source = found[0]
+        check_link(source, source.parent)
     stem = source.name.replace("images", "labels").replace("idx3", "idx1")
     candidates = [
         source.with_name(stem),
@@ -201,6 +205,7 @@ def read_idx(source: AnyPath, split: str) -> DataSet:
     labels = next((path for path in candidates if path.is_file() and path != source), None)
     if labels is None:
         raise DataError(f"{source}: its labels, {stem}, are not in the same folder")
+    check_link(labels, labels.parent)
     return as_dataset(_idx_array(source), _idx_array(labels), source)
 
 
@@ -247,18 +252,15 @@ def read_svhn(source: AnyPath, split: str) -> DataSet:
         ...     read_svhn(folder, "test").labels.tolist()
         [0, 4]
     """
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
     source = Path(source)
     path = source / f"{split}_32x32.mat" if source.is_dir() else source
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        content = loadmat(path, variable_names=["X", "y"])
-        images, labels = content["X"], content["y"]
-    except (MatReadError, ValueError, KeyError, TypeError, NotImplementedError, OSError, zlib.error) as error:
-        raise DataError(f"{path}: is not an SVHN .mat file with X and y ({error})") from error
+    if path != source:
+        check_link(path, source)
+    content = read_bytes(path)
+    found = read_mat(content, ("X", "y"), allowed_bytes([path.stat()]), path)
+    if missing := {"X", "y"} - found.keys():
+        raise DataError(f"{path}: is not an SVHN file: it has no array {min(missing)}")
+    images, labels = found["X"], found["y"]
     if images.ndim != 4:
         raise DataError(f"{path}: X has shape {images.shape}; SVHN has (32, 32, 3, N)")
     labels = labels.reshape(-1)

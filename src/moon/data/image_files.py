@@ -7,32 +7,35 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.dataset import AnyPath, DataSet, Track, as_dataset, read_bytes
-from moon.data.folders import find_splits, is_image, subfolders
+from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
+from moon.data.decoding import decode_rgb
+from moon.data.folders import Inside, check_link, files_in, find_splits, is_image, subfolders
+from moon.data.limits import MAX_PIXELS, read_bytes
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
-MAX_PIXELS = 2**26  # per image; no image of the public sets is larger
 
 
-def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSet:
+def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: AnyPath | None = None) -> DataSet:
     """Read class folders of images, `<source>/<class>/<image>`.
 
     Args:
         source: The folder of class folders. Classes are numbered in alphabetical order of their names.
         size: Height and width of the result: the shorter side is resized, then the centre is cropped.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
+        root: The folder that links must not lead out of; default: the source.
 
     Returns:
         The data set, RGB, with the names of its classes.
 
     Raises:
-        DataError: There are no class folders, one has no images, an image cannot be decoded, or the folder contains
-            splits (train, test) in place of classes.
+        DataError: There are no class folders, one has no images, an image cannot be decoded, the folder contains
+            splits (train, test) in place of classes, or a link leads out of the root.
 
     Example:
         >>> import tempfile
@@ -47,20 +50,23 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSe
         >>> dataset.images.shape, dataset.labels.tolist(), dataset.classes
         ((2, 16, 16, 3), [0, 1], ('cat', 'dog'))
     """
-    source = Path(source)
+    source, root = Path(source), Path(root or source)
     if not source.is_dir():
         raise DataError(f"{source}: no such folder")
-    if splits := find_splits(source).splits:
+    if splits := find_splits(source, root=root).splits:
         one = next(iter(splits.values()))
         raise DataError(f"{source}: contains the splits {', '.join(splits)}, not classes; read one of them ({one})")
-    folders = subfolders(source)
+    folders = subfolders(source, root)
     if not folders:
         raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
     entries: list[tuple[Path, int, object]] = []
     others: Counter[str] = Counter()
+    links: list[Path] = []
     for label, folder in enumerate(folders):
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        files = sorted(path for path in files_in(folder, root, links) if not path.name.startswith("."))
         found = [path for path in files if is_image(path)]
+        for path in found:
+            check_link(path, root)
         if not found:
             raise DataError(f"{folder}: no images in this class folder")
         entries += [(path, label, path) for path in found]
@@ -70,6 +76,8 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter) -> DataSe
     if others:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
         _log.warning("%s: files that are not images of a supported format are ignored (%s)", source, kinds)
+    if links:
+        _log.warning("%s: %d link(s) to folders are not followed, the first one: %s", source, len(links), links[0])
     names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
     return _decode_all(entries, size, track, source, names, upright=True)
 
@@ -102,12 +110,12 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
         [7]
     """
     source = Path(source)
-    root = Path(root or source.parent).resolve()
+    root = Path(root or source.parent)
+    is_inside = Inside(root)
     entries: list[tuple[Path, int, object]] = []
     for relative, label, where in read_entries(source):
-        path = (root / relative).resolve()
-        if not path.is_relative_to(root):
-            raise DataError(f"{where}: '{relative}' is outside the root {root}")
+        if not is_inside(path := root / relative):
+            raise DataError(f"{where}: '{relative}' is outside the root {root}, or links out of it")
         entries.append((path, label, where))
     return _decode_all(entries, size, track, source)
 
@@ -179,8 +187,10 @@ def _decode_all(
     """Decode images given as (path, label, source for messages); log how they are resized."""
     images = np.empty((len(entries), size, size, 3), np.uint8)
     resized: list[tuple[int, int]] = []
+    transparent = 0
     for index, (path, _, source) in enumerate(track(entries)):
-        images[index], original = _decode(path, size, source, upright)
+        images[index], original, is_transparent = _decode(path, size, source, upright)
+        transparent += is_transparent
         if original != (size, size):
             resized.append(original)
     if resized:
@@ -189,11 +199,15 @@ def _decode_all(
             "%s: %d of %d images resized from %s to %dx%d: shorter side resized, centre cropped",
             where, len(resized), len(entries), first if first == last else f"{first}..{last}", size, size,
         )  # fmt: skip
+    if transparent:
+        _log.warning("%s: %d of %d images are partly transparent; shown on white", where, transparent, len(entries))
     return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes)
 
 
 def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
     """Decode an image as OpenOOD prepares its test images: shorter side to `size` (bilinear), centre crop.
+
+    What is transparent becomes white.
 
     Args:
         path: The image file.
@@ -204,7 +218,7 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         Array (size, size, 3), RGB.
 
     Raises:
-        DataError: The image is missing, damaged or too large.
+        DataError: The image is missing, damaged or too large, or has more than 8 bits per channel.
 
     Example:
         >>> import tempfile
@@ -216,37 +230,28 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         ...     decode_image(Path(folder, "a.png"), 16, "a.png").shape
         (16, 16, 3)
     """
-    return _decode(path, size, where)[0]
+    return _decode(path, size, where).pixels
 
 
-def _decode(path: Path, size: int, where: object, upright: bool = False) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """`decode_image`, and the width and height of the image in the file; `upright` applies its EXIF orientation."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+class _Prepared(NamedTuple):
+    """An image in its final size, and what was done to it."""
 
-    try:
-        with Image.open(path) as image:
-            if image.mode[0] in "IF":  # converting would cut values off at 255
-                raise DataError(
-                    f"{where}: {path.name} has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits"
-                )
-            width, height = image.size
-            if upright and width * height <= MAX_PIXELS:
-                image = ImageOps.exif_transpose(image)
-                width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise DataError(
-                    f"{where}: {path.name} is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed"
-                )
-            scale = size / min(width, height)
-            target = max(size, round(width * scale)), max(size, round(height * scale))
-            if target[0] * target[1] > MAX_PIXELS:
-                raise DataError(f"{where}: {path.name} is {width}x{height}, too elongated to be resized to {size}")
-            image = image.convert("RGB").resize(target, Image.Resampling.BILINEAR)
-    except FileNotFoundError:
-        raise DataError(f"{where}: no such file: {path}") from None
-    except DataError:
-        raise
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{where}: {path.name} cannot be read as an image ({error})") from error
+    pixels: NDArray[np.uint8]
+    original: tuple[int, int]  # width and height in the file
+    is_transparent: bool
+
+
+def _decode(path: Path, size: int, where: object, upright: bool = False) -> _Prepared:
+    """`decode_image`; `upright` applies the EXIF orientation."""
+    from PIL import Image
+
+    image, is_transparent = decode_rgb(path, where, upright=upright)
+    width, height = image.size
+    scale = size / min(width, height)
+    target = max(size, round(width * scale)), max(size, round(height * scale))
+    if target[0] * target[1] > MAX_PIXELS:
+        raise DataError(f"{where}: {path.name} is {width}x{height}, too elongated to be resized to {size}")
+    image = image.resize(target, Image.Resampling.BILINEAR)
     left, top = (target[0] - size) // 2, (target[1] - size) // 2
-    return np.asarray(image.crop((left, top, left + size, top + size))), (width, height)
+    pixels = np.asarray(image.crop((left, top, left + size, top + size)))
+    return _Prepared(pixels, (width, height), is_transparent)

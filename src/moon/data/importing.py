@@ -158,7 +158,7 @@ def import_splits(
         raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
     note_ignored(source, found)
     datasets = {
-        split: _converted(read_folders(folder, size or DEFAULT_SIZE, track), None, grey, folder)
+        split: _converted(read_folders(folder, size or DEFAULT_SIZE, track, root=source), None, grey, folder)
         for split, folder in found.splits.items()
     }
     return _save_all(datasets, root, name, replace)

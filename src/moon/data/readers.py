@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from moon.data.dataset import AnyPath, DataSet, Track
-from moon.data.folders import SplitFolders, find_splits
+from moon.data.folders import SplitFolders, files_in, find_splits
 from moon.data.formats import CIFAR_SPLITS, read_cifar, read_idx, read_svhn
 from moon.data.image_files import read_folders, read_list
 from moon.errors import DataError
@@ -54,7 +54,7 @@ def read_any(source: AnyPath, split: str, root: AnyPath | None = None, size: int
 
 def _read_any(source: Path, split: str, root: AnyPath | None, size: int, track: Track) -> DataSet:
     if source.is_dir():
-        names = {path.name for path in source.rglob("*") if path.is_file()}
+        names = {path.name for path in files_in(source, source)}
         if any(pattern.match(name) for pattern in CIFAR_SPLITS.values() for name in names):
             return read_cifar(source, split)
         if any("idx3-ubyte" in name for name in names):
@@ -67,7 +67,7 @@ def _read_any(source: Path, split: str, root: AnyPath | None, size: int, track: 
         if split not in found.splits:
             raise DataError(f"{source}: contains the splits {', '.join(found.splits)}, not '{split}'")
         note_ignored(source, found)
-        return read_folders(found.splits[split], size, track)
+        return read_folders(found.splits[split], size, track, root=source)
     if source.suffix == ".mat":
         return read_svhn(source, split)
     if source.suffix in LIST_SUFFIXES:

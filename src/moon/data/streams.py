@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from moon.data.batches import batch_sizes
-from moon.data.dataset import DataError
+from moon.data.decoding import decode_rgb
 from moon.data.image_files import decode_image
 from moon.seeds import derive, generator
 
@@ -200,18 +200,12 @@ def random_resized_crop(path: Path, size: int, seed: int) -> NDArray[np.uint8]:
         Array (size, size, 3): 8 to 100% of the image's area, with an aspect ratio of 3/4 to 4/3.
 
     Raises:
-        DataError: The image is missing or damaged.
+        DataError: The image is missing, damaged or too large, or has more than 8 bits per channel.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     rng = np.random.default_rng(seed)
-    try:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
-    except FileNotFoundError:
-        raise DataError(f"no such file: {path}") from None
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: cannot be read as an image ({error})") from error
+    image = decode_rgb(path, path).image
     box = _random_box(image.width, image.height, rng)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)

@@ -1,0 +1,125 @@
+"""Limits on what is read: regular files only, and only as much memory as a file can be expected to need."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from io import BufferedIOBase
+from pathlib import Path
+from typing import BinaryIO
+
+from moon.errors import DataError
+
+MAX_PIXELS = 2**26  # per image; no image of the public sets is larger
+VARIABLE = "MOON_MAX_BYTES"  # the environment variable that replaces the next number
+_MAX_BYTES = 2**30  # that a source may need in memory; the largest file of the public sets has 307 million
+_EXPANSION = 4  # a source that occupies more than that on disk may need this many times as much memory
+_MAX_READ = 2**24  # bytes that a header or a table of contents may have
+
+
+def max_bytes() -> int:
+    """Return how many bytes a small or compressed source may need in memory: 1 GiB, or $MOON_MAX_BYTES."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return _MAX_BYTES
+    if not (text.isascii() and text.isdecimal() and int(text[:20]) > 0):
+        raise DataError(f"{VARIABLE}={text[:40]!r} must be a number of bytes, at least 1")
+    return int(text[:20])
+
+
+def allowed_bytes(files: Iterable[os.stat_result] = ()) -> int:
+    """Return how many bytes may be read from files into memory.
+
+    Args:
+        files: The files. What they occupy on disk counts, not their length: a sparse file occupies almost nothing.
+    """
+    return max(max_bytes(), _EXPANSION * sum(file.st_blocks * 512 for file in files))
+
+
+def check_bytes(count: int, allowed: int, where: object) -> None:
+    """Raise a `DataError` if a source would need more memory than it may use.
+
+    Args:
+        count: The bytes that it needs.
+        allowed: The bytes that it may use, see `allowed_bytes`.
+        where: The source, for the error message.
+    """
+    if count > allowed:
+        raise DataError(
+            f"{where}: needs {count:,} bytes of memory, more than the {allowed:,} allowed; if you trust this source, "
+            f"allow more with {VARIABLE}={count}"
+        )
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading; anything else, such as a named pipe that would block, is a `DataError`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise DataError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error})") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
+        raise DataError(f"{path}: is {kind}, not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """Read a regular file.
+
+    Args:
+        path: The file.
+        limit: The bytes that it may have; default: `allowed_bytes`.
+
+    Returns:
+        Its content.
+
+    Raises:
+        DataError: The file is missing, is not a regular one, or is too large.
+    """
+    with open_file(path) as file:
+        status = os.fstat(file.fileno())
+        allowed = allowed_bytes([status]) if limit is None else limit
+        check_bytes(status.st_size, allowed, path)
+        content = file.read(allowed + 1)
+    check_bytes(len(content), allowed, path)  # it may have grown
+    return content
+
+
+class CarefulReader(BufferedIOBase):
+    """A stream in which damaged sizes do no harm: it ends at a limit, never goes back, and refuses large single reads.
+
+    Args:
+        stream: The stream.
+        allowed: Its length at most; a read beyond it is a `DataError`.
+        where: The source, for the error message.
+    """
+
+    def __init__(self, stream: BufferedIOBase | BinaryIO, allowed: int, where: object) -> None:
+        self._stream, self._allowed, self._where, self._position = stream, allowed, where, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _MAX_READ:
+            raise DataError(f"{self._where}: is damaged (a header of {size} bytes)")
+        check_bytes(self._position + size, max(self._allowed, size), self._where)
+        content = self._stream.read(size)
+        self._position += len(content)
+        return content
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence != 0 or offset < self._position:
+            raise DataError(f"{self._where}: is damaged (its members overlap)")
+        check_bytes(offset, self._allowed, self._where)
+        while self._position < offset and self.read(min(2**20, offset - self._position)):
+            pass
+        return self._position
