@@ -21,6 +21,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
     "KNN": (("knn near", "knn far"), 1),
     "FDBD": (("fdbd near", "fdbd far"), 1),
     "Fisher": (("fisher near", "fisher far"), 1),
+    "chosen detector": (("chosen near", "chosen far"), 1),
     "unknown": (("unknown near", "unknown far"), 1),
     "accuracy %": (("accuracy",), 1),
     "ECE": (("ece",), 3),

@@ -15,6 +15,7 @@ The values of a network are those of all its seeds that are kept; `/s0` after th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -49,7 +50,7 @@ class Collection:
 
 
 COLLECTIONS = {
-    "cifar10": Collection(("cifar10", "cifar10-best", "cifar10-logitnorm-300")),
+    "cifar10": Collection(("cifar10", "cifar10-300")),
     "cifar10-open": Collection(("cifar10-open",)),
     "cifar10-search": Collection(("cifar10-search",)),
     "tin100": Collection(("tin100",), options={"final": 2.0}),
@@ -58,6 +59,9 @@ COLLECTIONS = {
 }
 # Runs of version 0.1 that only the log describes, and measurements of time and size.
 OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon")
+
+# The detector of `best` was chosen in the search, with a network that is not tested (docs/results/best.md).
+CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
 
 PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
 
@@ -138,7 +142,8 @@ class Kept:
             metric: `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent); `accuracy` (percent), `ece`,
                 `ece-scaled`, `temperature`, `training-flops`, `classifier-density`; `p-unknown correct`, `p-unknown
                 wrong` or `p-unknown SET`. Detectors and p-unknown that depend on the scale of the logits use the
-                fitted temperature if logits are normalised; with `:unscaled` after the name they use T = 1.
+                fitted temperature if logits are normalised; with `:unscaled` after the name they use T = 1. The
+                detector `chosen` is the one that `chosen` returns.
 
         Returns:
             The values; seeds for which the metric was not measured are left out.
@@ -150,8 +155,34 @@ class Kept:
         if topology == "rigl":
             parts = [self.values(f"{collection}/rigl{100 * s:g}/{rest}", metric) for s in SPARSITIES]
             return {seed: mean(part[seed] for part in parts) for seed in parts[0] if all(seed in p for p in parts)}
+        if metric.startswith("chosen "):
+            if (detector := self.chosen(network)) is None:
+                return {}
+            metric = metric.replace("chosen", detector, 1)
         found = {seed: value(run, metric) for seed, run in self.runs(network).items()}
         return {seed: number for seed, number in found.items() if number is not None}
+
+    def chosen(self, network: str) -> str | None:
+        """The detector that is best for a network on validation images, None if none was chosen.
+
+        It has the highest mean of near and far AUROC over all seeds that have a `choice.json` (`choose.py`).
+        """
+        if network.partition("/")[2] in CHOSEN_IN_SEARCH:
+            return CHOSEN_IN_SEARCH[network.partition("/")[2]]
+        files = [run.folder / "choice.json" for run in self.runs(network).values()]
+        choices = [json.loads(path.read_text(encoding="utf-8")) for path in files if path.exists()]
+        if not choices:
+            return None
+
+        def score(detector: str) -> float:
+            found = [each["auroc"][detector] for each in choices]
+            if any("refused" in auroc for auroc in found):
+                return 0.0
+            groups = [each[group] for each in choices for group in ("near", "far")]
+            values = [auroc for auroc in found for _ in ("near", "far")]
+            return mean(mean(auroc[name] for name in group) for auroc, group in zip(values, groups, strict=True))
+
+        return max(choices[0]["auroc"], key=score)
 
 
 def network_name(recipe: Recipe, collection: Collection) -> str:

@@ -25,7 +25,7 @@ from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
 from moon.suggest import did_you_mean
 
 DETECTORS = ("msp", "odin", "ebo", "ebo:unscaled", "ebo:scaled", "knn", "klm", "fdbd", "fisher", "gen", "unknown")
-DETECTORS += ("mls", "vim", "scale", "ash", "tempscale", "unknown:unscaled")
+DETECTORS += ("chosen", "mls", "vim", "scale", "ash", "tempscale", "unknown:unscaled")
 P_UNKNOWN = ("p-unknown", "p-unknown:unscaled")
 KNOWN_METRICS = ("accuracy", "ece", "ece-scaled", "temperature", "training-flops", "classifier-density")
 NEAR_AND_FAR = [f"{detector} {group}" for detector in ("msp", "ebo", "knn") for group in ("near", "far")]
@@ -105,7 +105,7 @@ FIRST_TRIAL_PAIRS = at(
 # The comparisons that are made together: Holm's correction counts those with three seeds or more.
 FAMILIES: dict[str, list[Pair]] = {
     "summary": _pairs(SUMMARY_PAIRS, NINE),
-    "length": _pairs(LENGTH_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
+    "length": _pairs(LENGTH_PAIRS, [*NEAR_AND_FAR, "chosen near", "chosen far", "accuracy", "ece-scaled"]),
     "rivals": _pairs(RIVAL_PAIRS, NINE),
     "moon": _pairs(MOON_PAIRS, NINE),
     "normalised": _pairs(NORMALISED_PAIRS, NINE),

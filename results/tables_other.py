@@ -24,7 +24,7 @@ from kept import Kept
 from sources import FIRST_TRIAL_FAR, FIRST_TRIAL_PAIRS, LENGTH_PAIRS, TIN100_PAIRS, Pair, test_family
 
 from moon.metrics import interval
-from moon.results.format import interval_text
+from moon.results.format import MISSING, interval_text
 
 BLOCKS = Blocks()
 BEST = "cifar10/rigl95/moon-logitnorm@300"
@@ -38,6 +38,11 @@ SEARCHED = (
     "w_f=4",
 )
 FIRST_TRIAL_NEAR = (68, 70)  # of every method
+
+
+def detector_name(detector: str | None) -> str:
+    """'GEN, scaled' for `gen:scaled`."""
+    return MISSING if detector is None else metric_name(detector).replace(":SCALED", ", scaled")
 
 
 @BLOCKS.add
@@ -73,8 +78,21 @@ def goals(kept: Kept) -> str:
 
 
 @BLOCKS.add
+def fair(kept: Kept) -> str:
+    """Networks that were trained for as many epochs, each with the detector that is best on validation images."""
+    rows = [
+        ([label(training), detector_name(kept.chosen(f"cifar10/rigl95/{training}"))], f"cifar10/rigl95/{training}")
+        for training in LONG
+    ]
+    columns = ["chosen detector", "MSP", "accuracy %", "ECE, scaled"]
+    return networks_table(kept, ["training", "detector"], rows, columns)
+
+
+@BLOCKS.add
 def length_differences(kept: Kept) -> str:
-    return differences_table(kept, "length", LENGTH_PAIRS, ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"])
+    return differences_table(
+        kept, "length", LENGTH_PAIRS, ["MSP", "KNN", "chosen detector", "accuracy %", "ECE, scaled"]
+    )
 
 
 @BLOCKS.add

@@ -283,7 +283,7 @@ def test_votes_while_masks_change_are_rejected_before_data_are_read():
 
 
 def test_the_best_preset_is_the_recipe_of_the_kept_runs():
-    kept = Path(__file__).parents[2] / "results" / "cifar10-best"
+    kept = Path(__file__).parents[2] / "results" / "cifar10-300"
     benchmark = replace(BENCHMARKS["cifar10"], name="cifar10-part")
     for seed in (0, 1, 2):
         recipe = make_recipe(benchmark, preset="best", seed=seed, precision="bfloat16")
