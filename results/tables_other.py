@@ -194,4 +194,6 @@ def readme(kept: Kept) -> str:
     values = [list(kept.values(BEST, f"fisher {group}").values()) for group in ("near", "far")]
     texts = [f"{mean(each):.1f} {interval_text(*interval(each), 1)}" for each in values]
     rows.append(["AUROC of `best`, Fisher", "95%, 300 epochs", str(len(values[0])), *texts])
-    return markdown(["AUROC in percent, and differences in points", "RigL at", "n", "near", "far"], rows)
+    table = markdown(["AUROC in percent, and differences in points", "RigL at", "n", "near", "far"], rows)
+    marked = "Bold differences are" if "**" in table else "None of these differences is"
+    return f"{table}\n\n{marked} significant after Holm's correction over all comparisons of the same kind."
