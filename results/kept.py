@@ -65,7 +65,6 @@ CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
 
 PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
 
-NORMALISED = ("logitnorm", "moon-logitnorm")  # objectives whose logits have an arbitrary scale
 _SHORT = {"final": "w_f", "quiet_epochs": "T_e"}
 _NAMED_ELSEWHERE = (
     *("benchmark", "objective", "objective_options", "topology", "sparsity", "epochs", "seed", "vote_share", "net"),
@@ -232,23 +231,15 @@ def value(run: Run, metric: str) -> float | None:
         return run.result["flops"]["training"]
     if metric == "classifier-density":
         return run.result["layer_density"]["fc.weight"]
-    at_one = "temperatures" not in summary and run.recipe.objective in NORMALISED  # of an older version
-    if kind.startswith("p-unknown"):
-        return _p_unknown(summary, kind, part, at_one)
-    if at_one and kind.partition(":")[0] in ("ebo", "gen", "unknown"):
-        # Such a file has NAME at T = 1, which is now called NAME:unscaled, and NAME:scaled, which is now NAME.
-        kind = kind.removesuffix(":unscaled") if kind.endswith(":unscaled") else f"{kind}:scaled"
+    if kind in ("p-unknown", "p-unknown:unscaled"):
+        return _p_unknown(summary, summary.get(kind.replace("-", "_").replace(":", "_"), {}), part)
     found = summary["detectors"].get(kind, {})
     auroc = (found.get("sets", {}) | {key: found[key] for key in ("near", "far") if key in found}).get(part)
     return None if auroc is None else 100 * auroc["auroc"]
 
 
-def _p_unknown(summary: Mapping[str, Any], kind: str, part: str, at_one: bool) -> float | None:
-    """The mean of the extra output, at the run's temperature or at T = 1 (`p-unknown:unscaled`)."""
-    if at_one:
-        by_set = summary.get("p_unknown", {}) if kind == "p-unknown:unscaled" else {}
-    else:
-        by_set = summary.get(kind.replace("-", "_").replace(":", "_"), {})
+def _p_unknown(summary: Mapping[str, Any], by_set: Mapping[str, Any], part: str) -> float | None:
+    """The mean of the extra output on correctly or wrongly predicted known images, or on unknown ones."""
     if part in ("correct", "wrong"):
         return next((each[f"p_unknown_{part}"] for each in by_set.values()), None)
     members = summary[part] if part in ("near", "far") else [part]

@@ -1,7 +1,6 @@
 """The generator of the pages of results, `results/documents.py`: what is stale, unknown or missing is reported."""
 
 import sys
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from statistics import mean
@@ -10,7 +9,6 @@ import pytest
 
 from moon import make_recipe
 from moon.recipe import Recipe
-from moon.results.collect import Run
 from moon.score.files import read_summary
 
 ROOT = Path(__file__).parents[1]
@@ -233,25 +231,16 @@ def test_options_that_are_usual_in_a_collection_are_not_part_of_the_name():
     assert names == ["rigl95/w_f=1", "rigl95/moon"]
 
 
-def test_normalised_logits_before_and_after_their_detectors_were_renamed():
-    recipe = make_recipe("cifar10", "moon-logitnorm")
-    at_one, fitted = ({"near": {"auroc": value}} for value in (0.8, 0.9))
-    p = {"tin": {"p_unknown_correct": 0.25, "p_unknown_wrong": 0.5, "p_unknown_unknown": 0.75}}
-    old = {"detectors": {"ebo": at_one, "ebo:scaled": fitted}, "p_unknown": p, "near": ["tin"]}
-    older = {"detectors": {"ebo": at_one}, "p_unknown": p, "near": ["tin"]}
-    new = {"detectors": {"ebo:unscaled": at_one, "ebo": fitted}, "temperatures": {}, "near": ["tin"]}
-    new |= {"p_unknown": {}, "p_unknown_unscaled": p}
-    alone = {"detectors": {"ebo": fitted}, "temperatures": {}}
-    metrics = ("ebo near", "ebo:unscaled near", "p-unknown near", "p-unknown:unscaled near", "p-unknown:unscaled wrong")
-
-    def shown(summary, objective="moon-logitnorm", metrics=metrics):
-        run = Run(Path(), replace(recipe, objective=objective), {}, (), summary)
-        return [kept_runs.value(run, metric) for metric in metrics]
-
-    assert shown(old) == shown(new) == [90, 80, None, 0.75, 0.5]
-    assert shown(older) == [None, 80, None, 0.75, 0.5]
-    assert shown(alone, metrics=metrics[:2]) == [90, None]
-    assert shown(old, "moon", ("ebo near", "ebo:scaled near", "p-unknown near")) == [80, 90, 0.75]
+def test_normalised_logits_use_the_fitted_temperature_unless_the_name_says_unscaled(kept):
+    (run,) = kept.runs("tin100/rigl95/moon-logitnorm/s0").values()
+    detectors, by_set = run.summary["detectors"], run.summary["p_unknown_unscaled"]
+    assert run.summary["temperatures"]["ebo"]["value"] == kept_runs.value(run, "temperature") != 1
+    assert kept_runs.value(run, "ebo near") == 100 * detectors["ebo"]["near"]["auroc"]
+    assert kept_runs.value(run, "ebo:unscaled svhn") == 100 * detectors["ebo:unscaled"]["sets"]["svhn"]["auroc"]
+    assert kept_runs.value(run, "p-unknown:unscaled svhn") == by_set["svhn"]["p_unknown_unknown"]
+    assert kept_runs.value(run, "p-unknown:unscaled wrong") == by_set["svhn"]["p_unknown_wrong"]
+    far = [by_set[name]["p_unknown_unknown"] for name in ("mnist", "svhn", "dtd", "places", "cifar10")]
+    assert kept_runs.value(run, "p-unknown:unscaled far") == pytest.approx(mean(far))
 
 
 def test_every_kept_run_has_a_name_and_all_of_a_collection_the_same_images(kept):
