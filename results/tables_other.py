@@ -179,21 +179,22 @@ def demo(kept: Kept) -> str:
 
 @BLOCKS.add
 def readme(kept: Kept) -> str:
-    """At most five figures: differences between networks that were trained for as many epochs, and those of `best`."""
+    """At most five figures: differences between networks that were trained for the same number of epochs."""
     rows = []
-    for family, place, a, b, where in (
-        ("summary", "cifar10/rigl", "moon", "plain", "80 to 99% sparsity, 100 epochs"),
-        ("summary", "cifar10/rigl", "moon", "control", "80 to 99% sparsity, 100 epochs"),
-        ("rivals", "cifar10/rigl95", "logitnorm+vote", "control", "95%, 100 epochs"),
-        ("normalised", "cifar10/rigl95", "moon-logitnorm", "logitnorm+vote", "95%, 100 epochs"),
+    for family, place, a, b, detector, where in (
+        ("summary", "cifar10/rigl", "moon", "plain", "msp", "80 to 99%, 100 epochs"),
+        ("summary", "cifar10/rigl", "moon", "control", "msp", "80 to 99%, 100 epochs"),
+        ("rivals", "cifar10/rigl95", "logitnorm+vote", "control", "msp", "95%, 100 epochs"),
+        ("length", "cifar10/rigl95", "moon-logitnorm@300", "control@300", "chosen", "95%, 300 epochs"),
+        ("length", "cifar10/rigl95", "moon-logitnorm@300", "logitnorm+vote@300", "chosen", "95%, 300 epochs"),
     ):
-        pairs = [Pair(f"{place}/{a}", f"{place}/{b}", f"msp {group}") for group in ("near", "far")]
+        pairs = [Pair(f"{place}/{a}", f"{place}/{b}", f"{detector} {group}") for group in ("near", "far")]
         found = [test_family(kept, family)[pair] for pair in pairs]
-        texts = [difference(each, 1) for each in found]
-        rows.append([f"{label(a)} - {label(b)}, MSP", where, str(len(found[0].a)), *texts])
-    values = [list(kept.values(BEST, f"fisher {group}").values()) for group in ("near", "far")]
-    texts = [f"{mean(each):.1f} {interval_text(*interval(each), 1)}" for each in values]
-    rows.append(["AUROC of `best`, Fisher", "95%, 300 epochs", str(len(values[0])), *texts])
-    table = markdown(["AUROC in percent, and differences in points", "RigL at", "n", "near", "far"], rows)
+        name = " - ".join(
+            "`best`" if training == LONG[-1] else label(training.partition("@")[0]) for training in (a, b)
+        )
+        how = "MSP" if detector == "msp" else "best detector of each"
+        rows.append([name, how, where, str(len(found[0].a)), *(difference(each, 1) for each in found)])
+    table = markdown(["points of AUROC", "detector", "RigL at", "n", "near", "far"], rows)
     marked = "Bold differences are" if "**" in table else "None of these differences is"
     return f"{table}\n\n{marked} significant after Holm's correction over all comparisons of the same kind."
