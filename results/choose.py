@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moon.data import AnySet, Benchmark, fit_to, has_set, open_set
+from moon.data import AnySet, Benchmark, DataSet, fit_to, has_set, open_set
 from moon.evidence import Evidence
 from moon.files import write_json
 from moon.metrics import auroc
@@ -34,7 +34,8 @@ def unknown_images(root: Path, names: Iterable[str], benchmark: Benchmark) -> di
     for name in names:
         split = "train" if has_set(root, name, "train", benchmark) else "test"
         data = open_set(root, name, split, benchmark)
-        found[name] = fit_to(data, benchmark.size, benchmark.size, benchmark.channels)
+        is_array = isinstance(data, DataSet)  # images of a list are converted when they are read
+        found[name] = fit_to(data, benchmark.size, benchmark.size, benchmark.channels) if is_array else data
     return found
 
 
