@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file."""
+"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file. Safe reads."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from moon.errors import DiskFull
+from moon.errors import DataError, DiskFull
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_MAX_JSON_BYTES = 2**26
 _FULL_TEXTS = [os.strerror(number) for number in sorted(_FULL)]  # for errors that libraries raise without a number
 
 
@@ -98,6 +100,32 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; anything else, such as a named pipe that would block, is a `DataError`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a null character in the path
+        raise DataError(f"{path}: cannot be opened ({error})") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
+        raise DataError(f"{path}: is {kind}, not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a ValueError if it is not valid JSON, too deeply nested or not a regular file."""
+    with open_regular(path) as file:
+        content = file.read(_MAX_JSON_BYTES + 1)
+    if len(content) > _MAX_JSON_BYTES:
+        raise DataError(f"{path}: has more than {_MAX_JSON_BYTES:,} bytes")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise DataError(f"{path}: is nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:

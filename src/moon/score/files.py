@@ -11,7 +11,6 @@ mirrored/     the same four files for evidence averaged over each image and its 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.files import write_arrays, write_json
+from moon.files import read_json, write_arrays, write_json
 from moon.run.images import BenchmarkImages
 
 KNOWN = "known"  # the key of the known test set among the scored sets; no set can have this name
@@ -68,7 +67,7 @@ def read_summary(folder: Path | str) -> dict[str, Any] | None:
         True
     """
     try:
-        result = json.loads((Path(folder) / "scores.json").read_text(encoding="utf-8"))
+        result = read_json(Path(folder) / "scores.json")
         result["detectors"]
         return result
     except (OSError, ValueError, KeyError):
