@@ -6,6 +6,9 @@ import errno
 import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -73,14 +76,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Create a file or folder atomically.
+    """Create a file or folder atomically. Several processes may write the same one; the last to finish wins.
 
     Args:
         path: The final path.
         write: Called with a temporary path in the same folder; writes the file, or creates the folder and its files.
     """
-    partial = path.with_name(f".{path.name}.part")
-    _remove(partial)
+    _remove_abandoned(path)
+    partial = path.with_name(f".{path.name}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         with writing(path):
             write(partial)
@@ -92,6 +95,34 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         _remove(partial)
         raise
+
+
+def _machine() -> str:
+    """The name of this machine, as a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unnamed"
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes of this machine left when they were killed while they wrote a path."""
+    start, end = f".{path.name}.", ".part"
+    for name in os.listdir(path.parent) if path.parent.is_dir() else ():
+        if not (name.startswith(start) and name.endswith(end)):
+            continue
+        machine, _, rest = name[len(start) : -len(end)].partition(".")
+        pid = rest.partition(".")[0]
+        if name == f".{path.name}.part" or (machine == _machine() and pid.isdecimal() and not _is_alive(int(pid))):
+            _remove(path.with_name(name))
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this machine exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _remove(path: Path) -> None:
