@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file."""
+"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file. Safe reads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import errno
 import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from moon.errors import DiskFull
+from moon.errors import DataError, DiskFull
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_MAX_JSON_BYTES = 2**26
 _FULL_TEXTS = [os.strerror(number) for number in sorted(_FULL)]  # for errors that libraries raise without a number
 
 
@@ -71,14 +76,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Create a file or folder atomically.
+    """Create a file or folder atomically. Several processes may write the same one; the last to finish wins.
 
     Args:
         path: The final path.
         write: Called with a temporary path in the same folder; writes the file, or creates the folder and its files.
     """
-    partial = path.with_name(f".{path.name}.part")
-    _remove(partial)
+    _remove_abandoned(path)
+    partial = path.with_name(f".{path.name}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         with writing(path):
             write(partial)
@@ -92,12 +97,66 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def _machine() -> str:
+    """The name of this machine, as a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unnamed"
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes of this machine left when they were killed while they wrote a path."""
+    start, end = f".{path.name}.", ".part"
+    for name in os.listdir(path.parent) if path.parent.is_dir() else ():
+        if not (name.startswith(start) and name.endswith(end)):
+            continue
+        machine, _, rest = name[len(start) : -len(end)].partition(".")
+        pid = rest.partition(".")[0]
+        if name == f".{path.name}.part" or (machine == _machine() and pid.isdecimal() and not _is_alive(int(pid))):
+            _remove(path.with_name(name))
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this machine exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
 def _remove(path: Path) -> None:
     """Remove a file or folder, if there is one."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; anything else, such as a named pipe that would block, is a `DataError`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a null character in the path
+        raise DataError(f"{path}: cannot be opened ({error})") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
+        raise DataError(f"{path}: is {kind}, not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a ValueError if it is not valid JSON, too deeply nested or not a regular file."""
+    with open_regular(path) as file:
+        content = file.read(_MAX_JSON_BYTES + 1)
+    if len(content) > _MAX_JSON_BYTES:
+        raise DataError(f"{path}: has more than {_MAX_JSON_BYTES:,} bytes")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise DataError(f"{path}: is nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ class Server:
 
     def __init__(self):
         self.files, self.interruptions, self.interrupt_after = {}, 0, 100_000
-        self.ranges, self.supports_ranges = [], True
+        self.ranges, self.supports_ranges, self.declares = [], True, True
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,7 +39,8 @@ class Server:
                     return
                 body = content[start:]
                 self.send_response(206 if start else 200)
-                self.send_header("Content-Length", str(len(body)))
+                if outer.declares:
+                    self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if outer.interruptions:
                     outer.interruptions -= 1
@@ -103,6 +104,18 @@ def test_a_server_without_ranges_sends_the_whole_file(server, tmp_path):
 def test_a_complete_part_is_only_verified(server, tmp_path):
     (tmp_path / "file.bin.part").write_bytes(CONTENT)
     assert download_file(server.publish("file.bin", CONTENT), tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("declares", [True, False])
+def test_an_endless_download_is_stopped(server, tmp_path, monkeypatch, declares):
+    monkeypatch.setenv("MOON_MAX_BYTES", "3000000")
+    published, server.declares = server.publish("file.bin", CONTENT * 4), declares
+    with pytest.raises(DataError, match=r"file.bin: the server sends .* bytes or more, and no published file has more"):
+        download_file(published, tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert len(server.ranges) == 1  # it is not tried again
+    monkeypatch.setenv("MOON_MAX_BYTES", "5000000")
+    assert download_file(published, tmp_path).stat().st_size == 4 * len(CONTENT)
 
 
 def test_a_file_with_a_wrong_digest_is_rejected_and_deleted(server, tmp_path):

@@ -85,6 +85,16 @@ def test_images_are_decoded_once(root, monkeypatch):
         open_set(root, "tin", "test", benchmark)
 
 
+def test_changed_images_are_decoded_again(root):
+    benchmark = find_benchmark(root, "cifar10-v1.5")
+    first = open_set(root, "tin", "test", benchmark)
+    path = root / "images_classic" / "tin" / "test" / "0001.png"
+    Image.new("RGB", (40, 36), (250, 251, 252)).save(path)
+    second = open_set(root, "tin", "test", benchmark)
+    assert second.images[1, 0, 0].tolist() == [250, 251, 252]
+    assert np.array_equal(first.images[[0, 2]], second.images[[0, 2]])
+
+
 def test_mixed_versions_are_rejected(root):
     with pytest.raises(
         DataError, match=r"3 images, as in the list of v1.5; this benchmark is v1 \(4\). Use cifar10-v1.5"

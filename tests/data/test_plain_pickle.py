@@ -58,11 +58,61 @@ def test_nothing_is_executed(protocol, value, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_small_pickle_with_exponentially_many_references_is_read_quickly():
-    value = []
-    for _ in range(60):
-        value = [value, value]
-    assert len(read(pickle.dumps(value, 2))) == 2
+def nested(make, levels=60):
+    """A value that contains itself exponentially often: its repr, hash or conversion would never end."""
+    value = make(())
+    for _ in range(levels):
+        value = make((value, value))
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(list), nested(tuple), {"data": nested(list)}], ids=["list", "tuple", "dict"])
+def test_a_small_pickle_with_exponentially_many_references_is_rejected(value):
+    with pytest.raises(PickleError, match="refers to the same values too often"):
+        read(pickle.dumps(value, 2))
+
+
+def test_values_may_be_shared():
+    labels = list(range(1000))
+    assert read(pickle.dumps({"labels": labels, "fine_labels": labels}, 2))["fine_labels"] == labels
+
+
+def test_keys_that_take_long_to_hash_are_rejected():
+    key = pickle.dumps(nested(tuple, 40), 2)[2:-1]  # without protocol and STOP; unpickling would hash it
+    with pytest.raises(PickleError, match="a dict with a tuple as key"):
+        read(b"\x80\x02}" + key + b"K\x01s.")
+    items = b"".join(b"\x8a\x0a" + (n * (2**61 - 1)).to_bytes(10, "little") + b"K\x00" for n in range(10_001))
+    with pytest.raises(PickleError, match="more than 10,000 keys"):  # all of them have the hash 0
+        read(b"\x80\x02}(" + items + b"u.")
+
+
+def test_a_reference_is_not_made_of_large_values():
+    with pytest.raises(PickleError, match="a reference that is not text"):
+        read(b"\x80\x04" + pickle.dumps(nested(list), 2)[2:-1] + b"\x8c\x01a\x93.")
+    with pytest.raises(PickleError, match="a reference with a long name"):
+        read(b"c" + b"a" * 1000 + b"\nb\n.")
+
+
+def test_one_string_cannot_become_many_byte_strings():
+    text = b"X" + (10**6).to_bytes(4, "little") + b"x" * 10**6 + b"q\x00"
+    first = b"c_codecs\nencode\nq\x01h\x00X\x06\x00\x00\x00latin1q\x02\x86R"
+    again = b"h\x01h\x00h\x02\x86R"
+    with pytest.raises(PickleError, match="refers to the same strings too often"):
+        read(b"\x80\x02(" + text + first + again * 1000 + b"t.")
+
+
+def test_the_number_of_values_is_bounded():
+    with pytest.raises(PickleError, match="more than 2,000,000 values"):
+        read(b"\x80\x02](" + b"K\x01" * 2_000_001 + b"e.")
+
+
+@pytest.mark.parametrize("kind", ["O", "U9", "V99999999", "i4,i4", "M8", "f16"])
+def test_arrays_of_other_types_than_numbers_are_rejected(kind):
+    stream = pickle.dumps(np.zeros(1, np.uint8), 2)
+    assert b"X\x02\x00\x00\x00u1" in stream
+    changed = stream.replace(b"X\x02\x00\x00\x00u1", b"X" + len(kind).to_bytes(4, "little") + kind.encode())
+    with pytest.raises(PickleError, match="a type that is not a number"):
+        read(changed)
 
 
 def test_object_arrays_are_rejected():

@@ -128,6 +128,12 @@ def test_invalid_values_are_rejected(wrong):
         make_recipe(DIGITS, **wrong)
 
 
+def test_epochs_are_bounded():
+    assert make_recipe(DIGITS, epochs=1_000_000).epochs == 1_000_000
+    with pytest.raises(ValueError, match=r"epochs=1,000,000,000,000 must be at most 1,000,000 \(epochs\)"):
+        make_recipe(DIGITS, epochs=10**12)
+
+
 def test_files_that_are_not_recipes_are_rejected(tmp_path):
     path = tmp_path / "recipe.json"
     with pytest.raises(ValueError, match="is this a run folder"):

@@ -24,6 +24,7 @@ examples:
   curl -s https://.../photo.jpg | moon predict digits.moon -
 """
 _BATCH = 32
+_MAX_INPUT = 2**29  # bytes of an image on standard input: more than any that is accepted
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +102,7 @@ def _read(classifier: Classifier, names: list[str]) -> tuple[list[tuple[str, NDA
     for name in names:
         try:
             is_stream = name == "-"
-            image = BytesIO(sys.stdin.buffer.read()) if is_stream else name
+            image = BytesIO(sys.stdin.buffer.read(_MAX_INPUT)) if is_stream else name
             read.append((name, classifier.prepare(image, "standard input" if is_stream else None)))
         except ImageError as error:
             errors.append(str(error))

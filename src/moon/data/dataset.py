@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike, NDArray
 
+from moon.data.archives import read_npz
 from moon.errors import DataError
 from moon.files import write_arrays
 
@@ -109,8 +109,9 @@ def _checked_classes(classes: ArrayLike, labels: NDArray[np.int64], where: objec
     checked = tuple(str(name) for name in names)
     if not all(name.strip() for name in checked):
         raise DataError(f"{where}: class {[name.strip() for name in checked].index('')} has an empty name")
-    if twice := [name for name in checked if checked.count(name) > 1]:
-        raise DataError(f"{where}: two classes are called '{twice[0]}'; names must differ")
+    if len(set(checked)) < len(checked):
+        twice = next(name for name, count in Counter(checked).items() if count > 1)
+        raise DataError(f"{where}: two classes are called '{twice}'; names must differ")
     if labels.max() >= len(checked):
         raise DataError(f"{where}: label {labels.max()}, but only {len(checked)} classes have names; name every class")
     return checked
@@ -192,43 +193,32 @@ def load(root: AnyPath, name: str, split: str) -> DataSet:
         ...     load(root, "mine", "test").labels.tolist()
         [0, 1]
     """
-    path = path_of(root, name, split)
-    with _reading(path) as file:
-        if missing := {"images", "labels"} - set(file.files):
-            raise DataError(f"{path}: has no array '{min(missing)}'; it has {sorted(file.files)}")
-        return as_dataset(file["images"], file["labels"], path, file["classes"] if "classes" in file.files else ())
+    arrays = _read(path := path_of(root, name, split), "images", "labels", "classes")
+    return as_dataset(arrays["images"], arrays["labels"], path, arrays.get("classes", ()))
 
 
 def load_labels(root: AnyPath, name: str, split: str) -> NDArray:
     """Load the labels of a split, unchecked, and not its images."""
-    path = path_of(root, name, split)
-    with _reading(path) as file:
-        if "labels" not in file.files:
-            raise DataError(f"{path}: has no array 'labels'; it has {sorted(file.files)}")
-        return np.atleast_1d(file["labels"])
+    return np.atleast_1d(_read(path_of(root, name, split), "labels")["labels"])
 
 
 def load_classes(root: AnyPath, name: str, split: str) -> tuple[str, ...]:
     """Load the names of the classes of a split, unchecked, and not its images; empty if they have no names."""
-    with _reading(path_of(root, name, split)) as file:
-        return tuple(str(name) for name in file["classes"]) if "classes" in file.files else ()
+    found = _read(path_of(root, name, split), "classes").get("classes", np.array(()))
+    return tuple(str(name) for name in np.atleast_1d(found))
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[NpzFile]:
-    """Open an .npz file; whatever fails while it is read becomes a `DataError`."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            yield file
-    except FileNotFoundError:
+def _read(path: Path, *names: str) -> dict[str, NDArray]:
+    """Read arrays of an .npz file; only `classes` may be missing."""
+    if not path.exists():
         raise DataError(
             f"{path}: no such file; import the set with `moon data import`, or set the data root (MOON_DATA) to the "
             "folder that contains it"
-        ) from None
-    except DataError:
-        raise
-    except (Exception, MemoryError) as error:  # a damaged file can fail anywhere in NumPy's reader
-        raise DataError(f"{path}: cannot be read as .npz ({error or type(error).__name__})") from error
+        )
+    arrays, present = read_npz(path, names)
+    if missing := set(names) - {"classes"} - arrays.keys():
+        raise DataError(f"{path}: has no array '{min(missing)}'; it has {sorted(present)[:20]}")
+    return arrays
 
 
 def save(dataset: DataSet, root: AnyPath, name: str, split: str) -> Path:

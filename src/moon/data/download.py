@@ -15,6 +15,7 @@ from pathlib import Path
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, save
 from moon.data.folders import is_image
 from moon.data.image_files import read_folders, read_images
+from moon.data.limits import VARIABLE, allowed_bytes, check_bytes, max_bytes, read_bytes
 from moon.data.readers import read_any
 from moon.errors import DataError
 from moon.files import sync, write_atomic, writing
@@ -161,14 +162,26 @@ def _resume(published: PublishedFile, part: Path, progress: Progress) -> None:
         is_partial = answer.status == 206
         length = answer.headers.get("Content-Length")
         done = received if is_partial else 0  # a server that does not support ranges sends the whole file
-        total = None if length is None else done + int(length)
+        total = done + int(length) if length is not None and length.isascii() and length.isdecimal() else None
+        _check_length(published, total or done, part)
         with writing(part), part.open("ab" if is_partial else "wb") as file:
             while chunk := answer.read(_CHUNK_BYTES):
                 file.write(chunk)
                 done += len(chunk)
+                _check_length(published, done, part)
                 progress(published.name, done, total)
         if total is not None and done < total:
             raise ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _check_length(published: PublishedFile, count: int, part: Path) -> None:
+    """Delete what was received and raise a `DataError` if a server sends more than any published file has."""
+    if count > max_bytes():
+        part.unlink(missing_ok=True)
+        raise DataError(
+            f"{published.url}: the server sends {count:,} bytes or more, and no published file has more than "
+            f"{max_bytes():,}; is this the right server? {VARIABLE} sets the limit"
+        )
 
 
 def _verify(path: Path, published: PublishedFile) -> None:
@@ -230,11 +243,14 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
     def extract(partial: Path) -> None:
         partial.mkdir(parents=True)
+        allowed = allowed_bytes([archive.stat()])
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as file:
+                check_bytes(sum(member.file_size for member in file.infolist()), allowed, archive)
                 file.extractall(partial)
         else:
             with tarfile.open(archive) as file:
+                check_bytes(sum(member.size for member in file), allowed, archive)
                 file.extractall(partial, filter="data")
 
     if not folder.exists():
@@ -251,7 +267,7 @@ def _test_images(name: str, folder: Path, track: Track) -> DataSet:
         return read_folders(folder / "dtd" / "images", 32, track)
     if name == "tin":  # the validation images; labels are the ranks of their WordNet ids
         annotations = folder / "tiny-imagenet-200" / "val" / "val_annotations.txt"
-        lines = [line.split("\t") for line in annotations.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line.split("\t") for line in read_bytes(annotations).decode("utf-8").splitlines() if line.strip()]
         ids = sorted({line[1] for line in lines})
         images = [(annotations.parent / "images" / line[0], ids.index(line[1])) for line in lines]
         return read_images(images, 32, track, annotations)

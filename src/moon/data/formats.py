@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import logging
 import re
 import struct
-import tarfile
-import zlib
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -18,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.data import plain_pickle
+from moon.data.archives import read_start, read_tar
 from moon.data.dataset import AnyPath, DataSet, as_dataset
 from moon.data.folders import check_link, files_in
 from moon.data.limits import allowed_bytes, read_bytes
@@ -25,7 +22,7 @@ from moon.data.mat_file import read_mat
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
-_MAX_BYTES = 2**30  # per unpacked file; the largest file of the public sets has 154 million
+_MAX_DIMENSIONS = 4  # of an idx array
 
 CIFAR_SPLITS = {
     "train": re.compile(r"^(data_batch_\d(\.bin)?|train(\.bin)?)$"),
@@ -92,20 +89,8 @@ def _cifar_files(source: Path, split: str) -> Iterator[tuple[str, str, bytes]]:
             check_link(path, source)
             yield str(path), path.name, read_bytes(path)
     elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
-        try:
-            with tarfile.open(source) as archive:
-                members = {m.name: m for m in archive if m.isfile()}
-                for member in sorted(members):
-                    if is_needed(name := PurePosixPath(member).name):
-                        content = archive.extractfile(members[member])
-                        assert content is not None
-                        if members[member].size > _MAX_BYTES:
-                            raise DataError(
-                                f"{source}:{member}: {members[member].size:,} bytes; no CIFAR batch is that large"
-                            )
-                        yield f"{source}:{member}", name, content.read()
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{source}: cannot be read as an archive ({str(error).splitlines()[0]})") from error
+        for member, content in read_tar(source, is_needed).items():
+            yield f"{source}:{member}", PurePosixPath(member).name, content
     else:
         yield str(source), source.name, read_bytes(source)
 
@@ -114,20 +99,19 @@ def _cifar_names(content: bytes, where: str) -> tuple[str, ...]:
     """Read the names of the classes; a file that does not contain them is skipped with a warning."""
     try:
         if where.endswith(".txt"):
-            found = content.decode("utf-8").split()
-        else:
-            table = {_text(key): value for key, value in plain_pickle.read(content).items()}
-            found = [
-                _text(name) for name in table["fine_label_names" if "fine_label_names" in table else "label_names"]
-            ]
+            return tuple(content.decode("utf-8").split())
+        table = {_text(key): value for key, value in plain_pickle.read(content).items()}
+        found = [_text(name) for name in table["fine_label_names" if "fine_label_names" in table else "label_names"]]
+        if not all(isinstance(name, str) for name in found):
+            raise TypeError("a name is not text")
+        return tuple(found)
     except (plain_pickle.PickleError, UnicodeDecodeError, AttributeError, TypeError, KeyError) as error:
         _log.warning("%s: names of classes cannot be read (%s); classes have numbers only", where, error)
         return ()
-    return tuple(found)
 
 
 def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _cifar_binary(content: bytes, where: str) -> DataSet:
@@ -151,7 +135,14 @@ def _cifar_pickle(content: bytes, where: str) -> DataSet:
     labels = batch.get("fine_labels", batch.get("labels"))
     if "data" not in batch or labels is None:
         raise DataError(f"{where}: has no 'data' and 'labels'; it has {sorted(map(str, batch))}")
-    return _cifar_images(np.asarray(batch["data"]), np.asarray(labels), where)
+    data = batch["data"]
+    if not isinstance(data, np.ndarray):
+        raise DataError(f"{where}: 'data' is a {type(data).__name__}, not an array")
+    if isinstance(labels, list) and all(type(label) is int and abs(label) < 2**31 for label in labels):
+        labels = np.array(labels, np.int64)
+    if not isinstance(labels, np.ndarray):
+        raise DataError(f"{where}: labels are not a list of integers")
+    return _cifar_images(data, labels, where)
 
 
 def _cifar_images(flat: NDArray, labels: NDArray, where: str) -> DataSet:
@@ -211,21 +202,24 @@ def read_idx(source: AnyPath, split: str) -> DataSet:
 
 def _idx_array(path: Path) -> NDArray[np.uint8]:
     """Read one idx array of bytes."""
-    content = read_bytes(path)
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MAX_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: damaged gzip ({error})") from error
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise DataError(f"{path}: is not an idx file of bytes")
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise DataError(f"{path}: is truncated inside its header")
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    if len(content) - start != prod(shape):
-        raise DataError(f"{path}: {len(content) - start} bytes of data, but its header says {shape}; is it truncated?")
+    shape: tuple[int, ...] = ()
+    start = 0
+
+    def size_of(header: bytes) -> int:
+        nonlocal shape, start
+        if len(header) < 4 or header[:3] != b"\0\0\x08":
+            raise DataError(f"{path}: is not an idx file of bytes")
+        dimensions = header[3]
+        start = 4 + 4 * dimensions
+        if not 1 <= dimensions <= _MAX_DIMENSIONS or len(header) < start:
+            raise DataError(f"{path}: is truncated inside its header, or has {dimensions} dimensions")
+        shape = struct.unpack(f">{dimensions}I", header[4:start])
+        return start + prod(shape)
+
+    content = read_start(path, 4 + 4 * _MAX_DIMENSIONS, size_of)
+    if (found := len(content) - start) != prod(shape):
+        count = f"more than {prod(shape)}" if found > prod(shape) else found
+        raise DataError(f"{path}: {count} bytes of data, but its header says {shape}; is it truncated?")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
 from moon.data.decoding import decode_rgb
 from moon.data.folders import Inside, check_link, files_in, find_splits, is_image, subfolders
-from moon.data.limits import MAX_PIXELS, read_bytes
+from moon.data.limits import MAX_PIXELS, allowed_bytes, check_bytes, max_bytes, read_bytes
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
+_LINE_BYTES = 256  # of memory that a line of an image list needs
 
 
 def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: AnyPath | None = None) -> DataSet:
@@ -137,13 +138,14 @@ def read_entries(source: Path) -> list[tuple[str, int, str]]:
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: is not text ({error})") from error
     entries: list[tuple[str, int, str]] = []
+    check_bytes(_LINE_BYTES * text.count("\n"), max_bytes(), source)
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         where = f"{source}:{number}"
         relative, _, label = line.strip().rpartition(" ")
-        if not relative or not re.fullmatch(r"-?\d+", label):
-            raise DataError(f"{where}: '{line.strip()}' is not '<path> <label>'")
+        if not relative or not re.fullmatch(r"-?[0-9]{1,9}", label):
+            raise DataError(f"{where}: '{line.strip()[:200]}' is not '<path> <label>'")
         entries.append((relative, int(label), where))
     if not entries:
         raise DataError(f"{source}: the list is empty")
@@ -152,8 +154,7 @@ def read_entries(source: Path) -> list[tuple[str, int, str]]:
 
 def count_entries(source: Path) -> int:
     """Count the images of an image list, without checking its lines."""
-    with source.open("rb") as file:
-        return sum(1 for line in file if line.strip())
+    return sum(1 for line in read_bytes(source).splitlines() if line.strip())
 
 
 def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
@@ -185,6 +186,7 @@ def _decode_all(
     upright: bool = False,
 ) -> DataSet:
     """Decode images given as (path, label, source for messages); log how they are resized."""
+    check_bytes(len(entries) * size * size * 3, allowed_bytes(_status_of(*entry) for entry in entries), where)
     images = np.empty((len(entries), size, size, 3), np.uint8)
     resized: list[tuple[int, int]] = []
     transparent = 0
@@ -202,6 +204,13 @@ def _decode_all(
     if transparent:
         _log.warning("%s: %d of %d images are partly transparent; shown on white", where, transparent, len(entries))
     return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes)
+
+
+def _status_of(path: Path, label: int, where: object) -> os.stat_result:
+    try:
+        return path.stat()
+    except (OSError, ValueError):
+        raise DataError(f"{where}: no such file: {path}") from None
 
 
 def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:

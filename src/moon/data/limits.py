@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO
 
 from moon.errors import DataError
+from moon.files import open_regular
 
 MAX_PIXELS = 2**26  # per image; no image of the public sets is larger
 VARIABLE = "MOON_MAX_BYTES"  # the environment variable that replaces the next number
@@ -53,19 +53,13 @@ def check_bytes(count: int, allowed: int, where: object) -> None:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading; anything else, such as a named pipe that would block, is a `DataError`."""
+    """Open a regular file for reading; a `DataError` for anything else, such as a named pipe that would block."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        raise DataError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error})") from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
-        raise DataError(f"{path}: is {kind}, not a regular file")
-    return os.fdopen(descriptor, "rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror})") from None
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
@@ -111,7 +105,7 @@ class CarefulReader(BufferedIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _MAX_READ:
             raise DataError(f"{self._where}: is damaged (a header of {size} bytes)")
-        check_bytes(self._position + size, max(self._allowed, size), self._where)
+        check_bytes(self._position + size, self._allowed, self._where)
         content = self._stream.read(size)
         self._position += len(content)
         return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -12,6 +13,7 @@ from moon.data.benchmarks import Benchmark
 from moon.data.sets import AnySet
 from moon.data.streams import ImageList, StreamedBatches
 
+_log = logging.getLogger(__name__)
 _MAX_STREAMED = 256  # images per evaluation batch that are read from disk
 _MAX_WORKERS = 8
 _FEW_IMAGES = 2000  # up to this many, starting worker processes takes longer than it saves
@@ -74,6 +76,11 @@ def training_batches(
         >>> [len(y) for x, y in batches.epoch(0)], batches.crop, batches.flip
         ([4, 2], 4, True)
     """
+    if batch_size > (count := len(dataset.labels)):
+        _log.warning(
+            "batch_size is %s, but there are only %s training images: every step uses all of them", f"{batch_size:,}",
+            f"{count:,}",
+        )  # fmt: skip
     if isinstance(dataset, ImageList):
         return _streamed(dataset, benchmark, device, batch_size=batch_size, seed=seed, part=part)
     return Batches(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
@@ -16,6 +15,7 @@ from moon.data.benchmarks import BENCHMARKS, Benchmark
 from moon.data.classes import check_known, missing_classes, names_of_labels
 from moon.data.dataset import AnyPath, check_name, check_root, load, path_of
 from moon.data.sets import has_set
+from moon.data.toml_file import read_toml
 from moon.errors import DataError
 from moon.suggest import did_you_mean
 
@@ -120,14 +120,7 @@ def all_benchmarks(root: AnyPath) -> tuple[list[Benchmark], list[DataError]]:
 def read_declarations(root: Path) -> dict[str, Any]:
     """Read the tables of `<root>/benchmarks.toml`, unchecked; a missing file has none."""
     path = root / DECLARATIONS
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{path}: is not valid TOML ({error})") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
+    return read_toml(path) if path.exists() or path.is_symlink() else {}
 
 
 def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
@@ -200,7 +193,7 @@ def _checked_field(where: str, key: str, value: Any, base: Benchmark) -> Any:
     if kind is float and is_list:
         value = [float(v) if type(v) is int else v for v in value]
     if is_list != expected.startswith("a list") or any(type(v) is not kind for v in (value if is_list else [value])):
-        raise DataError(f"{where} '{key}' must be {expected}, not {value!r}")
+        raise DataError(f"{where} '{key}' must be {expected}, not {repr(value)[:100]}")
     if key in ("mean", "std"):
         if len(value) != base.channels:
             raise DataError(f"{where} '{key}' must have {base.channels} value(s), one per channel")

@@ -18,7 +18,7 @@ from moon.data.image_files import read_entries, read_list
 from moon.data.streams import ImageList
 
 IMAGES = ("images_classic", "images_largescale")
-_CACHE = ".moon-cache"  # under the root: decoded lists by the digest of their content
+_CACHE = ".moon-cache"  # under the root: decoded lists, by a digest of the list and the state of its images
 
 # Number of images in each list, by (known set, version). Lists that differ between versions identify the version.
 _FAR_OF_CIFAR = {"mnist": 70000, "svhn": 26032, "texture": 5640}
@@ -130,13 +130,25 @@ def read_list_cached(
     """
     images = open_list(root, known_set, version, name, split)
     path = list_path(root, known_set, name, split)
-    key = hashlib.sha256(path.read_bytes() + f"{images.root.name} {size}".encode()).hexdigest()[:24]
+    key = _cache_key(images, size)
     try:
         return load(root / _CACHE, key, split)
     except DataError:
         dataset = read_list(path, images.root, size, track)
         save(dataset, root / _CACHE, key, split)
         return dataset
+
+
+def _cache_key(images: ImageList, size: int) -> str:
+    """Digest of a list and of the size and time of modification of its images: changed images are decoded again."""
+    digest = hashlib.sha256(f"{images.root.name} {size}".encode())
+    for relative, label in zip(images.paths, images.labels.tolist(), strict=True):
+        try:
+            file = (images.root / relative).stat()
+        except (OSError, ValueError):
+            raise DataError(f"{images.root / relative}: no such file") from None
+        digest.update(f"\n{relative} {label} {file.st_size} {file.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:24]
 
 
 def _check_version(path: Path, known_set: str, version: str, key: str, count: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from moon.data.toml_file import read_toml
+from moon.errors import DataError
 from moon.recipe import Recipe
 from moon.recipe.expand import expand
 
@@ -42,11 +43,9 @@ def read_file(root: Path, path: Path) -> GridFile:
         ValueError: If the file cannot be read or describes no valid grid.
     """
     try:
-        common = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: is not valid TOML ({error})") from None
+        common = read_toml(path)
+    except DataError as error:  # the file is an argument, not data
+        raise ValueError(str(error)) from None
     near, far = (_names(path, key, common.pop(key, [])) for key in _SETS)
     blocks = common.pop("runs", [{}])
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):

@@ -6,7 +6,6 @@ failed is read from the run folders. Any number of drivers may work on one grid,
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from moon.files import write_json
+from moon.files import read_json, write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.run.folder import JOB, check_data, find_run, is_done, is_trained, read_log
@@ -55,7 +54,7 @@ class Job:
     def reason(self) -> str:
         """What went wrong, in one line."""
         try:
-            return json.loads(self.failure.read_text(encoding="utf-8"))["message"]
+            return read_json(self.failure)["message"]
         except (OSError, ValueError, KeyError):
             return self.problem
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
-from moon.files import write_json
+from moon.files import read_json, write_json
 from moon.run.folder import TODO
 
 
@@ -27,7 +26,7 @@ class Todo(NamedTuple):
     def read(cls, folder: Path) -> Todo:
         """Read it from a run folder; files of earlier versions name no sets."""
         try:
-            found = json.loads((folder / TODO).read_text(encoding="utf-8"))
+            found = read_json(folder / TODO)
         except FileNotFoundError:
             return cls()
         return cls(*(tuple(found.get(name, ())) for name in cls._fields))

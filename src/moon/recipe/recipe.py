@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from moon.errors import DamagedCheckpoint
+from moon.files import read_json
 from moon.recipe.parameters import Parameter, Scalar, detail, setting
 
 _OWN = "the objective's"
+MAX_EPOCHS = 1_000_000  # far beyond any schedule; a mistyped number must not start a run that never ends
 
 # The fields of version 0.2, whose values are all part of a run's name. A field that is added later is part of the name
 # only where it differs from its default, so that adding one does not rename existing runs.
@@ -81,6 +83,8 @@ class Recipe:
             raise ValueError(f"weight_decay={self.weight_decay} must be at least 0, momentum={self.momentum} in [0, 1)")
         if self.epochs < 1 or self.batch_size < 1:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
+        if self.epochs > MAX_EPOCHS:
+            raise ValueError(f"epochs={self.epochs:,} must be at most {MAX_EPOCHS:,} (epochs)")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, not {self.seed}")
         for name in ("t_end_share", "vote_share"):
@@ -112,7 +116,7 @@ class Recipe:
     def load(cls, path: Path) -> Recipe:
         """Read a `recipe.json`; fields that it does not have take their defaults."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**read_json(path))
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{path.parent}: contains no {path.name}; is this a run folder?") from None
         except (TypeError, ValueError) as error:

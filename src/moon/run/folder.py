@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from moon.data import Benchmark, DataError, find_benchmark
-from moon.files import sha256, write_json, write_text, writing
+from moon.files import read_json, sha256, write_json, write_text, writing
 from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
 from moon.training import DamagedCheckpoint
@@ -119,7 +119,7 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
 def _load_json(path: Path, key: str) -> dict[str, Any]:
     """A JSON object that must have this key."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
         value[key]
         return value
     except (ValueError, TypeError, KeyError) as error:

@@ -13,7 +13,6 @@ mirrored/     the same four files for evidence averaged over each image and its 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.files import write_arrays, write_json
+from moon.files import read_json, write_arrays, write_json
 from moon.run.images import BenchmarkImages
 from moon.score.temperatures import current_names, upgraded
 
@@ -85,7 +84,7 @@ def read_summary(folder: Path | str, objective: str | None = None) -> dict[str, 
 def _read(folder: Path, objective: str | None) -> tuple[dict[str, Any], dict[str, str]] | None:
     """The content of `scores.json`, and for each detector the name that the files have for it."""
     try:
-        result = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        result = read_json(folder / "scores.json")
         names = {name: name for name in result["detectors"]}
     except (OSError, ValueError, KeyError):
         return None
@@ -101,7 +100,7 @@ def _objective(folder: Path) -> str | None:
     """The objective of the run whose scores are in a folder, or None if it is not there."""
     home = folder.parent if folder.name == MIRRORED else folder
     try:
-        return json.loads((home / "recipe.json").read_text(encoding="utf-8"))["objective"]
+        return read_json(home / "recipe.json")["objective"]
     except (OSError, ValueError, KeyError):
         return None
 
