@@ -7,9 +7,10 @@ Nothing is trained or scored, and no images are needed. Three kinds of places ar
 
 - blocks of a page, between `<!-- table NAME -->` and `<!-- end -->`: the function NAME of `tables_cifar10.py` or
   `tables_other.py`;
-- a number of a page that is followed by a comment, `91.6<!-- SOURCE -->`: `sources.py` describes the sources. The
-  number of decimal places, and a plus sign, are kept as they are. On the pages of results every number with a decimal
-  point needs a source, except in headings, code and links;
+- a number of a page that is followed by a comment, `91.6<!-- SOURCE -->`, or a number with its 95% interval,
+  `91.6 [91.2, 92.1]<!-- SOURCE -->`: `sources.py` describes the sources. The number of decimal places, and a plus sign,
+  are kept as they are. On the pages of results every number with a decimal point needs a source, except in headings,
+  code and links;
 - the tables and figures in results/*/paper (`paper_files.py`).
 """
 
@@ -33,7 +34,8 @@ from moon.suggest import did_you_mean
 BLOCKS = CIFAR10 | OTHER
 REPOSITORY = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_NUMBER = re.compile(r"(?<![\w.])([+-]?\d+(?:\.\d+)?(?:e\d+)?)<!-- (fixed|[\w-]+/.*?) -->")
+_DIGITS = r"[+-]?\d+(?:\.\d+)?(?:e\d+)?"
+_NUMBER = re.compile(rf"(?<![\w.])({_DIGITS}(?: \[{_DIGITS},\s{_DIGITS}\])?)<!-- (fixed|[\w-]+/.*?) -->")
 _COMMENT = re.compile(r"<!-- (.*?) -->", re.DOTALL)
 _DECIMAL = re.compile(r"(?<![\w.])[+-]?\d+\.\d+(?!\.?\w)")
 _NO_PROSE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.MULTILINE)
@@ -101,7 +103,8 @@ def updated(page: str, kept: Kept) -> tuple[str, list[str]]:
         if match[2] == "fixed":
             return match[0]
         try:
-            return f"{formatted(read_source(kept, match[2]), match[1])}<!-- {match[2]} -->"
+            values = iter([read_source(kept, source) for source in _sources(match)])
+            return f"{re.sub(_DIGITS, lambda shown: formatted(next(values), shown[0]), match[1])}<!-- {match[2]} -->"
         except ValueError as error:
             problems.append(f"{_line(match)}: {error}")
             return match[0]
@@ -115,6 +118,11 @@ def updated(page: str, kept: Kept) -> tuple[str, list[str]]:
         if match.start() not in sources | placed.keys() | ends
     ]
     return _BLOCK.sub(block, _NUMBER.sub(number, page)), problems
+
+
+def _sources(match: re.Match[str]) -> list[str]:
+    """The sources of a number, or of a number and the ends of its interval."""
+    return [match[2], f"{match[2]} low", f"{match[2]} high"] if "[" in match[1] else [match[2]]
 
 
 def _line(match: re.Match[str]) -> int:

@@ -3,7 +3,8 @@
 A source names a number in a text, in an invisible comment right after it: `91.6<!-- cifar10/rigl95/moon msp near -->`.
 
     NETWORK METRIC [STATISTIC]             of all seeds of a network; `kept.py` lists networks and metrics
-    NETWORK - NETWORK METRIC [STATISTIC]   of the differences, paired by seed
+    NETWORK - NETWORK METRIC [STATISTIC]   of the differences, paired by seed; the second network may be the TRAINING
+                                           alone, if the rest is the same: `cifar10/rigl95/moon - plain msp near`
     fixed                                  a number that is set, not measured, such as a goal or a setting
 
 STATISTIC is one of `mean` (if none is given), `sd`, `low` and `high` (95% t interval), `min`, `max`, `n`, and for
@@ -148,7 +149,9 @@ def read_source(kept: Kept, source: str) -> float:
     words = source.split()
     networks = [words.pop(0)] if words and "/" in words[0] else []
     if networks and len(words) > 1 and words[0] == "-":
-        networks.append(words[1])
+        collection, _, rest = networks[0].partition("/")
+        place = f"{collection}/{rest.partition('/')[0]}"  # COLLECTION/TOPOLOGY
+        networks.append(words[1] if words[1].count("/") > 1 else f"{place}/{words[1]}")
         words = words[2:]
     statistic = words.pop() if words and words[-1].partition(":")[0] in (*_STATISTICS, "p") else "mean"
     metric = " ".join(words)

@@ -8,6 +8,7 @@ from statistics import mean
 import pytest
 
 from moon import make_recipe
+from moon.metrics import interval
 from moon.recipe import Recipe
 from moon.score.files import read_summary
 
@@ -278,3 +279,24 @@ def test_stale_tables_and_figures_of_the_paper_are_reported(tmp_path, monkeypatc
         f"results/tin100/paper/auroc.svg:1: says the plotted data are {'0' * 64}, should say {digest}; run make results"
     )
     assert stray == "results/mnist/paper/old.md: nothing writes this file; delete it, or add it to ITEMS"
+
+
+def test_an_interval_is_rewritten_with_its_number(repository):
+    page = page_of(repository, "It gains 0.0 [0.0, 0.00]<!-- demo/rigl95/moon - plain accuracy --> points.\n")
+    assert documents.main([], repository) == 0
+    both = [
+        {path.name.split("-s")[1][0]: read_summary(path)["known"]["accuracy"] for path in sorted(found)}
+        for found in ((ROOT / "results" / "demo").glob(f"*-{name}-s*") for name in ("moon", "cross-entropy"))
+    ]
+    differences = [100 * (both[0][seed] - both[1][seed]) for seed in sorted(both[0])]
+    low, high = interval(differences)
+    text = f"{mean(differences):.1f} [{low:.1f}, {high:.2f}]"
+    assert page.read_text() == f"It gains {text}<!-- demo/rigl95/moon - plain accuracy --> points.\n"
+
+
+def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
+    assert kept.chosen("cifar10/rigl95/plain@300") == "knn"
+    assert kept.chosen("cifar10/rigl95/control@300") == "gen:scaled"
+    assert kept.chosen("cifar10/rigl95/plain") is None  # nothing was ranked
+    assert kept.values("cifar10/rigl95/plain@300", "chosen near") == kept.values("cifar10/rigl95/plain@300", "knn near")
+    assert kept.values("cifar10/rigl95/plain", "chosen near") == {}
