@@ -6,7 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from moon import Energy, Evidence, Klm, Knn, MaxLogit, Msp, Odin, Scaled, TemperatureScaling, Unknown, open_head
+from moon import (
+    Energy,
+    Evidence,
+    Klm,
+    Knn,
+    MaxLogit,
+    Msp,
+    Odin,
+    Scaled,
+    TemperatureScaling,
+    Unknown,
+    auroc,
+    open_head,
+)
 
 # exp(logits): for the first input a known output is largest, for the second the unknown output.
 OPEN = Evidence(torch.tensor([[6.0, 1.0, 1.0], [1.0, 2.0, 5.0]]).log(), torch.zeros(2, 4), 2)
@@ -66,6 +79,27 @@ def test_at_a_small_scale_p_unknown_ranks_by_the_mean_logit_too():
     assert known == pytest.approx(-root / (33 + 2 + root))
     assert unknown == pytest.approx(-root / (3 * root**1.5 + root))
     assert known > unknown
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 0.85), (100, 0.21)])
+def test_the_more_classes_the_less_the_energy_of_small_logits_depends_on_the_predicted_one(classes, expected):
+    """Unknown inputs have a smaller largest logit, and slightly larger other logits."""
+    torch.manual_seed(0)
+
+    def inputs(largest, others, count=4000):
+        z = others + torch.randn(count, classes + 1)
+        z[:, 0] = largest + torch.randn(count)
+        z[:, -1] = 0  # the unknown output
+        labels = torch.distributions.Categorical(logits=z[:, :-1]).sample()
+        return Evidence(0.15 * z, torch.zeros(count, 1), classes, labels)
+
+    validation, known, unknown = inputs(8, 0), inputs(8, 0), inputs(5, 0.2)
+    for detector in (Energy(), Unknown()):
+        assert auroc(detector.score(known), detector.score(unknown)) == pytest.approx(expected, abs=0.02)
+        scaled = Scaled(detector).fit(validation)
+        assert float(scaled.temperature) == pytest.approx(0.15, rel=0.05)
+        assert auroc(scaled.score(known), scaled.score(unknown)) > 0.97
+    assert auroc(Msp().score(known), Msp().score(unknown)) > 0.97
 
 
 def test_odin_scores_at_its_temperature():
