@@ -459,7 +459,7 @@ def test_grid_reports_failed_runs(moon):
         (("mnist", "--detector", "mps"), "did you mean 'msp'"),
         (("mnist", "--set", "final"), "must be NAME=VALUE"),
         (("mnist", "--set", "finale=1"), "did you mean 'final'"),
-        (("compare.toml",), "cannot be read"),
+        (("compare.toml",), "no such file"),
         (("compare.toml", "--seed", "1"), "describes the whole grid"),
     ],
 )

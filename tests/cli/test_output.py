@@ -2,14 +2,17 @@
 
 import io
 import logging
+import shutil
 import sys
 
 import pytest
+from PIL import Image
 from rich.table import Table
 
 from moon import cli
 from moon.cli import methods
-from moon.cli.output import replace_unprintable, show_table
+from moon.cli.output import printable, replace_unprintable, show_table
+from moon.errors import DataError
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
@@ -89,3 +92,59 @@ def test_a_warning_of_the_library_is_one_line_on_stderr(moon, monkeypatch):
 
     monkeypatch.setattr(methods, "act", act)
     assert moon("methods") == (0, "told\n", "warning: first second third\n")
+
+
+HOSTILE = "a\x1b[2Jb\x9bc\u202ed\ne\rf\x07g\u2028h"
+SHOWN = r"a\x1b[2Jb\x9bc\u202ed\ne\rf\x07g\u2028h"
+
+
+def test_characters_that_control_a_terminal_are_escaped():
+    assert printable(HOSTILE) == SHOWN
+    assert printable("Ünïcödé 語 ✓ [/x]") == "Ünïcödé 語 ✓ [/x]"
+    assert printable("\udcff") == r"\udcff"
+    assert printable("x" * 5000) == "x" * 4000 + "... (1,000 more characters)"
+
+
+def test_messages_are_one_line_without_control_characters(moon, monkeypatch):
+    def act(_):
+        logging.getLogger("moon.data").info("told: %s", HOSTILE)
+        raise DataError(f"{HOSTILE}: cannot be read")
+
+    monkeypatch.setattr(methods, "act", act)
+    assert moon("methods") == (3, f"told: {SHOWN}\n", f"moon methods: {SHOWN}: cannot be read\n")
+
+
+def test_class_names_are_shown_without_control_characters(moon, tmp_path):
+    for name in ("plain", HOSTILE):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(folder / "1.png")
+    code, out, _ = moon("data", "import", tmp_path / "photos", "--name", "mine")
+    assert code == 0
+    assert f"2 classes: {SHOWN} 1, plain 1" in out
+    (tmp_path / "photos" / HOSTILE / "2.png").write_bytes(b"")
+    code, _, err = moon("data", "import", tmp_path / "photos", "--name", "mine")
+    assert (code, err.count("\n")) == (3, 1)
+    assert f"photos/{SHOWN}/2.png: 2.png cannot be read as an image" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", ["200", "60"])
+def test_brackets_in_paths_are_no_markup(moon, tmp_path, data_root, trained_runs, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    place = tmp_path / "a[b]c[" / "d]"  # a[b]c[/d]
+    shutil.copytree(data_root, place / "data")
+    for seed in (0, 1):
+        shutil.copytree(trained_runs(epochs=3, objective="cross-entropy", seed=0), place / "runs" / f"copy{seed}")
+    for arguments in (
+        ("data", "--data", place / "data"),
+        ("data", "verify", "--data", place / "data"),
+        ("grid", "mnist", "--plan", "--out", place / "grid", "--data", place / "data"),
+        ("score", place / "runs", "--detector", "msp", "--data", place / "data"),
+        ("report", place / "runs", "--out", place / "report.html"),
+    ):
+        code, out, err = moon(*arguments)
+        assert code == 0, err
+        assert "MarkupError" not in err
+    code, out, _ = moon("score", place / "runs", "--detector", "msp", "--data", place / "data")
+    assert "a[b]c[/d]/runs/copy1" in "".join(out.split())

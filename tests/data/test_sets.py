@@ -130,3 +130,23 @@ def test_a_known_set_must_not_contain_unknown_images(data_root):
     (data_root / "mnist").rename(data_root / "mine")
     with pytest.raises(DataError, match=r"mine/train.npz: 1 of 3 images have label -1"):
         find_benchmark(data_root, "mine")
+
+
+def test_training_images_in_another_split_are_reported(data_root, caplog):
+    benchmark = find_benchmark(data_root, "mnist")
+    known_splits(data_root, benchmark)
+    assert not caplog.messages
+    with np.load(data_root / "mnist" / "train.npz") as train, np.load(data_root / "mnist" / "test.npz") as test:
+        images, labels = np.concatenate([test["images"], train["images"][:3]]), [*test["labels"], *train["labels"][:3]]
+    np.savez(data_root / "mnist" / "test.npz", images=images, labels=labels)
+    known_splits(data_root, benchmark)
+    assert caplog.messages == [
+        "mnist/test: 3 of 103 images are training images as well; results on them say nothing about new images"
+    ]
+
+
+def test_a_validation_split_that_lacks_a_class_is_reported(data_root, caplog):
+    images = np.random.default_rng(5).integers(0, 256, (18, 28, 28, 1), dtype=np.uint8)
+    np.savez(data_root / "mnist" / "val.npz", images=images, labels=np.arange(18) % 9)
+    known_splits(data_root, find_benchmark(data_root, "mnist"))
+    assert caplog.messages == ["mnist/val: no image of class 9; accuracy is over the other 9 classes"]

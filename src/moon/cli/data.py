@@ -176,22 +176,26 @@ def _hold_out(arguments: argparse.Namespace) -> None:
 
 
 def _print_saved(saved: SavedSplit) -> None:
+    from moon.cli.output import printable
+
     images = saved.dataset.images
     size = f"{len(images):,} images of {'x'.join(map(str, images.shape[1:]))}"
     same = "" if saved.is_new else "already exists, with the same "
-    print(f"{saved.path}: {same}{size}\n  {_classes_of(saved.dataset)}")
+    print(f"{printable(saved.path)}: {same}{size}\n  {_classes_of(saved.dataset)}")
 
 
 def _classes_of(dataset: DataSet) -> str:
     """Describe the classes: names and counts of a few, else their number and the range of their counts."""
     import numpy as np
 
+    from moon.cli.output import printable
+
     labels, counts = np.unique(dataset.labels[dataset.labels >= 0], return_counts=True)
     unknown = int((dataset.labels < 0).sum())
     parts = [f"{unknown:,} images of no known class (label -1)"] if unknown else []
     if len(labels):
         few, low, high = len(labels) <= _FEW_CLASSES, counts.min(), counts.max()
-        names = [dataset.classes[label] if dataset.classes else str(label) for label in labels]
+        names = [printable(dataset.classes[label]) if dataset.classes else str(label) for label in labels]
         shown = [f"{name} {count:,}" for name, count in zip(names, counts, strict=True)] if few else names[:3]
         spread = "" if few else f" of {low:,} images" if low == high else f" of {low:,} to {high:,} images"
         heading = f"{len(labels):,} class{'' if len(labels) == 1 else 'es'}{spread}"
@@ -219,15 +223,16 @@ def _download(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
+    from moon.cli.output import printable
     from moon.cli.screen import tracked
     from moon.data import verify_sets
 
     for line in verify_sets(arguments.data, arguments.name, lambda paths: tracked(paths, "verifying")):
-        print(line)
+        print(printable(line))
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from moon.cli.output import show_table
+    from moon.cli.output import printable, show_table
     from moon.data import all_benchmarks, set_names
     from moon.data.embedded import EMBEDDED_SPLITS, INSTALL, is_installed
 
@@ -243,7 +248,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if not root.is_dir():
         print(f"{root} does not exist; set the data root with --data or MOON_DATA")
     for error in errors:
-        print(error)
+        print(printable(error))
 
 
 def _benchmark_table(root: Path, benchmarks: list[Benchmark]) -> Table:

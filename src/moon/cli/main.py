@@ -80,5 +80,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
         from moon.cli.failing import explained
 
         code, text = explained(error)
-        print(f"{command}: {text}", file=sys.stderr)
+        from moon.cli.output import printable
+
+        print(f"{command}: {printable(text)}", file=sys.stderr)
         sys.exit(code)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+_MAX_SHOWN = 4000  # characters of one message
 _ASCII = {
     "✓": "+", "✗": "-", "±": "+-", "×": "x", "…": "...", "–": "-", "—": "-", "→": "->", "≤": "<=", "≥": ">=",
     "’": "'", "“": '"', "”": '"',
@@ -32,17 +33,44 @@ def replace_unprintable() -> None:
             stream.reconfigure(errors="moon-ascii")
 
 
+def printable(text: object) -> str:
+    """Text that may come from files or servers, for a terminal.
+
+    Characters that control a terminal or change the order of a line are shown as escapes, such as \\x1b, and so are
+    line breaks: a file name cannot add a line that looks like one of ours. Very long text is cut.
+    """
+    shown = str(text)
+    if len(shown) > _MAX_SHOWN:
+        shown = f"{shown[:_MAX_SHOWN]}... ({len(shown) - _MAX_SHOWN:,} more characters)"
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def plain_cells(table: Table) -> None:
+    """Make the texts of a table printable; brackets in them are then no markup."""
+    from rich.text import Text
+
+    def plain(cell: object) -> object:
+        return Text("\n".join(map(printable, cell.split("\n")))) if isinstance(cell, str) else cell
+
+    table.title = plain(table.title)  # pyright: ignore[reportAttributeAccessIssue]
+    for column in table.columns:
+        column.header = plain(column.header)  # pyright: ignore[reportAttributeAccessIssue]
+        column._cells = [plain(cell) for cell in column._cells]  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class _Printer(logging.Handler):
     """Prints what the library logs, above a progress bar if there is one; a warning is one line on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if record.levelno >= logging.WARNING:
-            print(f"{record.levelname.lower()}: {' '.join(message.split())}", file=sys.stderr)
+            print(f"{record.levelname.lower()}: {printable(' '.join(message.split()))}", file=sys.stderr)
             return
         from rich import get_console
 
-        get_console().print(message, highlight=False, markup=False, soft_wrap=True)
+        get_console().print(printable(message), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -93,8 +121,9 @@ def show_table(table: Table) -> None:
     for row in range(table.row_count):
         console.print()
         for heading, cells in columns:
-            if cells[row]:
-                console.print(f"{_line(heading)}: {_line(cells[row])}", highlight=False)
+            if cell := cells[row]:
+                is_markup = isinstance(cell, str)
+                console.print(f"{_line(heading)}: {_line(cell)}", highlight=False, markup=is_markup)
     console.print()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from moon.cli.output import printable
 from moon.suggest import did_you_mean
 
 
@@ -19,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**(defaults | settings))
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(2)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

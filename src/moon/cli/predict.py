@@ -46,6 +46,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
+    from moon.cli.output import printable
     from moon.deploy.loading import load
     from moon.errors import DataError
 
@@ -60,7 +61,7 @@ def act(arguments: argparse.Namespace) -> None:
         if len(names) == len(errors) == 1:
             raise DataError(errors[0])
         for error in errors:
-            print(f"moon predict: {error}", file=sys.stderr)
+            print(f"moon predict: {printable(error)}", file=sys.stderr)
         failed += len(errors)
         if not read:
             continue
@@ -117,8 +118,10 @@ def _writer(arguments: argparse.Namespace, names: list[str], classes: list[str])
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(("file", "verdict", "class", "probability", "p_value"))
         return lambda name, a: writer.writerow((name, a.verdict, a.name, f"{a.probability:.4f}", f"{a.p_value:.6f}"))
-    name_width = max(len(_plain(name)) for name in [*names, "file"])
-    class_width = max(len(_plain(name)) for name in [*classes, "verdict"])
+    from moon.cli.output import printable
+
+    name_width = max(len(printable(name)) for name in [*names, "file"])
+    class_width = max(len(printable(name)) for name in [*classes, "verdict"])
 
     def line(name: str, verdict: str, label: str, probability: str, p_value: str) -> None:
         print(
@@ -127,13 +130,8 @@ def _writer(arguments: argparse.Namespace, names: list[str], classes: list[str])
 
     line("file", "verdict", "class", "probability", "p-value")
     return lambda name, a: line(
-        _plain(name), _plain(a.verdict), _plain(a.name), f"{a.probability:.3f}", f"{a.p_value:.4f}"
+        printable(name), printable(a.verdict), printable(a.name), f"{a.probability:.3f}", f"{a.p_value:.4f}"
     )
-
-
-def _plain(text: str) -> str:
-    """A name without characters that control a terminal."""
-    return text if text.isprintable() else text.encode("unicode_escape", "replace").decode()
 
 
 def _drift(classifier: Classifier, scores: list[float], false_alarm: float) -> str | None:

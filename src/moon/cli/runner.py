@@ -20,6 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from moon.cli.arguments import device_of
+from moon.cli.output import plain_cells, printable
 from moon.cli.screen import counted, duration
 from moon.grid import Grid, Job, Processes, State, Workers
 from moon.grid.mps import shared_gpus
@@ -192,7 +193,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 def _line(job: Job, state: State) -> str:
     reason = f": {job.reason()}" if state is State.FAILED else ""
-    return f"{state:6} {job.recipe.name}{reason}"
+    return printable(f"{state:6} {job.recipe.name}{reason}")
 
 
 def _counts(grid: Grid) -> tuple[int, ...]:
@@ -221,7 +222,8 @@ def _progress(grid: Grid, places: int) -> Table:
     for job in grid.jobs:
         if job.state() is State.RUNNING:
             bar = ProgressBar(total=job.recipe.epochs, completed=job.epochs_done(), width=10)
-            active.add_row(bar, f"{job.epochs_done()}/{job.recipe.epochs}", job.recipe.name)
+            name = escape(printable(job.recipe.name))
+            active.add_row(bar, f"{job.epochs_done()}/{job.recipe.epochs}", name)
     whole = Table.grid()  # not a Group: there, text would follow a bar on the same line
     whole.add_row(ProgressBar(total=total, completed=done, width=40))
     whole.add_row(_status(grid, places))
@@ -239,6 +241,7 @@ def state_table(grid: Grid) -> Table:
     methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
         name = job.recipe.name
-        reason = f": {escape(job.reason())}" if states[name] is State.FAILED else ""
+        reason = f": {job.reason()}" if states[name] is State.FAILED else ""
         table.add_row(name, methods[name], f"{states[name]}{reason}", f"{job.epochs_done()}/{job.recipe.epochs}")
+    plain_cells(table)
     return table

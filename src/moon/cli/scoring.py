@@ -17,7 +17,7 @@ from rich.table import Table
 
 from moon.cli.arguments import device_of
 from moon.cli.failing import explained
-from moon.cli.output import show_table
+from moon.cli.output import plain_cells, printable, show_table
 from moon.cli.screen import tracked
 from moon.cli.unknown_sets import no_unknown_set
 from moon.recipe import Recipe
@@ -74,7 +74,7 @@ def score_runs(arguments: argparse.Namespace) -> None:
                 raise
             reason = explained(error)[1]
             failures.append(reason if str(folder) in reason else f"{folder}: {reason}")
-            print(f"failed: {failures[-1]}")
+            print(f"failed: {printable(failures[-1])}")
 
     @lru_cache(maxsize=1)
     def opened(name: str, outliers: str) -> BenchmarkImages:
@@ -157,10 +157,12 @@ def show_group(group: Group) -> None:
     """Print texts and tables; a table whose numbers do not fit into the terminal is printed in lines."""
     console = Console()
     for part in group.renderables:
+        if isinstance(part, Table):
+            plain_cells(part)
         if isinstance(part, Table) and not _fits(part, console.width):
             show_table(part)
         else:
-            console.print(part)
+            console.print(printable(part) if isinstance(part, str) else part, markup=False)
 
 
 def _fits(table: Table, width: int) -> bool:
@@ -207,4 +209,4 @@ def _show_remarks(runs: list[_Scored], arguments: argparse.Namespace) -> None:
         if summary["missing"]:
             lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"] = None
     for line in lines:
-        print(line)
+        print(printable(line))

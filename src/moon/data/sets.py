@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from moon.data.openood import list_path, open_list, read_list_cached
 from moon.data.streams import ImageList
 from moon.errors import DataError
 
+_log = logging.getLogger(__name__)
 AnySet = DataSet | ImageList
 """A set in memory, or a list of images on disk."""
 
@@ -122,7 +126,8 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
     """Open the splits of a benchmark's known set and check their labels.
 
     The training split numbers the classes: if classes have names, those of the other splits are matched by name. A
-    split without images of some class is logged as a warning. If the set has no validation split, the first tenth of
+    split without images of some class is logged as a warning, and so are images of another split that are training
+    images as well. If the set has no validation split, the first tenth of
     each class of the test split is used for validation and removed from the test split.
 
     Args:
@@ -165,6 +170,8 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
         check_known(labels, benchmark.num_known, where)
         missing[split] = missing_classes(labels, benchmark.num_known)
         warn_of_missing(missing[split], classes, benchmark.num_known, where)
+    for split in found[1:]:
+        warn_of_overlap(splits["train"], splits[split], f"{name}/{split}")
     if "val" not in splits:
         test = splits["test"]
         if isinstance(test, ImageList):
@@ -175,6 +182,25 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
         without = np.setdiff1d(missing_classes(splits["val"].labels, benchmark.num_known), missing["test"])
         warn_of_missing(without, classes, benchmark.num_known, f"{name}/val, a tenth of {name}/test")
     return splits
+
+
+def warn_of_overlap(train: AnySet, other: AnySet, where: str) -> None:
+    """Log a warning if images of a split are training images as well: the same pixels, or the same file of a list."""
+    found = set(_identities(train))
+    if both := sum(identity in found for identity in _identities(other)):
+        _log.warning(
+            "%s: %s of %s images are training images as well; results on them say nothing about new images",
+            where, f"{both:,}", f"{len(other.labels):,}",
+        )  # fmt: skip
+
+
+def _identities(dataset: AnySet) -> Iterator[bytes | str]:
+    """Yield what tells images apart: a digest of the pixels, or the path of a file that stays on disk."""
+    if isinstance(dataset, ImageList):
+        yield from dataset.paths
+    else:
+        for image in dataset.images:
+            yield hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).digest()
 
 
 def set_names(root: AnyPath) -> list[str]:
