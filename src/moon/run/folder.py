@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from moon.data import Benchmark, DataError, find_benchmark
-from moon.files import read_json, sha256, write_json, write_text, writing
+from moon.files import open_to_append, own_folder, read_json, sha256, write_json, write_text, writing
 from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
 from moon.training import DamagedCheckpoint
@@ -28,7 +28,6 @@ from moon.training.checkpoint import load_tensors
 from moon.training.loop import Record
 
 TODO = "todo.json"
-JOB = "job"  # the lock that a grid worker holds from training to scoring
 
 
 class Log:
@@ -45,11 +44,11 @@ class Log:
         except ImportError:
             pass
         else:
-            self.board = SummaryWriter(folder / "tensorboard", purge_step=next_epoch)
+            self.board = SummaryWriter(own_folder(folder / "tensorboard"), purge_step=next_epoch)
 
     def write(self, record: Record) -> None:
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        with writing(self.path), open_to_append(self.path) as file:
+            file.write(f"{json.dumps(record, allow_nan=False)}\n".encode())
             file.flush()
             os.fsync(file.fileno())
         if self.board is not None:

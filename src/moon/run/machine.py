@@ -105,7 +105,7 @@ def record_threads(folder: Path, device: torch.device | str) -> None:
     if before is None or not any((folder / "checkpoints").glob("*")):  # otherwise training resumes from a checkpoint
         write_text(folder / THREADS, f"{now}\n")
     elif before != now:
-        (folder / "inexact").touch()
+        write_text(folder / "inexact", "")
         _log.warning(
             "%s: the number of CPU threads was %d and is now %d; the result will differ in the last bits from that of "
             "an uninterrupted run",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from moon.files import sha256, write_json
+from moon.files import own_folder, sha256, write_json, write_text
 from moon.recipe import Recipe, build
 from moon.run.folder import Log, check_model, claim, is_trained, load_result, read_log
 from moon.run.images import BenchmarkImages
@@ -86,7 +86,7 @@ def train_run(
             training = build.training(recipe, images.benchmark, images.splits["train"], device, images.outliers, ranks)
             training.captured = captured
             claim(folder, recipe, images)
-            checkpoints = Checkpoints(folder / "checkpoints")
+            checkpoints = Checkpoints(own_folder(folder / "checkpoints"))
             if (found := checkpoints.latest()) is not None:
                 training.load_state_dict(found[1])
                 _log.info("resuming from epoch %d of %d", training.next_epoch, recipe.epochs)
@@ -180,7 +180,7 @@ def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: T
 def _mark_exact(folder: Path, exact: bool) -> bool:
     """Whether every part of the run was exact, this one included; an inexact part leaves a marker file."""
     if not exact:
-        (folder / "inexact").touch()
+        write_text(folder / "inexact", "")
     return not (folder / "inexact").exists()
 
 

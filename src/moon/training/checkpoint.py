@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from moon.errors import DamagedCheckpoint
-from moon.files import sha256, write_atomic, write_json
+from moon.files import own_folder, remove, sha256, write_atomic, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -127,13 +126,13 @@ class Checkpoints:
         written.result()
 
     def _save(self, number: int, tree: Any, tensors: dict[str, Tensor]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder)
         for newer in self._numbers():
             if newer >= number:  # it is damaged, otherwise the run would have been resumed from it
-                shutil.rmtree(self._path(newer))
+                remove(self._path(newer))
         write_atomic(self._path(number), lambda partial: self._write(partial, tree, tensors))
         for old in self._numbers()[: -self.keep]:
-            shutil.rmtree(self._path(old))
+            remove(self._path(old))
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """Load the newest checkpoint. Damaged ones are skipped with a warning in the log.
