@@ -24,7 +24,7 @@ from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.run.folder import TODO
 from moon.run.images import BenchmarkImages
-from moon.run.machine import chosen_threads, cudnn_mode, record_threads
+from moon.run.machine import chosen_threads, cudnn_mode
 from moon.run.train import train_run
 from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
@@ -53,7 +53,7 @@ def work(
             images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
             settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "exact": exact}
             with chosen_threads(recipe, images.benchmark, folder, device) if choose_threads else nullcontext():
-                train_run(recipe, folder, images, on_start=lambda _: record_threads(folder, device), **settings)
+                train_run(recipe, folder, images, **settings)
             while (todo := Todo.read(folder)).detectors:
                 images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
                 if images.unknown:  # otherwise there is nothing to score; a later driver adds it again

@@ -72,6 +72,10 @@ class Checkpoints:
         folder: The folder that contains them; created by the first `save`.
         keep: How many of the newest are kept.
 
+    Attributes:
+        about: Facts about the run, such as its number of threads. They are added to every state that is saved, under
+            the key "about".
+
     Example:
         >>> from pathlib import Path
         >>> from tempfile import TemporaryDirectory
@@ -86,6 +90,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
+        self.about: dict[str, Any] = {}
         self._thread = futures.ThreadPoolExecutor(1)  # the thread starts with the first task
         self._writing: futures.Future[None] | None = None
 
@@ -104,7 +109,7 @@ class Checkpoints:
         """
         self.wait()
         tensors: dict[str, Tensor] = {}
-        tree = _pack(state, "", tensors)
+        tree = _pack(state | ({"about": self.about} if self.about else {}), "", tensors)
         self._writing = self._thread.submit(self._save, number, tree, _copies(tensors))
 
     def wait(self) -> None:
