@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,35 @@ def test_a_run_does_not_resume_with_another_number_of_processes(images, tmp_path
     stopped(recipe(images), tmp_path, images)
     with pytest.raises(ValueError, match=r"cannot be resumed exactly \(ranks was 1, now 2\)"):
         train_run(recipe(images), tmp_path, images, ranks=Ranks(0, 2))
+
+
+def test_checkpoints_of_another_run_are_rejected(images, tmp_path):
+    own, other = recipe(images, seed=0), recipe(images, seed=1)
+    for each in (own, other):
+        stopped(each, tmp_path / str(each.seed), images)
+    shutil.rmtree(tmp_path / "0" / "checkpoints")
+    shutil.copytree(tmp_path / "1" / "checkpoints", tmp_path / "0" / "checkpoints")
+    with pytest.raises(DamagedCheckpoint, match=f"000002: belongs to the run {other.name}, not to {own.name}"):
+        train_run(own, tmp_path / "0", images)
+
+
+def test_checkpoints_on_other_data_are_rejected(images, tmp_path):
+    stopped(recipe(images), tmp_path, images)
+    (tmp_path / "data.json").unlink()
+    other = replace(images, splits=images.splits | {"train": images.splits["train"].take(np.arange(200))})
+    with pytest.raises(DamagedCheckpoint, match=r"000002: belongs to a run on other data than data\.json says"):
+        train_run(recipe(images), tmp_path, other)
+
+
+def test_the_result_of_another_run_is_rejected(images, tmp_path):
+    own, other = recipe(images, seed=0), recipe(images, seed=1)
+    for each in (own, other):
+        train_run(each, tmp_path / str(each.seed), images)
+    for name in ("model.safetensors", "result.json"):
+        shutil.copy(tmp_path / "1" / name, tmp_path / "0" / name)
+    for read in (load, load_result, lambda folder: train_run(own, folder, images)):
+        with pytest.raises(DamagedCheckpoint, match=f"result.json: belongs to the run {other.name}, not to {own.name}"):
+            read(tmp_path / "0")
 
 
 def test_unknown_images_are_monitored_together(images):

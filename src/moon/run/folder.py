@@ -22,6 +22,7 @@ from torch import nn
 from moon.data import Benchmark, DataError, find_benchmark
 from moon.files import open_to_append, own_folder, read_json, sha256, write_json, write_text, writing
 from moon.recipe import Recipe, build
+from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
 from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
@@ -160,6 +161,7 @@ def load_result(folder: Path | str) -> dict[str, Any]:
 
     Raises:
         ValueError: If the run is not finished.
+        DamagedCheckpoint: If the file is damaged or belongs to another run.
 
     Example:
         >>> from moon import load_result
@@ -171,7 +173,9 @@ def load_result(folder: Path | str) -> dict[str, Any]:
     folder = Path(folder)
     if not is_trained(folder):
         raise ValueError(f"{folder}: the run is not finished; start it again with the same command")
-    return _load_json(folder / "result.json", "model_sha256")
+    result = _load_json(folder / "result.json", "model_sha256")
+    check_identity(folder / "result.json", result, folder)
+    return result
 
 
 def check_model(folder: Path, result: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from moon.files import own_folder, sha256, write_json
 from moon.recipe import Recipe, build
 from moon.run.folder import Log, check_model, claim, is_trained, load_result, read_log
+from moon.run.identity import check_identity, identity
 from moon.run.images import BenchmarkImages
 from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
 from moon.run.watch import known_metrics, watcher
@@ -95,13 +96,13 @@ def train_run(
             checkpoints = Checkpoints(own_folder(folder / "checkpoints"))
             inexact = [] if exact else ["trained with exact=False"]
             if (found := checkpoints.latest()) is not None:
-                inexact += _resume(folder, training, found[1], device, ranks, exact)
+                inexact += _resume(folder, training, found, device, ranks, exact)
                 _log.info("resuming from epoch %d of %d", training.next_epoch, recipe.epochs)
             if isinstance(topology := training.topology, SparseTopology) and topology.rewires:
                 changes, every = topology.schedule.changes, topology.schedule.delta_t
                 _log.info("%s: changes of the masks: %d, every %d step(s)", type(topology).__name__, changes, every)
             facts = conditions(device, ranks.count) | {"inexact": list(dict.fromkeys(inexact))}
-            checkpoints.about = facts
+            checkpoints.about = facts | identity(folder)
             ranks.wait()  # the others load the same checkpoint
             if on_start is not None:
                 on_start(training)
@@ -154,6 +155,7 @@ def _result(
     """The content of `result.json`."""
     inexact = facts["inexact"]
     return {
+        **identity(folder),
         "known": known_metrics(images.evidence(model, images.splits["test"])),
         "density": training.topology.density(),
         "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
@@ -190,11 +192,18 @@ def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: T
 
 
 def _resume(
-    folder: Path, training: Training, state: dict[str, Any], device: torch.device | str, ranks: Ranks, exact: bool
+    folder: Path,
+    training: Training,
+    found: tuple[int, dict[str, Any]],
+    device: torch.device | str,
+    ranks: Ranks,
+    exact: bool,
 ) -> list[str]:
-    """Load the state of a checkpoint; return why the result of the run is not exact, if it is not."""
-    about = dict(state.get("about", {}))
-    inexact = about.pop("inexact", [])
+    """Load a checkpoint; return why the result of the run is not exact, if it is not."""
+    number, state = found
+    about = state.get("about", {})
+    check_identity(folder / "checkpoints" / f"{number:06d}", about, folder)
+    inexact = list(about.get("inexact", []))
     if (folder / "inexact").exists():  # the mark of an earlier version
         inexact.append("a part was trained with exact=False")
     training.load_state_dict(state)
@@ -209,7 +218,7 @@ def _follow(
     ranks.wait()
     if not is_trained(folder):
         if (found := Checkpoints(folder / "checkpoints").latest()) is not None:
-            _resume(folder, training, found[1], device, ranks, exact)
+            _resume(folder, training, found, device, ranks, exact)
         training.run()
         ranks.wait()
     return load_result(folder)
