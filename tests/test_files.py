@@ -1,13 +1,23 @@
 import errno
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 
+import numpy as np
 import pytest
 
 from moon.errors import DiskFull
-from moon.files import full_disk, write_atomic, write_text, writing
+from moon.files import (
+    full_disk,
+    open_to_append,
+    own_folder,
+    write_arrays,
+    write_atomic,
+    write_json,
+    write_text,
+    writing,
+)
 
 
 def test_text_is_utf_8(tmp_path):
@@ -38,31 +48,6 @@ def test_two_processes_may_write_the_same_file(tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.txt", "first")]
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(tmp_path / "a.txt")], check=False, env=os.environ, timeout=60
-    )
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".a.txt.")
-    (tmp_path / ".a.txt.elsewhere.1.0.part").mkdir()  # of another machine: it may still be written
-    write_text(tmp_path / "a.txt", "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.txt.elsewhere.1.0.part", "a.txt"]
-
-
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from moon.files import write_atomic
-
-def write(partial):
-    partial.write_text("unfinished")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-write_atomic(Path(sys.argv[1]), write)
-"""
-
-
 def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     with pytest.raises(DiskFull) as full, writing(tmp_path / "log"):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -84,3 +69,97 @@ def test_a_full_disk_is_recognised_in_the_chain_of_errors():
         found = full_disk(error)
     assert (found.errno, found.filename) == (errno.EDQUOT, "/data/x")
     assert full_disk(ValueError("the dataset is full of holes")) is None
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_text(path, "new"),
+        lambda path: write_json(path, {}),
+        lambda path: write_arrays(path, {"x": np.zeros(1)}),
+        lambda path: write_atomic(path, lambda partial: (partial.mkdir(), (partial / "a").write_text("new"))),
+        lambda path: open_to_append(path).close(),
+    ],
+    ids=["text", "json", "arrays", "folder", "append"],
+)
+def test_no_link_is_followed(tmp_path, write):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    for name in ("a", ".a.part", ".moon-00000000.part"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    write(tmp_path / "run" / "a")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / "run" / "a").is_symlink()
+
+
+def test_a_linked_folder_is_rejected(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="checkpoints: is a link"):
+        own_folder(tmp_path / "checkpoints")
+    assert own_folder(tmp_path / "a" / "b").is_dir()
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_only_regular_files_are_appended_to(tmp_path, make):
+    make(tmp_path / "log")
+    with pytest.raises(ValueError, match="log: is not a regular file"):
+        open_to_append(tmp_path / "log")
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
+    code = """
+import os, pathlib, sys
+from moon.files import write_atomic
+write_atomic(pathlib.Path(sys.argv[1]), lambda partial: (partial.write_text("half"), os._exit(9)))
+"""
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], timeout=600).returncode == 9
+    assert len(names(tmp_path)) == 1
+    (tmp_path / ".b.part").write_text("left by an earlier version")
+    write_text(tmp_path / "b", "new")
+    assert names(tmp_path) == ["b"]
+
+
+def test_what_a_live_process_is_writing_is_not_removed(tmp_path):
+    def write(partial):
+        write_text(tmp_path / "b", "meanwhile")
+        partial.write_text("whole")
+
+    write_atomic(tmp_path / "a", write)
+    assert names(tmp_path) == ["a", "b"]
+    assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_a_new_temporary_folder_that_was_removed_is_made_again(tmp_path, monkeypatch):
+    made = []
+
+    def removed_at_first(**settings):
+        made.append(mkdtemp(**settings))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr("moon.files.tempfile.mkdtemp", removed_at_first)
+    write_text(tmp_path / "a", "new")
+    assert len(made) == 2
+    assert names(tmp_path) == ["a"]
+
+
+def test_files_are_written_where_there_are_no_locks(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    write_text(tmp_path / "a", "new")
+    assert names(tmp_path) == ["a"]
+
+
+def test_the_error_of_a_missing_folder_names_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        write_text(tmp_path / "nowhere" / "a", "")
+    assert error.value.filename == str(tmp_path / "nowhere" / "a")

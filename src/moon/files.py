@@ -1,4 +1,7 @@
-"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file. Safe reads."""
+"""Atomic file writes: a reader sees the complete new file, the complete old file, or no file.
+
+A folder that somebody else made may contain links to files elsewhere. Nothing here writes through a link.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,20 @@ import errno
 import hashlib
 import json
 import os
-import platform
-import re
-import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from moon.errors import DataError, DiskFull
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_PRIVATE = ".moon-", ".part"  # the name of a temporary folder begins and ends like this
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _MAX_JSON_BYTES = 2**26
 _FULL_TEXTS = [os.strerror(number) for number in sorted(_FULL)]  # for errors that libraries raise without a number
@@ -76,61 +78,143 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Create a file or folder atomically. Several processes may write the same one; the last to finish wins.
+    """Create a file or folder atomically. A link in its place is replaced, not followed.
 
     Args:
         path: The final path.
-        write: Called with a temporary path in the same folder; writes the file, or creates the folder and its files.
+        write: Called with a path of the same name in a temporary folder next to the final one; writes the file, or
+            creates the folder and its files.
     """
-    _remove_abandoned(path)
-    partial = path.with_name(f".{path.name}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    with writing(path), _private_folder(path) as private:
+        partial = private / path.name
+        write(partial)
+        for child in sorted(partial.iterdir()) if partial.is_dir() else ():
+            sync(child)
+        sync(partial)
+        if partial.is_dir() and path.is_symlink():  # a folder cannot replace it
+            path.unlink()
+        partial.replace(path)
+        sync(path.parent)
+
+
+@contextmanager
+def _private_folder(path: Path) -> Iterator[Path]:
+    """A new folder next to a path, removed at the end. Those that killed processes have left are removed first."""
+    remove(path.with_name(f".{path.name}.part"))  # the fixed name that earlier versions used
+    for leftover in path.parent.glob(f"{_PRIVATE[0]}*{_PRIVATE[1]}"):
+        with _held(leftover) as is_held:
+            if is_held:
+                remove(leftover)
+    while True:
+        try:
+            private = Path(tempfile.mkdtemp(prefix=_PRIVATE[0], suffix=_PRIVATE[1], dir=path.parent))
+        except OSError as error:
+            error.filename = str(path)
+            raise
+        with _held(private) as is_held:
+            if is_held is False:  # another process took it for a leftover before it was locked
+                continue
+            try:
+                yield private
+            finally:
+                remove(private)
+            return
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool | None]:
+    """Context in which a folder is locked; False if it is not, None if the file system has no locks."""
     try:
-        with writing(path):
-            write(partial)
-            for child in sorted(partial.iterdir()) if partial.is_dir() else ():
-                sync(child)
-            sync(partial)
-            partial.rename(path)
-            sync(path.parent)
-    except BaseException:
-        _remove(partial)
-        raise
-
-
-def _machine() -> str:
-    """The name of this machine, as a part of a file name."""
-    return re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "unnamed"
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove what processes of this machine left when they were killed while they wrote a path."""
-    start, end = f".{path.name}.", ".part"
-    for name in os.listdir(path.parent) if path.parent.is_dir() else ():
-        if not (name.startswith(start) and name.endswith(end)):
-            continue
-        machine, _, rest = name[len(start) : -len(end)].partition(".")
-        pid = rest.partition(".")[0]
-        if name == f".{path.name}.part" or (machine == _machine() and pid.isdecimal() and not _is_alive(int(pid))):
-            _remove(path.with_name(name))
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process of this machine exists."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        try:
+            is_held = try_lock(descriptor) and folder.exists()
+        except OSError:
+            is_held = None
+        yield is_held
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file or folder without waiting; closing it, or the end of the process, releases the lock.
+
+    Args:
+        descriptor: The file descriptor.
+        shared: Whether other shared locks are allowed at the same time.
+
+    Returns:
+        False if another descriptor has the lock.
+
+    Raises:
+        OSError: If the file system does not support locks.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except (PermissionError, OverflowError):
-        return True
     return True
 
 
-def _remove(path: Path) -> None:
-    """Remove a file or folder, if there is one."""
-    if path.is_dir():
+def remove(path: Path) -> None:
+    """Remove a file or a folder with its content, if there is one; of a link, only the link."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def own_folder(path: Path) -> Path:
+    """Create a folder, if there is none, for files of a run.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        The same path.
+
+    Raises:
+        ValueError: If it is a link, which may lead to a folder of something else, or a file.
+    """
+    if path.is_symlink():
+        raise ValueError(f"{path}: is a link; a run only writes to folders of its own, so delete the link")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"{path}: is a file or inside one; give the path of a folder") from None
+    return path
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """Open a file for reading and appending. A link in its place is replaced by a new file, not followed.
+
+    Args:
+        path: The file; created if it does not exist.
+
+    Returns:
+        The open file.
+
+    Raises:
+        ValueError: If it is a folder, named pipe, socket or device.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if path.is_symlink():
+        path.unlink()
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.ENXIO):  # ENXIO: a socket
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "ab+")
+        os.close(descriptor)
+    raise ValueError(f"{path}: is not a regular file; delete it")
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -135,3 +135,10 @@ def test_a_grid_that_is_not_done_says_what_to_do(grid):
         check_done(grid)
     with pytest.raises(ValueError, match=r"correct the cause, then run the command again$"):
         check_done(grid, "run the command again")
+
+
+def test_different_numbers_of_threads_are_reported(grid, capsys):
+    for job, threads in zip(grid.jobs, (1, 1, 4), strict=True):
+        (job.folder / "result.json").write_text(json.dumps({"model_sha256": "", "threads": threads}))
+        runner._remark_on_threads(grid)
+        assert ("different numbers of CPU threads (1, 4" in capsys.readouterr().out) == (threads == 4)

@@ -9,7 +9,7 @@ from torch import nn
 from moon.data import BENCHMARKS
 from moon.recipe import make_recipe, register, unregister
 from moon.run import machine
-from moon.run.machine import chosen_threads, record_threads, threads_for, threads_of
+from moon.run.machine import chosen_threads, conditions, restore_conditions, threads_for
 
 DIGITS, CIFAR = BENCHMARKS["digits"], BENCHMARKS["cifar10"]
 SMALL = make_recipe("digits", "cross-entropy", batch_size=64, epochs=10)
@@ -32,16 +32,8 @@ def test_only_a_small_step_gets_one_thread(tmp_path):
     assert threads(CIFAR, batch_size=1) == 8  # ResNet-18
 
 
-def test_a_resumed_run_keeps_its_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: 4)
-    (tmp_path / "threads").write_text("3\n")
-    assert threads_for(SMALL, DIGITS, tmp_path, most=2) == 3
-    (tmp_path / "threads").write_text("16\n")  # more than this machine has
-    assert threads_for(SMALL, DIGITS, tmp_path, most=2) == 1
-
-
 def test_a_run_that_an_earlier_version_started_keeps_its_threads(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
     assert threads_for(SMALL, DIGITS, tmp_path, most=2) == 2
 
 
@@ -63,25 +55,52 @@ def test_a_network_that_cannot_be_counted_gets_all_threads(tmp_path):
         unregister("net", "attention")
 
 
-def test_the_first_number_of_threads_is_recorded_and_another_one_is_reported(tmp_path, torch_threads, caplog):
-    caplog.set_level(logging.WARNING)
-    for number in (1, 2):  # without a checkpoint training starts again
-        torch_threads(number)
-        record_threads(tmp_path, "cpu")
-        assert threads_of(tmp_path) == number
-    (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
-    record_threads(tmp_path, "cpu")
-    assert not (tmp_path / "inexact").exists()
+def test_a_resumed_run_gets_its_threads_back(tmp_path, torch_threads, caplog):
+    caplog.set_level(logging.INFO)
     torch_threads(1)
-    record_threads(tmp_path, "cpu")
-    assert threads_of(tmp_path) == 2
-    assert (tmp_path / "inexact").exists()
-    assert "the number of CPU threads was 2 and is now 1" in caplog.text
+    before = conditions("cpu", 1)
+    torch_threads(2)
+    assert restore_conditions(tmp_path, before, "cpu", 1, exact=True) == []
+    assert torch.get_num_threads() == 1
+    assert "resumed with 1 CPU thread(s), as it was started" in caplog.text
 
 
-def test_nothing_is_recorded_on_a_gpu(tmp_path):
-    record_threads(tmp_path, "cuda")
-    assert list(tmp_path.iterdir()) == []
+def test_an_inexact_run_uses_the_new_number_of_threads_and_says_so(tmp_path, torch_threads, caplog):
+    torch_threads(1)
+    before = conditions("cpu", 1)
+    torch_threads(2)
+    assert restore_conditions(tmp_path, before, "cpu", 1, exact=False) == ["resumed: threads was 1, now 2"]
+    assert torch.get_num_threads() == 2
+    assert "will differ in its last bits" in caplog.text
+
+
+def test_more_threads_than_cores_are_reported(tmp_path, torch_threads, monkeypatch, caplog):
+    monkeypatch.setattr(machine, "cores", lambda: 1)
+    torch_threads(2)
+    assert restore_conditions(tmp_path, conditions("cpu", 1), "cpu", 1, exact=True) == []
+    assert "was started with 2 CPU threads, and this machine has 1 cores" in caplog.text
+
+
+def test_threads_that_cannot_be_restored_are_an_error(tmp_path, monkeypatch):
+    before = conditions("cpu", 1) | {"threads": 7}
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    with pytest.raises(ValueError, match=r"cannot be resumed exactly \(threads was 7, now .*--inexact"):
+        restore_conditions(tmp_path, before, "cpu", 1, exact=True)
+
+
+def test_another_number_of_processes_is_an_error(tmp_path):
+    before = conditions("cpu", 2)
+    with pytest.raises(ValueError, match=r"cannot be resumed exactly \(ranks was 2, now 1\)"):
+        restore_conditions(tmp_path, before, "cpu", 1, exact=True)
+    assert restore_conditions(tmp_path, before, "cpu", 1, exact=False) == ["resumed: ranks was 2, now 1"]
+
+
+@pytest.mark.parametrize("name", ["hardware", "torch"])
+def test_other_hardware_or_software_is_inexact(tmp_path, name, caplog):
+    before = conditions("cpu", 1) | {name: "another"}
+    (reason,) = restore_conditions(tmp_path, before, "cpu", 1, exact=True)
+    assert reason.startswith(f"resumed: {name} was another, now ")
+    assert "will differ in its last bits" in caplog.text
 
 
 def test_threads_are_restored(tmp_path, torch_threads):

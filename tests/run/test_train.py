@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from moon.run.train import train_run
 from moon.run.watch import WATCHED, watcher
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
+from moon.training.ranks import Ranks
 
 EPOCHS = 30
 TRAIN = [
@@ -59,6 +61,92 @@ def test_the_folder_has_all_files_of_a_run(images, tmp_path):
     assert [line["epoch"] for line in log] == [0, 1, 2, 3]
     expected = {"loss", "lr", "density", "turnover", "w", "val_accuracy", "p_unknown_correct", "p_unknown_wrong"}
     assert expected | {"p_unknown_unknown", "seconds"} <= log[-1].keys()
+
+
+class Stopped(Exception):
+    pass
+
+
+def stopped(recipe, folder, images, epoch=2, **settings):
+    """Train a run and stop it at the end of an epoch, before its checkpoint is written."""
+
+    def stop(record):
+        if record["epoch"] == epoch:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train_run(recipe, folder, images, on_epoch=stop, checkpoint_seconds=0, **settings)
+
+
+@pytest.fixture
+def torch_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_a_run_resumes_with_the_threads_it_was_started_with(images, tmp_path, torch_threads):
+    chosen = recipe(images, delta_t_steps=1)
+    torch_threads(1)
+    whole = train_run(chosen, tmp_path / "whole", images)
+    assert (whole["threads"], whole["ranks"], whole["exact"]) == (1, 1, True)
+    stopped(chosen, tmp_path / "resumed", images)
+    torch_threads(2)
+    resumed = train_run(chosen, tmp_path / "resumed", images)
+    assert torch.get_num_threads() == 2  # that of the host process
+    assert (resumed["threads"], resumed["exact"]) == (1, True)
+    assert resumed["model_sha256"] == whole["model_sha256"]
+
+
+def test_an_inexact_result_says_why(images, tmp_path, torch_threads):
+    torch_threads(1)
+    stopped(recipe(images), tmp_path, images, epoch=1)
+    torch_threads(2)
+    stopped(recipe(images), tmp_path, images, exact=False)
+    result = train_run(recipe(images), tmp_path, images)  # its last part is exact
+    assert not result["exact"]
+    assert result["inexact"] == ["trained with exact=False", "resumed: threads was 1, now 2"]
+    assert result["threads"] == 2
+
+
+def test_an_inexact_part_that_left_no_checkpoint_does_not_matter(images, tmp_path):
+    stopped(recipe(images), tmp_path, images, epoch=0, exact=False)
+    assert train_run(recipe(images), tmp_path, images)["exact"]
+
+
+def test_a_run_does_not_resume_with_another_number_of_processes(images, tmp_path):
+    stopped(recipe(images), tmp_path, images)
+    with pytest.raises(ValueError, match=r"cannot be resumed exactly \(ranks was 1, now 2\)"):
+        train_run(recipe(images), tmp_path, images, ranks=Ranks(0, 2))
+
+
+def test_checkpoints_of_another_run_are_rejected(images, tmp_path):
+    own, other = recipe(images, seed=0), recipe(images, seed=1)
+    for each in (own, other):
+        stopped(each, tmp_path / str(each.seed), images)
+    shutil.rmtree(tmp_path / "0" / "checkpoints")
+    shutil.copytree(tmp_path / "1" / "checkpoints", tmp_path / "0" / "checkpoints")
+    with pytest.raises(DamagedCheckpoint, match=f"000002: belongs to the run {other.name}, not to {own.name}"):
+        train_run(own, tmp_path / "0", images)
+
+
+def test_checkpoints_on_other_data_are_rejected(images, tmp_path):
+    stopped(recipe(images), tmp_path, images)
+    (tmp_path / "data.json").unlink()
+    other = replace(images, splits=images.splits | {"train": images.splits["train"].take(np.arange(200))})
+    with pytest.raises(DamagedCheckpoint, match=r"000002: belongs to a run on other data than data\.json says"):
+        train_run(recipe(images), tmp_path, other)
+
+
+def test_the_result_of_another_run_is_rejected(images, tmp_path):
+    own, other = recipe(images, seed=0), recipe(images, seed=1)
+    for each in (own, other):
+        train_run(each, tmp_path / str(each.seed), images)
+    for name in ("model.safetensors", "result.json"):
+        shutil.copy(tmp_path / "1" / name, tmp_path / "0" / name)
+    for read in (load, load_result, lambda folder: train_run(own, folder, images)):
+        with pytest.raises(DamagedCheckpoint, match=f"result.json: belongs to the run {other.name}, not to {own.name}"):
+            read(tmp_path / "0")
 
 
 def test_unknown_images_are_monitored_together(images):

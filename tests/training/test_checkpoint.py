@@ -151,11 +151,11 @@ def test_an_error_while_writing_is_raised_by_the_next_call(tmp_path):
     (tmp_path / "c").write_text("not a folder")
     checkpoints = Checkpoints(tmp_path / "c")
     checkpoints.save(1, STATE)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(ValueError, match="is a file"):
         checkpoints.wait()
     checkpoints.wait()  # raised only once
     checkpoints.save(2, STATE)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(ValueError, match="is a file"):
         checkpoints.save(3, STATE)
 
 

@@ -1,5 +1,7 @@
+import errno
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,7 +35,54 @@ def test_is_locked_does_not_need_the_lock(tmp_path):
     assert not is_locked(tmp_path)
     with locked(tmp_path):
         assert is_locked(tmp_path)
-        assert not is_locked(tmp_path, "job")
-        with locked(tmp_path, "job"):
-            assert is_locked(tmp_path, "job")
+    assert not is_locked(tmp_path)
+
+
+def test_deleting_the_lock_file_does_not_release_the_lock(tmp_path):
+    with locked(tmp_path):
+        (tmp_path / "lock").unlink()
+        assert is_locked(tmp_path)
+        with pytest.raises(RunLocked, match="another process"), locked(tmp_path):
+            pass
+
+
+def test_the_lock_of_an_earlier_version_is_respected(tmp_path):
+    import fcntl
+
+    with (tmp_path / "lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_locked(tmp_path)
+        with pytest.raises(RunLocked, match="another process"), locked(tmp_path):
+            pass
+
+
+def test_a_lent_lock_is_shared_in_its_own_thread_only(tmp_path):
+    def enter():
+        with locked(tmp_path):
+            pass
+
+    with locked(tmp_path, lend=True):
+        enter()
+        assert is_locked(tmp_path)  # it is still held
+        with ThreadPoolExecutor(1) as other, pytest.raises(RunLocked):
+            other.submit(enter).result(600)
+    enter()
+
+
+def test_a_link_in_place_of_the_lock_file_is_not_followed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "precious")
+    with locked(tmp_path / "run"):
+        assert is_locked(tmp_path / "run")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(ValueError, match="the file system does not support locks"), locked(tmp_path):
+        pass
     assert not is_locked(tmp_path)

@@ -35,7 +35,8 @@ def add_inexact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inexact",
         action="store_true",
-        help="on a GPU: use the fastest kernels; results then differ in the last bits from run to run",
+        help="let the last bits of results vary: use the fastest kernels of a GPU, and resume with any number of CPU "
+        "threads and processes",
     )
 
 

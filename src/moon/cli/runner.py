@@ -40,6 +40,7 @@ def run_grid(grid: Grid, arguments: argparse.Namespace) -> None:
 
         resources = arguments.threads or 1, arguments.gpus
         execute(grid, RayWorkers(arguments.ray, arguments.data, *resources, arguments.checkpoint_seconds, exact))
+        _remark_on_threads(grid)
         return
     with ExitStack() as stack:
         workers = local_workers(
@@ -54,6 +55,17 @@ def run_grid(grid: Grid, arguments: argparse.Namespace) -> None:
             stack=stack,
         )
         execute(grid, workers)
+    _remark_on_threads(grid)
+
+
+def _remark_on_threads(grid: Grid) -> None:
+    """Say if runs were trained with different numbers of CPU threads: --jobs and --threads change the last bits."""
+    found = sorted({threads for job in grid.jobs if (threads := job.threads()) is not None})
+    if len(found) > 1:
+        print(
+            f"the runs were trained with different numbers of CPU threads ({', '.join(map(str, found))}, see "
+            "result.json), which changes the last bits of a result; --threads sets one number for all new runs"
+        )
 
 
 def local_workers(

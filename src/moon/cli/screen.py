@@ -18,7 +18,7 @@ from rich.table import Column
 
 from moon.recipe import Recipe
 from moon.run.images import BenchmarkImages
-from moon.run.machine import chosen_threads, hardware, record_threads
+from moon.run.machine import chosen_threads, hardware
 from moon.run.train import train_run
 from moon.training import Training
 from moon.training.ranks import Ranks
@@ -63,12 +63,7 @@ def train_on_screen(
         if ranks is not None and not ranks.is_first:
             return train_run(recipe, folder, images, **settings)
         with _bar(recipe) if get_console().is_interactive else nullcontext(_lines(recipe)) as callbacks:
-
-            def on_start(training: Training) -> None:
-                record_threads(folder, device)
-                callbacks["on_start"](training)
-
-            settings |= callbacks | {"on_start": on_start}
+            settings |= callbacks
             return train_run(recipe, folder, images, **settings)
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 from moon.files import read_json, write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
-from moon.run.folder import JOB, check_data, find_run, is_done, is_trained, read_log
+from moon.run.folder import check_data, find_run, is_done, is_trained, load_result, read_log
 from moon.score.files import read_summary, which_scored
-from moon.training import is_locked
+from moon.training import DamagedCheckpoint, is_locked
 
 
 class State(StrEnum):
@@ -48,8 +48,7 @@ class Job:
             return State.DONE
         if self.failure.exists():
             return State.FAILED
-        held = is_locked(self.folder) or is_locked(self.folder, JOB)
-        return State.RUNNING if held else State.WAITING
+        return State.RUNNING if is_locked(self.folder) else State.WAITING
 
     def reason(self) -> str:
         """What went wrong, in one line."""
@@ -57,6 +56,13 @@ class Job:
             return read_json(self.failure)["message"]
         except (OSError, ValueError, KeyError):
             return self.problem
+
+    def threads(self) -> int | None:
+        """The number of CPU threads it was trained with; None if it is not recorded."""
+        try:
+            return load_result(self.folder).get("threads")
+        except (DamagedCheckpoint, OSError, ValueError):
+            return None
 
     def epochs_done(self) -> int:
         return self.recipe.epochs if is_trained(self.folder) else len(read_log(self.folder))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moon.files import open_to_append
 from moon.run.machine import cores
 
 
@@ -72,7 +73,7 @@ class Processes:
         command += ["--choose-threads"] * (self.threads is None)
         threads = self.threads or max(1, cores() // self.places)
         # In a separate session, so that Ctrl-C reaches the driver only, which then stops its workers.
-        with (folder / "worker.log").open("ab") as log:
+        with open_to_append(folder / "worker.log") as log:
             popen = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

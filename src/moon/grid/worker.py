@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from moon.data import DataError
-from moon.files import write_json
+from moon.files import open_to_append, write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
-from moon.run.folder import JOB, TODO
+from moon.run.folder import TODO
 from moon.run.images import BenchmarkImages
-from moon.run.machine import chosen_threads, cudnn_mode, record_threads
+from moon.run.machine import chosen_threads, cudnn_mode
 from moon.run.train import train_run
 from moon.score.score import score_run
 from moon.training import DamagedCheckpoint, Diverged, RunLocked, locked
@@ -47,13 +47,13 @@ def work(
     """Train the run in this folder and score it as `todo.json` says."""
     opened = lru_cache(maxsize=1)(open_images)
     try:
-        with locked(folder, JOB), cudnn_mode(exact):  # from training to scoring
+        with locked(folder, lend=True), cudnn_mode(exact):  # from training to scoring
             recipe = Recipe.load(folder / "recipe.json")
             todo = Todo.read(folder)
             images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
             settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "exact": exact}
             with chosen_threads(recipe, images.benchmark, folder, device) if choose_threads else nullcontext():
-                train_run(recipe, folder, images, on_start=lambda _: record_threads(folder, device), **settings)
+                train_run(recipe, folder, images, **settings)
             while (todo := Todo.read(folder)).detectors:
                 images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
                 if images.unknown:  # otherwise there is nothing to score; a later driver adds it again
@@ -89,7 +89,7 @@ def main() -> None:
     open_images = lru_cache(maxsize=1)(BenchmarkImages.open)
     for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
         folder = Path(line.rstrip("\n"))
-        with (folder / "worker.log").open("ab") as log:  # all output goes there from now on
+        with open_to_append(folder / "worker.log") as log:  # all output goes there from now on
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         settings = arguments.device, arguments.checkpoint_seconds, not arguments.inexact

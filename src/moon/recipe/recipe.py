@@ -132,11 +132,20 @@ class Recipe:
         """The names that earlier versions gave to this run."""
         return (self._name(_NAMED - _ADDED_IN_0_2),)
 
-    def _name(self, always: frozenset[str]) -> str:
-        """A name whose digest covers these fields, and the others where they differ from their defaults."""
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the recipe; the name ends in its first digits."""
+        return self._digest(_NAMED)
+
+    def _digest(self, always: frozenset[str]) -> str:
+        """A digest that covers these fields, and the others where they differ from their defaults."""
         defaults = {item.name: item.default for item in fields(self)}
         covered = {key: v for key, v in self.to_json().items() if key in always or v != defaults[key]}
-        digest = hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+
+    def _name(self, always: frozenset[str]) -> str:
+        """A name whose digest covers these fields."""
+        digest = self._digest(always)[:8]
         sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
         return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{digest}"
 

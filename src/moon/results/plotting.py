@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from moon.files import writing
+from moon.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,8 +93,8 @@ def save(figure: Figure, *paths: Path) -> None:
     metadata: dict[str, Any] = {"Date": None, "Description": f"{DIGEST} {data_digest(figure)}"}
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path):
-            figure.savefig(path, dpi=150, metadata=metadata if path.suffix == ".svg" else None)
+        about = metadata if path.suffix == ".svg" else None
+        write_atomic(path, lambda partial, about=about: figure.savefig(partial, dpi=150, metadata=about))
 
 
 def data_digest(figure: Figure) -> str:

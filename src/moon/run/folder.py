@@ -20,15 +20,15 @@ import torch
 from torch import nn
 
 from moon.data import Benchmark, DataError, find_benchmark
-from moon.files import read_json, sha256, write_json, write_text, writing
+from moon.files import open_to_append, own_folder, read_json, sha256, write_json, write_text, writing
 from moon.recipe import Recipe, build
+from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
 from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
 from moon.training.loop import Record
 
 TODO = "todo.json"
-JOB = "job"  # the lock that a grid worker holds from training to scoring
 
 
 class Log:
@@ -45,11 +45,11 @@ class Log:
         except ImportError:
             pass
         else:
-            self.board = SummaryWriter(folder / "tensorboard", purge_step=next_epoch)
+            self.board = SummaryWriter(own_folder(folder / "tensorboard"), purge_step=next_epoch)
 
     def write(self, record: Record) -> None:
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        with writing(self.path), open_to_append(self.path) as file:
+            file.write(f"{json.dumps(record, allow_nan=False)}\n".encode())
             file.flush()
             os.fsync(file.fileno())
         if self.board is not None:
@@ -161,6 +161,7 @@ def load_result(folder: Path | str) -> dict[str, Any]:
 
     Raises:
         ValueError: If the run is not finished.
+        DamagedCheckpoint: If the file is damaged or belongs to another run.
 
     Example:
         >>> from moon import load_result
@@ -172,7 +173,9 @@ def load_result(folder: Path | str) -> dict[str, Any]:
     folder = Path(folder)
     if not is_trained(folder):
         raise ValueError(f"{folder}: the run is not finished; start it again with the same command")
-    return _load_json(folder / "result.json", "model_sha256")
+    result = _load_json(folder / "result.json", "model_sha256")
+    check_identity(folder / "result.json", result, folder)
+    return result
 
 
 def check_model(folder: Path, result: dict[str, Any]) -> None:

@@ -1,19 +1,19 @@
-"""The software and hardware of a run, its number of CPU threads, and whether cuDNN is deterministic."""
+"""The software and hardware of a run, and what its last bits depend on: CPU threads, processes, cuDNN."""
 
 from __future__ import annotations
 
 import logging
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from moon import __version__
 from moon.data import Benchmark
-from moon.files import write_text
 from moon.recipe import Recipe, build
 from moon.sparse.flops import layer_costs, net_cost
 
@@ -21,7 +21,6 @@ from moon.sparse.flops import layer_costs, net_cost
 # lenet-norm on 28x28, batch 64: 0.16e9, 1.01; batch 256: 0.64e9, 1.05; batch 1024: 2.6e9, 1.09;
 # on 32x32, batch 64: 0.39e9, 1.07; batch 256: 1.6e9, 1.28; resnet18 on 32x32, batch 1: 3.3e9, 1.48.
 SMALL_STEP_FLOPS = 1e9
-THREADS = "threads"  # the file in a run folder with the number of CPU threads that the run was started with
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +58,7 @@ def cores() -> int:
 def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path, most: int) -> int:
     """How many CPU threads should train a run: one for a small network, whose threads would mostly wait for each other.
 
-    The order of sums, and so the last bits of a result, depend on the number of threads. A run that is resumed
-    therefore gets as many as before.
+    This is for a run that starts. One that is resumed gets as many as before, see `restore_conditions`.
 
     Args:
         recipe: The run.
@@ -68,9 +66,7 @@ def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path, most: int) -
         folder: Its folder; it need not exist yet.
         most: The number of threads for other networks.
     """
-    if (before := threads_of(folder)) is not None and before <= cores():
-        return before
-    if before is None and (folder / "checkpoints").exists():  # started by an earlier version, which did not choose
+    if any((folder / "checkpoints").glob("[0-9]*")):  # an earlier version did not choose
         return most
     return 1 if 0 < _step_flops(recipe, benchmark) < SMALL_STEP_FLOPS else most
 
@@ -85,46 +81,80 @@ def _step_flops(recipe: Recipe, benchmark: Benchmark) -> float:
     return net_cost(layers).dense_training() * recipe.batch_size
 
 
-def threads_of(folder: Path) -> int | None:
-    """The number of CPU threads that a run was started with; None if it is not recorded."""
-    try:
-        return int((folder / THREADS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+def conditions(device: torch.device | str, ranks: int) -> dict[str, Any]:
+    """What the last bits of a result depend on besides recipe and data: the order of sums. Checkpoints record it.
 
-
-def record_threads(folder: Path, device: torch.device | str) -> None:
-    """Record the current number of CPU threads in a run folder, at the start of training.
-
-    If the run was started with another number, its result will differ in the last bits from that of an uninterrupted
-    run: this is logged, and recorded as by `train_run(exact=False)`.
+    Args:
+        device: The device of the run.
+        ranks: The number of processes that train as one.
     """
-    if torch.device(device).type != "cpu":
-        return
-    before, now = threads_of(folder), torch.get_num_threads()
-    if before is None or not any((folder / "checkpoints").glob("*")):  # otherwise training resumes from a checkpoint
-        write_text(folder / THREADS, f"{now}\n")
-    elif before != now:
-        (folder / "inexact").touch()
-        _log.warning(
-            "%s: the number of CPU threads was %d and is now %d; the result will differ in the last bits from that of "
-            "an uninterrupted run",
-            folder,
-            before,
-            now,
+    device = torch.device(device)
+    kind = f"{device.type}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "ranks": ranks,
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else kind,
+        "torch": torch.__version__,
+    }
+
+
+def restore_conditions(
+    folder: Path, before: Mapping[str, Any], device: torch.device | str, ranks: int, exact: bool
+) -> list[str]:
+    """Prepare to resume a run as it was started: with as many CPU threads and processes.
+
+    Args:
+        folder: The run folder, for messages.
+        before: The `conditions` of its last checkpoint. Those of earlier versions have none.
+        device: As for `conditions`.
+        ranks: As for `conditions`.
+        exact: Whether the result must be that of an uninterrupted run. If so, the number of threads is set.
+
+    Returns:
+        Why the result will differ in its last bits from that of an uninterrupted run; nothing if it will not.
+
+    Raises:
+        ValueError: If it must not differ, and threads or processes cannot be as before.
+    """
+    if not before:
+        _log.info("%s: its checkpoint is of an earlier version, which recorded no CPU threads", folder)
+        return []
+    if exact and (threads := before["threads"]) is not None and torch.device(device).type == "cpu":
+        if threads != torch.get_num_threads():
+            _log.info("%s: resumed with %d CPU thread(s), as it was started", folder, threads)
+            torch.set_num_threads(threads)
+        if threads > cores():
+            _log.warning("%s: was started with %d CPU threads, and this machine has %d cores; --inexact uses fewer",
+                         folder, threads, cores())  # fmt: skip
+    now = conditions(device, ranks)
+    differ = {name: f"{name} was {before[name]}, now {now[name]}" for name in now if now[name] != before[name]}
+    is_same_device = None not in (now["threads"], before["threads"])
+    if exact and (change := differ.get("ranks") or (is_same_device and differ.get("threads"))):
+        raise ValueError(
+            f"{folder}: cannot be resumed exactly ({change}); start it as before, or accept a result that differs in "
+            "its last bits (exact=False, --inexact)"
         )
+    if differ:
+        _log.warning("%s: the result will differ in its last bits from that of an uninterrupted run (%s)",
+                     folder, "; ".join(differ.values()))  # fmt: skip
+    return [f"resumed: {change}" for change in differ.values()]
+
+
+@contextmanager
+def threads_kept() -> Iterator[None]:
+    """Context that restores the number of CPU threads, a setting of the host process, at its end."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
 
 
 @contextmanager
 def chosen_threads(recipe: Recipe, benchmark: Benchmark, folder: Path, device: torch.device | str) -> Iterator[None]:
-    """Context in which torch uses as many CPU threads as `threads_for` recommends.
-
-    The number is a setting of the host process, so `train_run` does not change it.
-    """
-    before = torch.get_num_threads()
-    if torch.device(device).type == "cpu":
-        torch.set_num_threads(threads_for(recipe, benchmark, folder, before))
-    try:
+    """Context in which torch uses as many CPU threads as `threads_for` recommends."""
+    with threads_kept():
+        if torch.device(device).type == "cpu":
+            torch.set_num_threads(threads_for(recipe, benchmark, folder, torch.get_num_threads()))
         yield
-    finally:
-        torch.set_num_threads(before)

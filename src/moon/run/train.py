@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from moon.files import sha256, write_json
+from moon.files import own_folder, sha256, write_json
 from moon.recipe import Recipe, build
 from moon.run.folder import Log, check_model, claim, is_trained, load_result, read_log
+from moon.run.identity import check_identity, identity
 from moon.run.images import BenchmarkImages
-from moon.run.machine import cudnn_mode, hardware, software
+from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
@@ -55,10 +56,16 @@ def train_run(
         on_start: Called with the training before its first step.
         ranks: This process among several that train as one; only the first writes.
         captured: Whether steps are replayed from CUDA graphs; None: where possible.
-        exact: On a GPU, whether results are reproducible bit for bit; otherwise the fastest kernels are used.
+        exact: Whether the result is reproducible bit for bit with the same software, hardware, and number of processes
+            and CPU threads. A resumed run then gets as many threads as before. Otherwise the fastest kernels are used
+            on a GPU, and `result.json` says why it is not exact.
 
     Returns:
         The content of `result.json`.
+
+    Raises:
+        ValueError: If the recipe is invalid, or the run cannot be resumed exactly (other number of processes).
+        DamagedCheckpoint: If files of the folder are damaged, or are those of another run.
 
     Example:
         >>> import tempfile
@@ -73,9 +80,9 @@ def train_run(
     folder, ranks = Path(folder), ranks or Ranks()
     if recipe.benchmark != images.benchmark.name:
         raise ValueError(f"the recipe is for {recipe.benchmark}, but the images are those of {images.benchmark.name}")
-    with cudnn_mode(exact):
+    with cudnn_mode(exact), threads_kept():
         if not ranks.is_first:
-            return _follow(recipe, folder, images, ranks, device)
+            return _follow(recipe, folder, images, ranks, device, exact)
         with locked(folder):
             if is_trained(folder):
                 check_model(folder, load_result(folder))
@@ -86,20 +93,22 @@ def train_run(
             training = build.training(recipe, images.benchmark, images.splits["train"], device, images.outliers, ranks)
             training.captured = captured
             claim(folder, recipe, images)
-            checkpoints = Checkpoints(folder / "checkpoints")
+            checkpoints = Checkpoints(own_folder(folder / "checkpoints"))
+            inexact = [] if exact else ["trained with exact=False"]
             if (found := checkpoints.latest()) is not None:
-                training.load_state_dict(found[1])
+                inexact += _resume(folder, training, found, device, ranks, exact)
                 _log.info("resuming from epoch %d of %d", training.next_epoch, recipe.epochs)
             if isinstance(topology := training.topology, SparseTopology) and topology.rewires:
                 changes, every = topology.schedule.changes, topology.schedule.delta_t
                 _log.info("%s: changes of the masks: %d, every %d step(s)", type(topology).__name__, changes, every)
-            _mark_exact(folder, exact)
+            facts = conditions(device, ranks.count) | {"inexact": list(dict.fromkeys(inexact))}
+            checkpoints.about = facts | identity(folder)
             ranks.wait()  # the others load the same checkpoint
             if on_start is not None:
                 on_start(training)
             model = _train(recipe, folder, images, training, checkpoints, checkpoint_seconds, on_step, on_epoch)
             save_tensors(folder / "model.safetensors", dict(model.state_dict()))
-            write_json(folder / "result.json", _result(recipe, folder, images, training, model, device, exact))
+            write_json(folder / "result.json", _result(recipe, folder, images, training, model, device, facts))
             ranks.wait()
             return load_result(folder)
 
@@ -141,17 +150,22 @@ def _result(
     training: Training,
     model: nn.Module,
     device: torch.device | str,
-    exact: bool,
+    facts: dict[str, Any],
 ) -> dict[str, Any]:
     """The content of `result.json`."""
+    inexact = facts["inexact"]
     return {
+        **identity(folder),
         "known": known_metrics(images.evidence(model, images.splits["test"])),
         "density": training.topology.density(),
         "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
         "turnover": training.topology.turnover(),
         "flops": flops(model, recipe, images, training),
         "loop": "captured" if training.is_captured else "plain",
-        "exact": _mark_exact(folder, exact),
+        "exact": not inexact,
+        **({"inexact": inexact} if inexact else {}),
+        "threads": facts["threads"],
+        "ranks": facts["ranks"],
         "voters": 0 if training.vote is None else training.vote.voters,
         "seconds": round(sum(line["seconds"] for line in read_log(folder)) + training.election_seconds, 2),
         "images": {split: len(data.labels) for split, data in images.splits.items()},
@@ -177,22 +191,34 @@ def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: T
     }
 
 
-def _mark_exact(folder: Path, exact: bool) -> bool:
-    """Whether every part of the run was exact, this one included; an inexact part leaves a marker file."""
-    if not exact:
-        (folder / "inexact").touch()
-    return not (folder / "inexact").exists()
+def _resume(
+    folder: Path,
+    training: Training,
+    found: tuple[int, dict[str, Any]],
+    device: torch.device | str,
+    ranks: Ranks,
+    exact: bool,
+) -> list[str]:
+    """Load a checkpoint; return why the result of the run is not exact, if it is not."""
+    number, state = found
+    about = state.get("about", {})
+    check_identity(folder / "checkpoints" / f"{number:06d}", about, folder)
+    inexact = list(about.get("inexact", []))
+    if (folder / "inexact").exists():  # the mark of an earlier version
+        inexact.append("a part was trained with exact=False")
+    training.load_state_dict(state)
+    return inexact + restore_conditions(folder, about, device, ranks.count, exact)
 
 
 def _follow(
-    recipe: Recipe, folder: Path, images: BenchmarkImages, ranks: Ranks, device: torch.device | str
+    recipe: Recipe, folder: Path, images: BenchmarkImages, ranks: Ranks, device: torch.device | str, exact: bool
 ) -> dict[str, Any]:
     """Train in a process other than the first: from the same checkpoint, without writing files."""
     training = build.training(recipe, images.benchmark, images.splits["train"], device, images.outliers, ranks)
     ranks.wait()
     if not is_trained(folder):
         if (found := Checkpoints(folder / "checkpoints").latest()) is not None:
-            training.load_state_dict(found[1])
+            _resume(folder, training, found, device, ranks, exact)
         training.run()
         ranks.wait()
     return load_result(folder)

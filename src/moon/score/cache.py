@@ -17,7 +17,7 @@ from torch import nn
 
 from moon.data import AnySet
 from moon.evidence import Evidence
-from moon.files import write_atomic
+from moon.files import own_folder, write_atomic
 from moon.run.images import BenchmarkImages
 
 EVIDENCE = "evidence"
@@ -87,7 +87,7 @@ class EvidenceCache:
         found = self.images.evidence(self._faster, data, precision=self.precision, mirrored=self.mirrored)
         path = self._path(name)
         if path is not None and self.keep:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            own_folder(path.parent)
             tensors = {"logits": found.logits.float(), "features": found.features}
             tensors |= {} if found.labels is None else {"labels": found.labels}
             tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))

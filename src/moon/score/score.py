@@ -15,7 +15,7 @@ from torch import nn
 from moon.data import AnySet
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import Evidence
-from moon.files import write_arrays
+from moon.files import own_folder, write_arrays
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import normalises_logits
@@ -104,6 +104,8 @@ def score_run(
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was given; name at least one")
     chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
+    with locked(home):  # fails before anything is computed
+        pass
     model = load(folder, device, images.benchmark)
     digest = load_result(folder)["model_sha256"]
     cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored)
@@ -112,7 +114,8 @@ def score_run(
     scored.run(chosen, track)
     result = _summary(scored) | {"detectors": _tables(scored.scores, images)}
     with locked(home):
-        target.mkdir(exist_ok=True)
+        if mirrored:
+            own_folder(target)
         write_scores(target, result, scored.scores, recipe.objective)
         write_arrays(target / "known.npz", known_values(cache[KNOWN]))
         if scored.scores:

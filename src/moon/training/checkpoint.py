@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from moon.errors import DamagedCheckpoint
-from moon.files import sha256, write_atomic, write_json
+from moon.files import own_folder, remove, sha256, write_atomic, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +72,10 @@ class Checkpoints:
         folder: The folder that contains them; created by the first `save`.
         keep: How many of the newest are kept.
 
+    Attributes:
+        about: Facts about the run, such as its number of threads. They are added to every state that is saved, under
+            the key "about".
+
     Example:
         >>> from pathlib import Path
         >>> from tempfile import TemporaryDirectory
@@ -87,6 +90,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
+        self.about: dict[str, Any] = {}
         self._thread = futures.ThreadPoolExecutor(1)  # the thread starts with the first task
         self._writing: futures.Future[None] | None = None
 
@@ -105,7 +109,7 @@ class Checkpoints:
         """
         self.wait()
         tensors: dict[str, Tensor] = {}
-        tree = _pack(state, "", tensors)
+        tree = _pack(state | ({"about": self.about} if self.about else {}), "", tensors)
         self._writing = self._thread.submit(self._save, number, tree, _copies(tensors))
 
     def wait(self) -> None:
@@ -127,13 +131,13 @@ class Checkpoints:
         written.result()
 
     def _save(self, number: int, tree: Any, tensors: dict[str, Tensor]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder)
         for newer in self._numbers():
             if newer >= number:  # it is damaged, otherwise the run would have been resumed from it
-                shutil.rmtree(self._path(newer))
+                remove(self._path(newer))
         write_atomic(self._path(number), lambda partial: self._write(partial, tree, tensors))
         for old in self._numbers()[: -self.keep]:
-            shutil.rmtree(self._path(old))
+            remove(self._path(old))
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """Load the newest checkpoint. Damaged ones are skipped with a warning in the log.

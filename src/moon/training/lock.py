@@ -1,4 +1,8 @@
-"""Locks that allow one process per run folder."""
+"""Locks that allow one process per run folder.
+
+The lock is on the folder itself, so that it does not depend on a file that somebody might delete. The file `lock` in it
+names the process, and is locked as well: network file systems and earlier versions know only locks of files.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,31 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import IO
 
 from moon.errors import RunLocked
+from moon.files import open_to_append, own_folder, try_lock
+
+LOCK = "lock"
+
+_lent: ContextVar[tuple[Path, ...]] = ContextVar("lent", default=())  # folders that calls of `locked` may share
 
 
 @contextmanager
-def locked(folder: Path, name: str = "lock") -> Iterator[None]:
+def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
     """Context in which this process holds the lock of a folder.
 
     The operating system releases the lock when the process ends, even if it is killed.
 
     Args:
         folder: The folder; created if it does not exist.
-        name: The name of the lock file. Locks with different names are independent.
+        lend: Whether calls of `locked` inside this context, in the same thread, share the lock. A worker uses it to
+            hold a folder from training to scoring.
 
     Raises:
-        RunLocked: If another process has the lock.
-        ValueError: If the path is not a folder.
+        RunLocked: If another process, or another part of this one, has the lock.
+        ValueError: If the path is not a folder, or its file system does not support locks.
 
     Example:
         >>> from pathlib import Path
@@ -37,55 +47,67 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
         True
         False
     """
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"{folder}: is a file or inside one; give the path of a folder") from None
-    with (folder / name).open("a+", encoding="utf-8") as file:
-        if not _acquire(file):
-            file.seek(0)
-            raise RunLocked(
-                f"{folder}: another process (PID {file.read().strip() or 'unknown'}) uses this run folder; "
-                "wait for it, or stop it first"
-            )
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    place = folder.resolve()
+    if place in _lent.get():
         yield
+        return
+    own_folder(place)
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open_to_append(place / LOCK) as file:
+            if not (_acquire(descriptor, folder) and _acquire(file.fileno(), folder)):
+                file.seek(0)
+                raise RunLocked(
+                    f"{folder}: another process (PID {file.read(20).decode(errors='replace').strip() or 'unknown'}) "
+                    "uses this run folder; wait for it, or stop it first"
+                )
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
+            file.flush()
+            token = _lent.set((*_lent.get(), place)) if lend else None
+            try:
+                yield
+            finally:
+                if token is not None:
+                    _lent.reset(token)
+    finally:
+        os.close(descriptor)
 
 
-def _acquire(file: IO[str]) -> bool:
-    """Try to lock the file, several times: `is_locked` in another process also holds the lock for a moment."""
-    import fcntl
-
+def _acquire(descriptor: int, folder: Path) -> bool:
+    """Try to lock, several times: `is_locked` in another process also holds the lock for a moment."""
     for wait in (0.0, 0.01, 0.05, 0.1):
         time.sleep(wait)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            pass
+            if try_lock(descriptor):
+                return True
+        except OSError as error:
+            raise ValueError(
+                f"{folder}: the file system does not support locks ({error.strerror}), so nothing would prevent two "
+                "processes from writing to the same run; use a folder on another file system"
+            ) from error
     return False
 
 
-def is_locked(folder: Path, name: str = "lock") -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process, this one or another, has locked the folder.
 
     Args:
         folder: The folder; it need not exist.
-        name: The name of the lock file.
 
     Returns:
         True if it is locked.
     """
-    import fcntl
-
-    try:
-        with (folder / name).open(encoding="utf-8") as file:  # does not create the file
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+    for path, kind in ((folder, os.O_DIRECTORY), (folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK)):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC)  # does not create the file
+        except OSError:
+            continue
+        try:
+            if not try_lock(descriptor, shared=True):
+                return True
+        except OSError:  # there are no locks
+            pass
+        finally:
+            os.close(descriptor)
     return False

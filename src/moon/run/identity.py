@@ -1,0 +1,52 @@
+"""Which run a file belongs to: digests of the run's recipe and data, which are written into its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moon.errors import DamagedCheckpoint
+from moon.recipe import Recipe
+
+RUN, RECIPE, DATA = "run", "recipe_sha256", "data_sha256"
+
+
+def identity(folder: Path) -> dict[str, str]:
+    """The name of the run of a folder, and the digests of its `recipe.json` and `data.json`.
+
+    Names of classes are not part of the digest, because they may be added later. It is "" if there is no `data.json`.
+    """
+    recipe = Recipe.load(folder / "recipe.json")
+    try:
+        facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+        text = json.dumps({key: value for key, value in facts.items() if key != "known"}, sort_keys=True)
+    except FileNotFoundError:
+        return {RUN: recipe.name, RECIPE: recipe.digest, DATA: ""}
+    except (AttributeError, ValueError) as error:
+        raise DamagedCheckpoint(f"{folder / 'data.json'}: is damaged ({error})") from error
+    return {RUN: recipe.name, RECIPE: recipe.digest, DATA: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def check_identity(path: Path, found: Mapping[str, Any], folder: Path) -> None:
+    """Check that a file belongs to the run of a folder.
+
+    Args:
+        path: The file, for the error message.
+        found: Its content, with the `identity` of its run. Files of earlier versions have none; they are not checked.
+        folder: The run folder.
+
+    Raises:
+        DamagedCheckpoint: If it belongs to another run.
+    """
+    if RECIPE not in found:
+        return
+    own = identity(folder)
+    if found[RECIPE] != own[RECIPE]:
+        raise DamagedCheckpoint(
+            f"{path}: belongs to the run {found.get(RUN)}, not to {own[RUN]}; move it back to its own folder"
+        )
+    if own[DATA] and found.get(DATA) and found[DATA] != own[DATA]:
+        raise DamagedCheckpoint(f"{path}: belongs to a run on other data than data.json says; restore data.json")
