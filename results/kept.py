@@ -138,7 +138,8 @@ class Kept:
 
         Args:
             network: A network, as described at the top of this file.
-            metric: `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent); `accuracy` (percent), `ece`,
+            metric: `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent; with `fpr95` at the end the
+                share of unknown images that are accepted if 95% of the known ones are); `accuracy` (percent), `ece`,
                 `ece-scaled`, `temperature`, `training-flops`, `classifier-density`; `p-unknown correct`, `p-unknown
                 wrong` or `p-unknown SET`. Detectors and p-unknown that depend on the scale of the logits use the
                 fitted temperature if logits are normalised; with `:unscaled` after the name they use T = 1. The
@@ -234,8 +235,9 @@ def value(run: Run, metric: str) -> float | None:
     if kind in ("p-unknown", "p-unknown:unscaled"):
         return _p_unknown(summary, summary.get(kind.replace("-", "_").replace(":", "_"), {}), part)
     found = summary["detectors"].get(kind, {})
-    auroc = (found.get("sets", {}) | {key: found[key] for key in ("near", "far") if key in found}).get(part)
-    return None if auroc is None else 100 * auroc["auroc"]
+    part, _, which = part.partition(" ")
+    metrics = (found.get("sets", {}) | {key: found[key] for key in ("near", "far") if key in found}).get(part)
+    return None if metrics is None else 100 * metrics[which or "auroc"]
 
 
 def _p_unknown(summary: Mapping[str, Any], by_set: Mapping[str, Any], part: str) -> float | None:

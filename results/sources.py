@@ -64,6 +64,7 @@ def at(place: str, *pairs: tuple[str, str]) -> list[tuple[str, str]]:
 SUMMARY_PAIRS = at(
     "cifar10/rigl",
     ("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"),
+    ("moon-logitnorm", "control"),
 )  # fmt: skip
 LENGTH_PAIRS = at(
     "cifar10/rigl95",
