@@ -22,7 +22,7 @@ ARROWS = {
     "metrics": {"arrays"},
     "fast": set(),
     "data": BASE,
-    "sparse": BASE | {"fast"},
+    "sparse": BASE | {"evidence", "fast"},
     "nets": {"evidence", "fast"},
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},

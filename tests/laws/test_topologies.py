@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon import DropSchedule, SparseTopology, TicketSchedule, WeightVote
+from moon import DropSchedule, SparseTopology, TicketSchedule, WeightVote, open_head, uniform
 from moon.recipe.registry import table
 
 TOPOLOGIES = table("topology")
@@ -123,3 +123,48 @@ def test_the_elected_model_is_as_sparse_as_the_voters(name, small_net):
     assert sum(int(m.sum()) for m in masks.values()) == sum(int(m.sum()) for m in topology.masks.values())
     for key, mask in masks.items():
         assert not elected.get_parameter(key).detach()[~mask].any()
+
+
+def build_open(kind):
+    """A topology and its network for 20 known classes, whose last layer, with 21 x 32 weights, is sparse."""
+    torch.manual_seed(0)
+    model = open_head(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 20)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.02)
+    return model, optimizer, kind(model, optimizer, 0.7, schedule_of(kind), uniform)
+
+
+def step_without_the_unknown_output(model, optimizer, topology, number):
+    """The loss does not depend on the unknown output, so that nothing but weight decay changes its weights."""
+    generator = torch.Generator().manual_seed(number)
+    optimizer.zero_grad()
+    x, y = torch.randn(16, 1, 8, 8, generator=generator), torch.randint(20, (16,), generator=generator)
+    nn.functional.cross_entropy(model(x)[:, :-1], y).backward()
+    topology.step()
+
+
+@EVERY
+def test_the_unknown_output_keeps_its_weights_and_the_density_is_exact(name):
+    kind = TOPOLOGIES[name]
+    if not issubclass(kind, SparseTopology):
+        pytest.skip("it has no masks")
+    model, optimizer, topology = build_open(kind)
+    other = build_open(kind)
+    vote = WeightVote(model)
+    for number in range(STEPS):
+        step_without_the_unknown_output(model, optimizer, topology, number)
+        assert topology.masks["3.weight"][-1].all()
+        assert topology.counts == {key: int(mask.sum()) for key, mask in topology.masks.items()}
+        if number == 5:  # resume another one
+            for part, source in zip(other, (model, optimizer, topology), strict=True):
+                part.load_state_dict(deepcopy(source.state_dict()))
+        elif number > 5:
+            step_without_the_unknown_output(*other, number)
+        if topology.is_frozen or (topology.superposes and number in (13, 17)):
+            vote.cast(model)
+    assert torch.equal(model[3].weight, other[0][3].weight)
+    expected = {key: round(0.3 * mask.numel()) for key, mask in topology.masks.items()}
+    assert sum(topology.counts.values()) == sum(expected.values())
+    assert topology.counts == expected or name == "snip"  # it divides the weights among the layers itself
+    elected = vote.elect([torch.randn(8, 1, 8, 8)])
+    assert elected[3].weight[-1].detach().all()
+    assert sum(int((elected.get_parameter(key) != 0).sum()) for key in expected) <= sum(expected.values())

@@ -36,6 +36,7 @@ class Mest(SparseTopology):
     """
 
     gradient_weight = 0.01
+    grows_at_random = True
 
     def keep_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return weight.abs() + self.gradient_weight * grad.abs()

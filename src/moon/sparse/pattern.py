@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from moon.fast import top_masks
+from moon.fast.selection import break_ties
 from moon.sparse.allocation import Allocation, Shapes
 
 
@@ -41,13 +42,21 @@ class Pattern(Protocol):
         """
         ...
 
-    def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    def fill(
+        self,
+        kept: Sequence[Tensor],
+        scores: Sequence[Tensor],
+        counts: Sequence[int],
+        ties: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
         """Add weights to masks.
 
         Args:
             kept: The mask of each layer before; its weights stay.
             scores: The score of each weight of each layer.
             counts: The number of weights to add to each layer, those of highest score.
+            ties: For each layer, numbers in [0, 1) that order weights of equal score; None if their order does not
+                matter.
 
         Returns:
             The new mask of each layer.
@@ -77,10 +86,16 @@ class Unstructured:
         """See `Pattern.densities`."""
         return allocation(shapes, sparsity)
 
-    def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    def fill(
+        self,
+        kept: Sequence[Tensor],
+        scores: Sequence[Tensor],
+        counts: Sequence[int],
+        ties: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
         """See `Pattern.fill`."""
         free = [torch.where(mask, -torch.inf, value) for mask, value in zip(kept, scores, strict=True)]
-        others = top_masks(free, counts)
+        others = top_masks(free, counts, ties)
         return [mask | other for mask, other in zip(kept, others, strict=True)]
 
 
@@ -132,19 +147,36 @@ class NOfM:
             )
         return densities
 
-    def fill(self, kept: Sequence[Tensor], scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    def fill(
+        self,
+        kept: Sequence[Tensor],
+        scores: Sequence[Tensor],
+        counts: Sequence[int],
+        ties: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
         """See `Pattern.fill`; each group is filled up to n weights."""
-        return [self._filled(*layer) for layer in zip(kept, scores, counts, strict=True)]
+        numbers = [None] * len(kept) if ties is None else ties
+        return [self._filled(*layer) for layer in zip(kept, scores, counts, numbers, strict=True)]
 
-    def _filled(self, kept: Tensor, score: Tensor, count: int) -> Tensor:
+    def _filled(self, kept: Tensor, score: Tensor, count: int, ties: Tensor | None) -> Tensor:
         """The new mask of one layer; all weights if the layer is dense."""
         if count == kept.numel():
             return torch.ones_like(kept)
-        # (..., groups, m), the inputs last
-        groups = torch.where(kept, torch.inf, score).movedim(1, -1).unflatten(-1, (-1, self.m))
-        best = groups.topk(self.n, dim=-1, sorted=False).indices
-        mask = torch.zeros_like(groups, dtype=torch.bool).scatter_(-1, best, True)
+        groups = self._grouped(torch.where(kept, torch.inf, score))
+        mask = self._highest(groups)
+        if ties is not None:
+            ordered = break_ties(groups, mask, self._grouped(ties), dim=-1)
+            mask = self._highest(torch.where(self._grouped(kept), torch.inf, ordered))
         return mask.flatten(-2).movedim(-1, 1)
+
+    def _grouped(self, values: Tensor) -> Tensor:
+        """A view of shape (..., groups, m), the inputs last."""
+        return values.movedim(1, -1).unflatten(-1, (-1, self.m))
+
+    def _highest(self, groups: Tensor) -> Tensor:
+        """A mask of the n highest numbers of each group."""
+        best = groups.topk(self.n, dim=-1, sorted=False).indices
+        return torch.zeros_like(groups, dtype=torch.bool).scatter_(-1, best, True)
 
 
 UNSTRUCTURED = Unstructured()

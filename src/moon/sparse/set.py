@@ -37,5 +37,7 @@ class SET(SparseTopology):
         0.1
     """
 
+    grows_at_random = True
+
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         return self.random_scores(weight)

@@ -69,6 +69,9 @@ class Snip(SparseTopology):
             self._change(name, mask)
         self.counts |= self.planned
 
+    def _budget(self, name: str) -> int:
+        return sum(self.planned[other] for other in self.weights)  # all layers are compared together
+
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
         raise AssertionError("SNIP never grows")
 

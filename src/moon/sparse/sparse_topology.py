@@ -15,6 +15,7 @@ from moon.fast import top_masks
 from moon.seeds import derive, generator, hashed_uniform
 from moon.sparse.allocation import Allocation, Shapes, erk
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
+from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
 from moon.sparse.step_guard import StepGuard
 from moon.sparse.topology import Topology
@@ -31,8 +32,8 @@ class SparseTopology(Topology):
     - `prepare`, to set up state before the first masks are drawn; `state_dict` and `load_state_dict` to save it;
     - `change` and `is_due`, if it also acts in steps outside the schedule;
 
-    and set the class attributes `rewires`, `takes_pattern` and those of `Topology`. Random scores come from
-    `random_scores`, so that a resumed run grows the same weights.
+    and set the class attributes `rewires`, `takes_pattern`, `grows_at_random` and those of `Topology`. Random scores
+    come from `random_scores`, so that a resumed run grows the same weights.
 
     Invariant: outside the masks a weight is exactly +0.0, and so is every optimizer state of its shape, whatever the
     gradient, momentum or weight decay did in the step. So new weights start from zero, and a weight that is dropped and
@@ -52,6 +53,8 @@ class SparseTopology(Topology):
     Attributes:
         rewires: Whether the method takes a schedule.
         takes_pattern: Whether the method supports an n:m pattern.
+        grows_at_random: Whether grow scores are random. Otherwise, random numbers decide which of several equal scores
+            grow.
         planned: The number of non-zero weights of each layer at the end of training, by name.
         counts: The current number of non-zero weights of each layer, by name.
 
@@ -70,6 +73,7 @@ class SparseTopology(Topology):
 
     rewires: ClassVar[bool] = True
     takes_pattern: ClassVar[bool] = True
+    grows_at_random: ClassVar[bool] = False
     _alive: ClassVar[WeakValueDictionary[int, SparseTopology]] = WeakValueDictionary()  # in the order of creation
 
     def __init__(
@@ -108,15 +112,19 @@ class SparseTopology(Topology):
         self.frozen_after = schedule.frozen_after
         self.key = derive("grow", seed)
         self.weights = weights
+        # A pattern already gives every row its share.
+        self._groups = RowGroups(model if pattern is UNSTRUCTURED else nn.Module(), weights)
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
         self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))
         self.prepare(shapes, allocation)
+        self._groups.check(self._budget)
         self.counts = {name: self.count(name) for name in weights}
         self.masks = {}
         for index, (name, weight) in enumerate(weights.items()):
             scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
-            empty = torch.zeros(weight.shape, dtype=torch.bool)
-            (mask,) = pattern.fill([empty], [scores], [self.counts[name]])
+            mask = torch.zeros(weight.shape, dtype=torch.bool)
+            for rows, count in self._groups.divide(name, self.counts[name]):
+                (mask[rows],) = pattern.fill([mask[rows]], [scores[rows]], [count])
             # The memory layout of the mask is that of the weight.
             self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
         # The weights that a step sets to zero; dense layers have none.
@@ -249,38 +257,56 @@ class SparseTopology(Topology):
     @torch.no_grad()
     def _rewire(self, share: float) -> None:
         """In each sparse layer, drop the fraction `share` of lowest keep score and grow as many by grow score."""
-        names, drops, strengths, growths = [], [], [], []
+        names, strengths, keep, growths, drops, ties = [], [], [], [], [], []
+        breaks_ties = share > 0 and not self.grows_at_random  # low-precision gradients often tie
         for index, name in enumerate(self.weights):
             count = self.count(name)
-            drop = int(share * count)
-            if name not in self._pruned or (drop == 0 and count == self.counts[name]):
+            grows = int(share * count) > 0
+            if name not in self._pruned or (not grows and count == self.counts[name]):
                 continue
             weight, grad = self.weights[name], self._gradient(name)
             self.key = derive("grow", self.seed, index, self.steps)  # the same after resuming and on every rank
-            names.append(name)
-            drops.append(drop)
-            strengths.append(torch.where(self.masks[name], self.keep_score(weight, grad), -1.0))
-            growths.append(self.grow_score(weight, grad) if drop else torch.zeros_like(weight))
+            strength = torch.where(self.masks[name], self.keep_score(weight, grad), -1.0)
+            growth = self.grow_score(weight, grad) if grows else torch.zeros_like(weight)
+            tie = _hashed(derive("ties", self.seed, index, self.steps), weight) if breaks_ties else None
+            for rows, size in self._groups.divide(name, count):
+                drop = int(share * size)
+                names.append(name)
+                strengths.append(strength[rows])
+                keep.append(size - drop)
+                growths.append(growth[rows])
+                drops.append(drop)
+                if tie is not None:
+                    ties.append(tie[rows])
         # All layers at once: few large kernels are faster on a GPU.
-        kept = top_masks(strengths, [self.count(name) - drop for name, drop in zip(names, drops, strict=True)])
-        for name, mask in zip(names, self.pattern.fill(kept, growths, drops), strict=True):
+        masks = self.pattern.fill(top_masks(strengths, keep), growths, drops, ties or None)
+        for name, mask in join(names, masks).items():
             self._change(name, mask)
 
     def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
         """Masks of the highest scores over all layers together: as many as planned in total, at least one per layer.
 
-        With a pattern, each layer keeps its planned number.
+        The unknown output of an `OpenHead` keeps its weights. With a pattern, each layer keeps its planned number.
         """
         if self.pattern is not UNSTRUCTURED:
             empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
             masks = self.pattern.fill(empty, list(scores.values()), [self.planned[name] for name in scores])
             return dict(zip(scores, masks, strict=True))
-        flat = [score.flatten() for score in scores.values()]  # contiguous order, also for channels-last weights
-        for score in flat:
-            score[score.argmax()] = torch.inf
+        names, flat = [], []
+        for name, score in scores.items():
+            for rows, count in self._groups.divide(name, self._budget(name)):
+                part = score[rows].flatten()  # contiguous order, also for channels-last weights
+                least = count if names[-1:] == [name] else 1  # the second group is the unknown output
+                part[part.topk(least, sorted=False).indices] = torch.inf
+                names.append(name)
+                flat.append(part)
         (best,) = top_masks([torch.cat(flat)], [sum(self.planned[name] for name in scores)])
-        parts = best.split([len(score) for score in flat])
-        return {name: part.view(scores[name].shape) for name, part in zip(scores, parts, strict=True)}
+        masks = join(names, best.split([len(part) for part in flat]))
+        return {name: mask.view(scores[name].shape) for name, mask in masks.items()}
+
+    def _budget(self, name: str) -> int:
+        """The number of weights of which the unknown output of an `OpenHead` may have a quarter."""
+        return self.planned[name]
 
     def _gradient(self, name: str) -> Tensor:
         """The gradient of a weight; raises a ValueError if there is none."""
@@ -309,7 +335,7 @@ class SparseTopology(Topology):
         Returns:
             Numbers uniform in [0, 1), a tensor of the same shape and device.
         """
-        return hashed_uniform(self.key, weight.numel(), weight.device).view(weight.shape)
+        return _hashed(self.key, weight)
 
     @torch.no_grad()
     def _enforce(self) -> None:
@@ -336,8 +362,14 @@ class SparseTopology(Topology):
             self.counts[name] = int(mask.sum())
             if name in self._pruned:
                 self._pruned[name].copy_(~mask)
+        self._groups.check_masks(self.masks, self.is_frozen)
         self._grown.copy_(state["grown"])
         self._enforce()
+
+
+def _hashed(key: int, weight: Tensor) -> Tensor:
+    """Numbers uniform in [0, 1), one for each weight."""
+    return hashed_uniform(key, weight.numel(), weight.device).view(weight.shape)
 
 
 _GUARD = StepGuard(SparseTopology._governing)
