@@ -72,7 +72,7 @@ def test_many_classes_and_unknown_images_are_summarised(moon, data_root, tmp_pat
     lines = [f"a.png {label}" for label in [*range(20), 0, -1]]
     (tmp_path / "list.txt").write_text("\n".join(lines), encoding="utf-8")
     out = moon("data", "import", str(tmp_path / "list.txt"), "--name", "many")[1]
-    assert "  20 classes of 1 to 2 images: 0, 1, 2, ...; 1 images of no known class (label -1)\n" in out
+    assert "  20 classes of 1 to 2 images: 0, 1, 2, ...; 1 image of no known class (label -1)\n" in out
 
 
 def test_missing_packages_are_not_shown_as_found(moon, monkeypatch):

@@ -446,7 +446,7 @@ def test_grid_reports_failed_runs(moon):
     assert code == 2
     assert "failed" in out
     assert "not finite" in err
-    assert "1 of 1 runs failed" in err
+    assert "1 of 1 run failed" in err
     assert "--retry-failed" in err
     assert len(err.strip().splitlines()) == 1
 

@@ -152,7 +152,7 @@ def test_names_of_classes_are_kept(tmp_path):
         ([1, 2, 3], r"classes are int64 of shape \(3,\); they must be strings"),
         (["a", "b", "a"], "two classes are called 'a'; names must differ"),
         (["a", " ", "b"], "class 1 has an empty name"),
-        (["a", "b"], "label 2, but only 2 classes have names"),
+        (["a", "b"], "label 2, but there are only 2 names"),
     ],
 )
 def test_invalid_names_of_classes_are_rejected(tmp_path, classes, what):

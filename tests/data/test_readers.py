@@ -75,7 +75,7 @@ def test_cifar100_has_fine_labels(tmp_path):
 
 def test_invalid_cifar_is_rejected_naming_the_file(cifar10, tmp_path):
     (cifar10 / "test_batch").write_bytes(pickle.dumps({"data": FLAT[:2], "labels": [0]}, 2))
-    with pytest.raises(DataError, match=r"test_batch: 2 images but 1 labels"):
+    with pytest.raises(DataError, match=r"test_batch: 2 images but 1 label;"):
         read_cifar(cifar10, "test")
     (cifar10 / "test_batch").write_bytes(pickle.dumps({"labels": [0]}, 2))
     with pytest.raises(DataError, match=r"test_batch: has no 'data'"):

@@ -227,7 +227,7 @@ def test_runs_scored_on_other_images_are_excluded(filled, tmp_path):
     some.write_text(json.dumps(summary | {"sha256": {"known": "others"}}))
     table = PaperTable.read(items()["table1"], FULL, Path(), tmp_path)
     assert runs_of(table) == (23, 24)
-    assert "1 runs are excluded because they were scored on other images or in another way" in text(table)
+    assert "1 run is excluded because it was scored on other images or in another way" in text(table)
     _, rows = table.grid()
     assert len(rows[1][1][0].ours) == 2
     # A detector whose options were tuned for one run is not averaged with the others.

@@ -272,7 +272,7 @@ def test_a_run_that_would_never_rewire_is_rejected(data_root, caplog):
 
 def test_votes_while_masks_change_are_rejected_before_data_are_read():
     with pytest.raises(
-        ValueError, match=r"after 61 of 100 epochs.*masks change during the first 70; let at most the last 31"
+        ValueError, match=r"after 61 of 100 epochs.*masks change during the first 70; let at most 31 epochs vote"
     ):
         make_recipe(DIGITS, "moon", vote_share=0.4)
     assert make_recipe(DIGITS, "moon", vote_share=0.3).vote_from == 70

@@ -134,6 +134,19 @@ def test_epochs_are_bounded():
         make_recipe(DIGITS, epochs=10**12)
 
 
+@pytest.mark.parametrize("topology", ["rigl", "set", "static", "snip", "gmp"])
+def test_a_sparse_topology_needs_a_sparsity(topology):
+    with pytest.raises(ValueError, match=r"with sparsity=0 would leave no weight at zero; .* or Dense"):
+        make_recipe(DIGITS, topology=topology, sparsity=0.0)
+
+
+def test_a_fraction_of_0_is_rejected_where_nothing_would_change():
+    with pytest.raises(ValueError, match=r"RigL would never replace a weight, .*drop_fraction\) is 0; .* Static"):
+        make_recipe(DIGITS, topology="rigl", drop_fraction=0.0)
+    for topology in ("gmp", "granet", "static", "sup-tickets"):  # they prune, never rewire, or have another fraction
+        assert make_recipe(DIGITS, topology=topology, drop_fraction=0.0).drop_fraction == 0
+
+
 def test_files_that_are_not_recipes_are_rejected(tmp_path):
     path = tmp_path / "recipe.json"
     with pytest.raises(ValueError, match="is this a run folder"):

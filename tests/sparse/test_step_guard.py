@@ -4,6 +4,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from moon import Dense, DropSchedule, RigL, Static
 from moon.fast import optimizer_obstacle
@@ -72,6 +73,20 @@ def test_only_the_newest_topology_may_step(start):
     newest.step()
 
 
+def test_a_second_optimizer_of_the_weights_is_watched_as_well(start):
+    model, optimizer = start()
+    topology = Static(model, optimizer, 0.9)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match=r"that Static, .*call topology.step\(\) instead"):
+        torch.optim.AdamW(model.parameters()).step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    other = nn.Linear(2, 2)
+    other(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(other.parameters(), lr=0.1).step()  # other weights
+    torch.optim.SGD([model[1].weight], lr=0.1).step()  # a weight without a mask
+    topology.step()
+
+
 def test_topologies_of_different_layers_may_share_an_optimizer(start):
     model, optimizer = start()
     body = Static(model, optimizer, 0.5, dense=["6.weight"])
@@ -133,8 +148,10 @@ def test_optimizers_can_be_copied_and_saved(start):
 
 def test_the_guard_is_one_hook_and_does_not_prevent_captured_steps(start):
     model, optimizer = start()
+    before = len(_global_optimizer_pre_hooks)
     topologies = [Static(model, optimizer, 0.9) for _ in range(3)]
-    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    assert len(_global_optimizer_pre_hooks) == max(before, 1)
+    assert not optimizer._optimizer_step_pre_hooks
     assert optimizer_obstacle(optimizer) is None
     optimizer.register_step_pre_hook(lambda *_: None)
     assert optimizer_obstacle(optimizer) == "the optimizer has hooks"

@@ -189,9 +189,7 @@ def test_a_loaded_momentum_buffer_has_the_strides_of_its_weight(small_net, tmp_p
 
 def test_a_vote_before_the_masks_are_frozen_is_rejected_before_training(small_net):
     training(small_net, vote_from=3, t_end=16)  # the vote is cast at the end of the epoch
-    with pytest.raises(
-        ValueError, match=r"masks change until step 17; let at most the last 1 epochs vote, .*smaller t_end"
-    ):
+    with pytest.raises(ValueError, match=r"masks change until step 17; let at most 1 epoch vote, .*smaller t_end"):
         training(small_net, vote_from=3, t_end=17)
 
 

@@ -180,9 +180,10 @@ def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: tor
 
     from moon import timing
     from moon.cli.output import new_table, show_table
-    from moon.cli.screen import counted, tracked
+    from moon.cli.screen import tracked
     from moon.recipe import Recipe
     from moon.run.machine import hardware
+    from moon.suggest import counted
 
     topologies = _names("topology", arguments.topology)
     contenders = [(o, t) for t in topologies for o in (timing.BASE, *_names("objective", arguments.objective))]

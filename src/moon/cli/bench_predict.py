@@ -117,7 +117,7 @@ def _explain(records: list[dict[str, Any]]) -> None:
     """Print what the columns mean, and what is missing."""
     from rich.console import Console
 
-    from moon.cli.screen import counted
+    from moon.suggest import counted
     from moon.timing import OURS
 
     base, rounds = records[0]["base"], counted(records[0]["rounds"], "round")

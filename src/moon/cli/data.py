@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from moon.cli.arguments import add_data, whole
 from moon.recipe import names_of
+from moon.suggest import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -179,7 +180,7 @@ def _print_saved(saved: SavedSplit) -> None:
     from moon.cli.output import printable
 
     images = saved.dataset.images
-    size = f"{len(images):,} images of {'x'.join(map(str, images.shape[1:]))}"
+    size = f"{counted(len(images), 'image')} of {'x'.join(map(str, images.shape[1:]))}"
     same = "" if saved.is_new else "already exists, with the same "
     print(f"{printable(saved.path)}: {same}{size}\n  {_classes_of(saved.dataset)}")
 
@@ -192,12 +193,14 @@ def _classes_of(dataset: DataSet) -> str:
 
     labels, counts = np.unique(dataset.labels[dataset.labels >= 0], return_counts=True)
     unknown = int((dataset.labels < 0).sum())
-    parts = [f"{unknown:,} images of no known class (label -1)"] if unknown else []
+    parts = [f"{counted(unknown, 'image')} of no known class (label -1)"] if unknown else []
     if len(labels):
         few, low, high = len(labels) <= _FEW_CLASSES, counts.min(), counts.max()
         names = [printable(dataset.classes[label]) if dataset.classes else str(label) for label in labels]
         shown = [f"{name} {count:,}" for name, count in zip(names, counts, strict=True)] if few else names[:3]
-        spread = "" if few else f" of {low:,} images" if low == high else f" of {low:,} to {high:,} images"
+        spread = (
+            "" if few else f" of {counted(int(low), 'image')}" if low == high else f" of {low:,} to {high:,} images"
+        )
         heading = f"{len(labels):,} class{'' if len(labels) == 1 else 'es'}{spread}"
         parts.insert(0, f"{heading}: {', '.join(shown)}{'' if few else ', ...'}")
     return "; ".join(parts)

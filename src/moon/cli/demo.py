@@ -60,10 +60,10 @@ def _train_and_score(methods: Mapping[str, list[Recipe]], arguments: argparse.Na
     from contextlib import ExitStack
 
     from moon.cli.runner import check_done, execute, local_workers
-    from moon.cli.screen import counted
     from moon.cli.unknown_sets import data_facts
     from moon.demo import FAR, NEAR, PAPER_DETECTORS
     from moon.grid import Grid, State
+    from moon.suggest import counted
 
     root = Path()  # nothing is read from it: the images are embedded
     recipes = [recipe for runs in methods.values() for recipe in runs]

@@ -125,4 +125,4 @@ def _show(grid: Grid, out: Path) -> None:
         write_text(out / "results.tex", group_as_latex(summary))
         print(f"every number of every run: {out / 'results.csv'}; the table above as LaTeX: {out / 'results.tex'}")
     check_done(grid)
-    print(f"all {len(grid.jobs)} runs are done: {out}")
+    print(f"{'the run is' if len(grid.jobs) == 1 else f'all {len(grid.jobs)} runs are'} done: {out}")

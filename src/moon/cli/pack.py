@@ -99,7 +99,7 @@ def act(arguments: argparse.Namespace) -> None:
 def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str) -> None:
     """Print what was packed, and what the file does with test images."""
     from moon.cli.output import readable_size, show_table
-    from moon.cli.screen import counted
+    from moon.suggest import counted
 
     size, dense = readable_size(facts["bytes"]), readable_size(facts["dense_bytes"])
     print(f"{path}: {size} ({dense} as dense float32 weights)")

@@ -21,11 +21,12 @@ from rich.table import Table
 
 from moon.cli.arguments import device_of
 from moon.cli.output import plain_cells, printable
-from moon.cli.screen import counted, duration
+from moon.cli.screen import duration
 from moon.grid import Grid, Job, Processes, State, Workers
 from moon.grid.mps import shared_gpus
 from moon.recipe.labels import labels
 from moon.run.machine import cores
+from moon.suggest import counted
 
 STATUS_SECONDS = 30.0  # minimum time between two status lines, where there is no terminal
 
@@ -119,12 +120,13 @@ def check_done(grid: Grid, again: str = "run the command again with --retry-fail
     failed = [job for job in grid.jobs if states[job.recipe.name] is State.FAILED]
     if failed:
         raise ValueError(
-            f"{len(failed)} of {len(grid.jobs)} runs failed, the first one: {failed[0].reason()}; "
+            f"{len(failed)} of {counted(len(grid.jobs), 'run')} failed, the first one: {failed[0].reason()}; "
             f"correct the cause, then {again}"
         )
     if open_jobs := _open_jobs(grid):
+        verb = "is" if len(open_jobs) == 1 else "are"
         raise ValueError(
-            f"{len(open_jobs)} of {len(grid.jobs)} runs are not done ({open_jobs[0].reason()}); "
+            f"{len(open_jobs)} of {counted(len(grid.jobs), 'run')} {verb} not done ({open_jobs[0].reason()}); "
             "see worker.log in their folders"
         )
 
@@ -222,7 +224,7 @@ def _status(grid: Grid, places: int) -> str:
     time_left = "" if left is None else f", {duration(left)} left"
     of_epochs = f"{epochs} of {sum(job.recipe.epochs for job in grid.jobs)} epochs"
     failures = f", {failed} failed" if failed else ""
-    return f"{done} of {len(grid.jobs)} runs done{failures}, {running} running, {of_epochs}{time_left}"
+    return f"{done} of {counted(len(grid.jobs), 'run')} done{failures}, {running} running, {of_epochs}{time_left}"
 
 
 def _progress(grid: Grid, places: int) -> Table:
@@ -247,7 +249,9 @@ def state_table(grid: Grid) -> Table:
     """The state of every run."""
     states = grid.states()
     counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in State)
-    table = Table(title=f"{len(states)} runs in {grid.folder}: {counts}", title_justify="left", box=box.SIMPLE)
+    table = Table(
+        title=f"{counted(len(states), 'run')} in {grid.folder}: {counts}", title_justify="left", box=box.SIMPLE
+    )
     for heading in ("run", "method", "state", "epochs"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "epochs")
     methods = labels(job.recipe for job in grid.jobs)

@@ -32,6 +32,7 @@ from moon.run.images import BenchmarkImages
 from moon.score.cache import EVIDENCE
 from moon.score.files import is_writable, scores_folder
 from moon.score.score import score_run
+from moon.suggest import counted
 
 _LABEL_WIDTH = 6  # the least width of a column of words, which are folded
 
@@ -51,7 +52,7 @@ def score_runs(arguments: argparse.Namespace) -> None:
     Images of a benchmark are read once. If there are several runs, one that fails does not stop the others.
 
     Raises:
-        ValueError: If some of several runs could not be scored.
+        ValueError: If some of several runs were not scored.
     """
     device = device_of(arguments.device)
     folders = list(dict.fromkeys(folder for path in arguments.runs for folder in run_folders(path)))
@@ -117,7 +118,9 @@ def score_runs(arguments: argparse.Namespace) -> None:
     _show_files({run.folder: homes[run.folder] for run in done}, arguments)
     _show_remarks(done, arguments)
     if failures:
-        raise ValueError(f"{len(failures)} of {len(folders)} runs were not scored, the first one: {failures[0]}")
+        raise ValueError(
+            f"{len(failures)} of {counted(len(folders), 'run')} were not scored, the first one: {failures[0]}"
+        )
 
 
 def _homes(folders: Iterable[Path], out: Path | None) -> dict[Path, Path]:
@@ -187,7 +190,7 @@ def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> No
         print(f"figure: {folders[0] / 'scores.png'}{several}")
     for home in homes.values() if arguments.keep_evidence else ():
         sizes = [path.stat().st_size for path in (home / EVIDENCE).iterdir()]
-        print(f"evidence: {home / EVIDENCE}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
+        print(f"evidence: {home / EVIDENCE}, {counted(len(sizes), 'file')}, {sum(sizes) / 2**20:.1f} MiB")
 
 
 def _show_remarks(runs: list[_Scored], arguments: argparse.Namespace) -> None:

@@ -20,15 +20,11 @@ from moon.recipe import Recipe
 from moon.run.images import BenchmarkImages
 from moon.run.machine import chosen_threads, hardware
 from moon.run.train import train_run
+from moon.suggest import counted
 from moon.training import Training
 from moon.training.ranks import Ranks
 
 REFRESH_SECONDS = 0.3  # reading the loss waits for the device, so not after every step
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun: 'no votes', '1 vote', '2 votes'."""
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -44,10 +44,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
-    from moon.cli.screen import counted, train_on_screen
+    from moon.cli.screen import train_on_screen
     from moon.recipe.expand import recipe_of
     from moon.run.folder import find_run
     from moon.run.images import BenchmarkImages
+    from moon.suggest import counted
     from moon.training.ranks import Ranks
 
     given = {name: getattr(arguments, name) for name in PARAMETERS}

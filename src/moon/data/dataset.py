@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from moon.data.archives import read_npz
 from moon.errors import DataError
 from moon.files import write_arrays
+from moon.suggest import counted
 
 Track = Callable[[list], Iterable]  # wraps the list that a function works through, for example in a progress bar
 AnyPath = Path | str
@@ -90,7 +91,8 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: Arr
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         raise DataError(f"{where}: labels are {labels.dtype} of shape {labels.shape}; they must be integers (N,)")
     if len(images) != len(labels):
-        raise DataError(f"{where}: {len(images)} images but {len(labels)} labels; there must be one label per image")
+        both = f"{counted(len(images), 'image')} but {counted(len(labels), 'label')}"
+        raise DataError(f"{where}: {both}; there must be one label per image")
     if images.size == 0:
         raise DataError(f"{where}: no images")
     labels = labels.astype(np.int64)
@@ -113,7 +115,9 @@ def _checked_classes(classes: ArrayLike, labels: NDArray[np.int64], where: objec
         twice = next(name for name, count in Counter(checked).items() if count > 1)
         raise DataError(f"{where}: two classes are called '{twice}'; names must differ")
     if labels.max() >= len(checked):
-        raise DataError(f"{where}: label {labels.max()}, but only {len(checked)} classes have names; name every class")
+        raise DataError(
+            f"{where}: label {labels.max()}, but there are only {counted(len(checked), 'name')}; name every class"
+        )
     return checked
 
 

@@ -17,6 +17,7 @@ from moon.paper.number import Number
 from moon.paper.table import PaperTable
 from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, panels, save, styled
 from moon.run.folder import class_names
+from moon.suggest import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,9 @@ def draw(table: PaperTable, folder: Path, target: Path) -> None:
     missing = table.runs_needed - table.runs_done
     lines = [table.title]
     lines += [f"differences from the paper: {table.departures}"] * bool(table.departures)
-    lines += [f"{missing} of {table.runs_needed} runs are missing"] * (missing > 0)
+    lines += [f"{missing} of {counted(table.runs_needed, 'run')} {'is' if missing == 1 else 'are'} missing"] * (
+        missing > 0
+    )
     characters = min(100, int(12 * figure.get_figwidth()))  # that fit into the width at this font size
     figure.suptitle("\n".join(part for line in lines for part in wrap(line, characters)), fontsize=10)
     save(figure, *(target.with_name(f"{target.name}.{suffix}") for suffix in ("svg", "png")))

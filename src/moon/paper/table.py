@@ -16,6 +16,7 @@ from moon.results.compare import MIN_SEEDS, TOO_FEW
 from moon.results.tables import describe_images
 from moon.results.temperatures import describe_temperatures
 from moon.score.temperatures import P_UNKNOWN
+from moon.suggest import counted
 
 _MARKS = {"better": "▲", "worse": "▼"}
 
@@ -119,8 +120,9 @@ class PaperTable:
         """The remarks below the table."""
         lines = [self.item.note] * bool(self.item.note)
         lines += [f"Differences from the paper: {self.departures}."] * bool(self.departures)
-        if self.runs_done < self.runs_needed:
-            lines.append(f"{self.runs_needed - self.runs_done} of {self.runs_needed} runs are missing.")
+        if missing := self.runs_needed - self.runs_done:
+            verb = "is" if missing == 1 else "are"
+            lines.append(f"{missing} of {counted(self.runs_needed, 'run')} {verb} missing.")
         if any(not number.ours for number in self.numbers):
             lines.append("'-' marks numbers that were not measured.")
         if any(claim.comparison.verdict == TOO_FEW for claim in self.claims):

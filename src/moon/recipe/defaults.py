@@ -15,9 +15,10 @@ from moon.recipe import build
 from moon.recipe.presets import Scalar
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
-from moon.sparse import SparseTopology, sparse_weights
-from moon.sparse.schedule import FEW_CHANGES
-from moon.suggest import did_you_mean
+from moon.sparse import DropSchedule, SparseTopology, sparse_weights
+from moon.sparse.allocation import check_sparse
+from moon.sparse.schedule import FEW_CHANGES, check_fraction
+from moon.suggest import counted, did_you_mean
 
 _TYPES = get_type_hints(Recipe)
 
@@ -198,7 +199,10 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
     if issubclass(topology, SparseTopology):
         pattern = build.pattern(recipe.pattern)
         topology.check_pattern(pattern)
-        pattern.densities(shapes, recipe.sparsity, allocation)
+        densities = pattern.densities(shapes, recipe.sparsity, allocation)
+        check_sparse(densities, recipe.sparsity, topology.__name__)
+        if topology.only_replaces() and not topology.superposes:  # a ticket replaces a fraction of its own
+            check_fraction(DropSchedule(t_end=2, delta_t=1, fraction=recipe.drop_fraction), topology.__name__)
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern ('{recipe.pattern}' was given); choose a sparse topology")
     build.objective(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
@@ -224,6 +228,6 @@ def _check_votes(recipe: Recipe) -> None:
     if first + 1 < changing:
         raise ValueError(
             f"the first vote is cast after {first + 1} of {recipe.epochs} epochs, but the masks change during the "
-            f"first {changing}; let at most the last {recipe.epochs + 1 - changing} epochs vote (vote_share), or end "
+            f"first {changing}; let at most {counted(recipe.epochs + 1 - changing, 'epoch')} vote (vote_share), or end "
             "the rewiring earlier (t_end_share)"
         )

@@ -71,3 +71,21 @@ def erk(shapes: Shapes, sparsity: float) -> dict[str, float]:
             return {name: 1.0 if name in dense else factor * raw[name] for name in shapes}
         dense |= {name for name in sparse if raw[name] == highest}
     return dict.fromkeys(shapes, 1.0)  # sparsity 0, up to rounding
+
+
+def check_sparse(densities: Mapping[str, float], sparsity: float, name: str) -> None:
+    """Check that some weights are zero.
+
+    Args:
+        densities: The density of each layer by name.
+        sparsity: The sparsity that was asked for.
+        name: The name of the method, for the message.
+
+    Raises:
+        ValueError: If every layer is dense.
+    """
+    if min(densities.values()) > 1 - 1e-9:  # 1, up to rounding
+        raise ValueError(
+            f"{name} with sparsity={sparsity:g} would leave no weight at zero; choose a higher sparsity, or Dense for "
+            "a dense network"
+        )

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 from math import cos, pi
 
+from moon.suggest import counted
+
 FEW_CHANGES = 5  # below this many changes of the masks, a warning is logged
 
 _log = logging.getLogger(__name__)
@@ -92,12 +94,33 @@ class DropSchedule:
         return sum(self.share(step) for step in range(self.delta_t, self.t_end, self.delta_t))
 
 
-def check_changes(schedule: DropSchedule, name: str) -> None:
+def check_fraction(schedule: DropSchedule, name: str) -> None:
+    """Check that a rewiring replaces weights.
+
+    Args:
+        schedule: The schedule of the run.
+        name: The name of the method, for messages.
+
+    Raises:
+        ValueError: If the fraction to replace is always 0.
+    """
+    due = (step for step in range(schedule.frozen_after) if schedule.is_due(step))
+    first = next(due, None)
+    if first is not None and not schedule.share(first) and not any(map(schedule.share, due)):
+        raise ValueError(
+            f"{name} would never replace a weight, because the fraction to replace (fraction, drop_fraction) is 0; "
+            "use a larger one, or choose Static"
+        )
+
+
+def check_changes(schedule: DropSchedule, name: str, most: int | None = None) -> None:
     """Check that the masks change in the course of a run; a warning is logged if they change only a few times.
 
     Args:
         schedule: The schedule of the run.
         name: The name of the method, for messages.
+        most: The number of non-zero weights of the largest sparse layer, of which a fraction is replaced; None if the
+            masks also change in another way.
 
     Raises:
         ValueError: If the masks would never change.
@@ -106,6 +129,15 @@ def check_changes(schedule: DropSchedule, name: str) -> None:
     advice = "train longer" if schedule.delta_t == 1 else "use a smaller delta_t (delta_t_steps) or train longer"
     if not changes:
         raise ValueError(f"{name} would never change its masks: with {when} no step is due; {advice}, or choose Static")
+    if most is not None:
+        check_fraction(schedule, name)
+        share = max(schedule.share(step) for step in range(schedule.frozen_after) if schedule.is_due(step))
+        if int(share * most) == 0:
+            _log.warning(
+                "%s will never replace a weight: the largest sparse layer keeps %s, of which a fraction of %.2g is "
+                "less than one; use a larger fraction (drop_fraction) or a lower sparsity",
+                *(name, counted(most, "weight"), share),
+            )
     if changes < FEW_CHANGES:
         times = "once" if changes == 1 else f"{changes} times"
         _log.warning("%s changes its masks only %s, with %s; %s", name, times, when, advice)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from moon.fast import top_masks
 from moon.seeds import derive, generator, hashed_uniform
-from moon.sparse.allocation import Allocation, Shapes, erk
+from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
@@ -94,9 +94,7 @@ class SparseTopology(Topology):
                 else f"{type(self).__name__} never rewires; leave schedule out"
             )
         self.check_pattern(pattern)
-        if schedule is not None:
-            check_changes(schedule, type(self).__name__)
-        schedule = schedule or DropSchedule(t_end=0)
+        given, schedule = schedule, schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
         if unknown := set(dense) - weights.keys():
             raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
@@ -117,6 +115,7 @@ class SparseTopology(Topology):
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
         self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))
         self.prepare(shapes, allocation)
+        self._check_changes(given)
         self._groups.check(self._budget)
         self.counts = {name: self.count(name) for name in weights}
         self.masks = {}
@@ -134,7 +133,7 @@ class SparseTopology(Topology):
         self._enforce()
         self._governed = list(free.values())
         self._alive[id(self)] = self
-        _GUARD.watch(optimizer)
+        _GUARD.watch()
 
     def _counts(self, densities: dict[str, float]) -> dict[str, int]:
         """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
@@ -143,6 +142,14 @@ class SparseTopology(Topology):
             for name, weight in self.weights.items()
         }
 
+    def _check_changes(self, schedule: DropSchedule | None) -> None:
+        """Raise a ValueError if no weight would be zero, or if the masks would never change though they should."""
+        densities = {name: self.planned[name] / weight.numel() for name, weight in self.weights.items()}
+        check_sparse(densities, self.sparsity, type(self).__name__)
+        if schedule is not None:
+            most = max(self.planned[name] for name, density in densities.items() if density < 1)
+            check_changes(schedule, type(self).__name__, most if self.only_replaces() else None)
+
     def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         """Set up state of a subclass; called by the constructor before the first masks are drawn.
 
@@ -150,6 +157,15 @@ class SparseTopology(Topology):
             shapes: The shapes of the weights that are not in `dense`, by name.
             allocation: The allocation.
         """
+
+    @classmethod
+    def only_replaces(cls) -> bool:
+        """Whether masks change only by replacing weights.
+
+        Returns:
+            False for methods that never rewire, and for those that change the number of non-zero weights.
+        """
+        return cls.rewires and cls.count is SparseTopology.count
 
     @classmethod
     def check_pattern(cls, pattern: Pattern) -> None:

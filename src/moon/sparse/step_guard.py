@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from moon.sparse.topology import Topology
 
@@ -14,19 +15,22 @@ from moon.sparse.topology import Topology
 class StepGuard:
     """A hook that raises before `optimizer.step()` changes anything, unless a topology of the weights called it.
 
+    It is called for every optimizer of the process: a second optimizer of the same weights, even one that is built
+    later, would fill them as well. It does nothing for other weights.
+
     Args:
         governing: A function from weights to the topologies that keep them sparse.
     """
 
-    capturable = True  # a captured step updates the weights, with their masks, without calling the optimizer
-
     def __init__(self, governing: Callable[[Iterable[Tensor]], Sequence[Topology]]) -> None:
         self.governing = governing
+        self._is_watching = False
 
-    def watch(self, optimizer: Optimizer) -> None:
-        """Watch an optimizer from now on."""
-        if self not in optimizer._optimizer_step_pre_hooks.values():
-            optimizer.register_step_pre_hook(self)
+    def watch(self) -> None:
+        """Watch all optimizers from now on."""
+        if not self._is_watching:
+            register_optimizer_step_pre_hook(self)
+            self._is_watching = True
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weights = (weight for group in optimizer.param_groups for weight in group["params"])

@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 
 from moon.evidence import split_batch
 from moon.sparse import SparseTopology, Topology
+from moon.suggest import counted
 
 
 class WeightVote:
@@ -140,8 +141,9 @@ def check_vote(topology: Topology, steps: int, epochs: int, vote_from: int) -> N
     if topology.superposes or (vote_from + 1) * steps >= topology.frozen_after:
         return
     votes = max(epochs + 1 - -(-topology.frozen_after // steps), 0)
+    when = f"{counted(vote_from + 1, 'epoch')} of {counted(steps, 'step')}"
+    allowed = f"at most {counted(votes, 'epoch')}" if votes else "no epoch"
     raise ValueError(
-        f"the first vote is cast after {vote_from + 1} epochs of {steps} steps, but the masks change until step "
-        f"{topology.frozen_after}; let at most the last {votes} epochs vote, or end the DropSchedule earlier "
-        "(a smaller t_end)"
+        f"the first vote is cast after {when}, but the masks change until step {topology.frozen_after}; let "
+        f"{allowed} vote, or end the DropSchedule earlier (a smaller t_end)"
     )
