@@ -27,7 +27,7 @@ os.environ |= ONE_THREAD | {"COLUMNS": "200", "MPLBACKEND": "Agg"}  # before num
 import numpy as np
 
 LONGEST = 300.0  # seconds; a command that takes longer hangs
-RUN = "run"  # the run folder of every command, in a folder of its own
+RUN = "tiny"  # the run folder of every command
 # Three epochs of three steps: masks change in epochs 0 and 1, the last epoch votes, and each writes a checkpoint.
 RECIPE = "mnist --net lenet-norm --batch-size 32 --epochs 3 --delta-t 2".split()
 TRAIN = ["train", *RECIPE, "--checkpoint-seconds", "0", "--out", RUN]
@@ -131,7 +131,11 @@ def spawn(argv: list[str], folder: Path, ranks: int = 1) -> Process:
     output = folder.with_suffix(".txt")
     with output.open("wb") as file:
         popen = subprocess.Popen(
-            [sys.executable, *several, "-m", "moon", *argv], cwd=folder, stdout=file, stderr=file, start_new_session=True
+            [sys.executable, *several, "-m", "moon", *argv],
+            cwd=folder,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
         )
     popen.returncode = 0  # `Process` waits for it
     return Process(popen.pid, output)
@@ -206,7 +210,9 @@ def parse(description: str | None, argv: list[str] | None) -> argparse.Namespace
     parser.add_argument("--runs", type=int, default=10**9, help="how many runs at most (default: no limit)")
     parser.add_argument("--seed", type=int, default=0, help="what is disturbed, and when (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write counts and findings to a file")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work there, and keep it (default: a temporary one)")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="work there, and keep it (default: a temporary one)"
+    )
     return parser.parse_args(argv)
 
 

@@ -38,6 +38,7 @@ from tests.torture.common import (
 KILLS, ERRORS = ("before", "after", "torn", "power"), {"full": errno.ENOSPC, "broken": errno.EIO}
 CODES = {"full": 7, "broken": 3}
 TRACE = "trace.txt"  # written next to the folder of a traced command
+REAL_OPEN = os.open
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -59,11 +60,14 @@ class Tracer:
 
     def operation(self, name: str, where: str | int, do: Any, half: Any = None) -> Any:
         """Do something to a file, unless it is the point to disturb."""
-        path = os.path.realpath(f"/proc/self/fd/{where}") if isinstance(where, int) else os.path.abspath(where)
+        is_open = isinstance(where, int)
+        path = os.path.realpath(f"/proc/self/fd/{where}") if is_open else os.path.abspath(os.fsdecode(where))
         if not path.startswith(f"{self.folder}{os.sep}"):
             return do()
         with self.guard:
-            label = f"{name} {re.sub('[.](moon-.{8}|.*[0-9a-f]{8})[.]part', '.part', path[len(str(self.folder)) + 1 :])}"
+            label = (
+                f"{name} {re.sub('[.](moon-.{8}|.*[0-9a-f]{8})[.]part', '.part', path[len(str(self.folder)) + 1 :])}"
+            )
             label = re.sub("tfevents.*", "tfevents", label)
             self.seen[label] += 1
             label = f"{label} #{self.seen[label]}"
@@ -85,7 +89,8 @@ class Tracer:
     def wrote(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
         if (stat.st_dev, stat.st_ino) not in self.unsynced:
-            self.unsynced[stat.st_dev, stat.st_ino] = os.dup(descriptor)
+            # Opened again: a duplicate would share its lock, and keep it.
+            self.unsynced[stat.st_dev, stat.st_ino] = REAL_OPEN(f"/proc/self/fd/{descriptor}", os.O_WRONLY)
 
     def synced(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
@@ -95,7 +100,7 @@ class Tracer:
 
 def install(tracer: Tracer) -> None:
     """Replace the functions of Python that change files, in this process."""
-    real_open, real_os_open, real_fsync, real_write = io.open, os.open, os.fsync, os.write
+    real_open, real_fsync, real_write = io.open, os.fsync, os.write
 
     class File(io.FileIO):
         """A file whose writes are operations."""
@@ -124,8 +129,8 @@ def install(tracer: Tracer) -> None:
 
     def os_open(path: Any, flags: int, *rest: Any, **more: Any) -> int:
         if not flags & WRITING or more.get("dir_fd") is not None:
-            return real_os_open(path, flags, *rest, **more)
-        return tracer.operation("open", os.fspath(path), lambda: real_os_open(path, flags, *rest, **more))
+            return REAL_OPEN(path, flags, *rest, **more)
+        return tracer.operation("open", os.fspath(path), lambda: REAL_OPEN(path, flags, *rest, **more))
 
     def fsync(file: Any) -> None:
         descriptor = file if isinstance(file, int) else file.fileno()

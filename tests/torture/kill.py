@@ -190,7 +190,9 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(__doc__, argv)
     report = Report("kill")
-    report.counts.update(dict.fromkeys(("runs", "kills", "kills of new processes", "identical", "lost", "different"), 0))
+    report.counts.update(
+        dict.fromkeys(("runs", "kills", "kills of new processes", "identical", "lost", "different"), 0)
+    )
     started = time.monotonic()
     with workplace(arguments) as (folder, has_time, rng):
         while has_time():
