@@ -1,0 +1,240 @@
+"""Crash a command at every operation on files, one after another, and let the same command finish.
+
+`python -m tests.torture.crash --minutes 5 --seed 0`
+
+A traced run of `moon train`, and one of `moon score`, list every operation on files: open, write, fsync, rename, remove,
+mkdir. Then, at each of them, in a new copy of the run:
+
+    before, after   the process is killed before or after the operation
+    torn            only half of the bytes are written, then it is killed
+    power           it is killed, and of each file that was not synced since its last write only half remains
+    full, broken    the operation fails with "no space left" or "input/output error"
+
+Afterwards the same command must finish, leave no temporary files, and write exactly what an undisturbed one writes. A
+failed operation must end the command with one line and exit code 7 (full) or 3 (broken), or change nothing. With enough
+`--minutes` all points are tried; otherwise a random part of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.torture.common import (
+    SCORE, TRAIN, Process, Report, contents, differing, fork, fresh, leftovers, parse, workplace
+)  # fmt: skip
+
+KILLS, ERRORS = ("before", "after", "torn", "power"), {"full": errno.ENOSPC, "broken": errno.EIO}
+CODES = {"full": 7, "broken": 3}
+TRACE = "trace.txt"  # written next to the folder of a traced command
+REAL_OPEN = os.open
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+@dataclass
+class Tracer:
+    """Counts operations on files under a folder, and disturbs one of them.
+
+    An operation is identified by what it does, to which file, and for which time, not by its number: the threads that
+    write checkpoints and TensorBoard files make the order vary.
+    """
+
+    folder: Path
+    point: str = ""
+    action: str = ""
+    log: int | None = None  # a file descriptor, to list the operations
+    seen: Counter[str] = field(default_factory=Counter)
+    unsynced: dict[tuple[int, int], int] = field(default_factory=dict)  # a descriptor of each file by its inode
+    guard: Any = field(default_factory=threading.RLock)
+
+    def operation(self, name: str, where: str | int, do: Any, half: Any = None) -> Any:
+        """Do something to a file, unless it is the point to disturb."""
+        is_open = isinstance(where, int)
+        path = os.path.realpath(f"/proc/self/fd/{where}") if is_open else os.path.abspath(os.fsdecode(where))
+        if not path.startswith(f"{self.folder}{os.sep}"):
+            return do()
+        with self.guard:
+            label = (
+                f"{name} {re.sub('[.](moon-.{8}|.*[0-9a-f]{8})[.]part', '.part', path[len(str(self.folder)) + 1 :])}"
+            )
+            label = re.sub("tfevents.*", "tfevents", label)
+            self.seen[label] += 1
+            label = f"{label} #{self.seen[label]}"
+            if self.log is not None:
+                os.write(self.log, f"{label}\n".encode())
+            if label != self.point:
+                return do()
+            if self.action in ERRORS:
+                raise OSError(ERRORS[self.action], os.strerror(ERRORS[self.action]), path)
+            if self.action == "torn" and half is not None:
+                half()
+            elif self.action == "after":
+                do()
+            elif self.action == "power":
+                for descriptor in self.unsynced.values():
+                    os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def wrote(self, descriptor: int) -> None:
+        stat = os.fstat(descriptor)
+        if (stat.st_dev, stat.st_ino) not in self.unsynced:
+            # Opened again: a duplicate would share its lock, and keep it.
+            self.unsynced[stat.st_dev, stat.st_ino] = REAL_OPEN(f"/proc/self/fd/{descriptor}", os.O_WRONLY)
+
+    def synced(self, descriptor: int) -> None:
+        stat = os.fstat(descriptor)
+        if (copy := self.unsynced.pop((stat.st_dev, stat.st_ino), None)) is not None:
+            os.close(copy)
+
+
+def install(tracer: Tracer) -> None:
+    """Replace the functions of Python that change files, in this process."""
+    real_open, real_fsync, real_write = io.open, os.fsync, os.write
+
+    class File(io.FileIO):
+        """A file whose writes are operations."""
+
+        def write(self, data: Any) -> int:
+            view = memoryview(data).cast("B")
+
+            def write(part: memoryview) -> int:
+                tracer.wrote(self.fileno())
+                return io.FileIO.write(self, part)
+
+            half = len(view) // 2
+            return tracer.operation("write", self.fileno(), lambda: write(view), lambda: write(view[:half]))
+
+    def open_(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
+              newline: Any = None, closefd: bool = True, opener: Any = None) -> Any:  # fmt: skip
+        if not set(mode) & set("wax+") or buffering == 0 or opener is not None:
+            return real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        raw_mode = mode.replace("b", "").replace("t", "")
+        if isinstance(file, int):
+            raw = File(file, raw_mode, closefd)
+        else:
+            raw = tracer.operation("open", os.fspath(file), lambda: File(file, raw_mode))
+        buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+
+    def os_open(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if not flags & WRITING or more.get("dir_fd") is not None:
+            return REAL_OPEN(path, flags, *rest, **more)
+        return tracer.operation("open", os.fspath(path), lambda: REAL_OPEN(path, flags, *rest, **more))
+
+    def fsync(file: Any) -> None:
+        descriptor = file if isinstance(file, int) else file.fileno()
+
+        def sync() -> None:
+            real_fsync(descriptor)
+            tracer.synced(descriptor)
+
+        tracer.operation("fsync", descriptor, sync)
+
+    def os_write(descriptor: int, data: Any) -> int:
+        view = memoryview(data).cast("B")
+
+        def write(part: memoryview) -> int:
+            tracer.wrote(descriptor)
+            return real_write(descriptor, part)
+
+        half = len(view) // 2
+        return tracer.operation("write", descriptor, lambda: write(view), lambda: write(view[:half]))
+
+    def on_path(name: str) -> None:
+        real = getattr(os, name)
+
+        def replacement(path: Any, *rest: Any, **more: Any) -> Any:
+            at = more.get("dir_fd")
+            where = os.fspath(path) if at is None else os.path.join(os.path.realpath(f"/proc/self/fd/{at}"), path)
+            return tracer.operation(name, where, lambda: real(path, *rest, **more))
+
+        setattr(os, name, replacement)
+
+    io.open = builtins.open = open_  # pyright: ignore[reportAttributeAccessIssue]
+    os.open, os.fsync = os_open, fsync  # pyright: ignore[reportAttributeAccessIssue]
+    if tracer.log is None:
+        os.write = os_write  # pyright: ignore[reportAttributeAccessIssue]
+    for name in ("rename", "replace", "unlink", "remove", "rmdir", "mkdir", "truncate", "link", "symlink"):
+        on_path(name)
+
+
+def traced(argv: list[str], place: Path) -> Process:
+    """Start a command that lists its operations in TRACE."""
+    log = os.open(place.parent / TRACE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    process = fork(argv, place, lambda: install(Tracer(place, log=log)))
+    os.close(log)
+    return process
+
+
+def disturbed(argv: list[str], place: Path, point: str, action: str) -> Process:
+    return fork(argv, place, lambda: install(Tracer(place, point, action)))
+
+
+def trial(argv: list[str], before: Path | None, expected: dict, point: str, action: str, place: Path,
+          report: Report) -> None:  # fmt: skip
+    """Disturb one operation, let the same command finish, and compare."""
+    place, how = fresh(before, place), f"moon {argv[0]}, {action} at {point}"
+    process = disturbed(argv, place, point, action)
+    code, said = process.wait(), process.text()
+    report.counts["points"] += 1
+    if action in ERRORS and code not in (0, CODES[action]):
+        report.finding("wrong code", f"{how}: {code}, not {CODES[action]}: {said[-300:]}")
+    elif action in ERRORS and "Traceback" in said:
+        report.finding("traceback", f"{how}: {said[-300:]}")
+    elif action in ERRORS and code == 0 and (names := differing(expected, contents(place))):
+        report.finding("silent", f"{how}: code 0, but {', '.join(names)}")
+    elif action in KILLS and code not in (0, -signal.SIGKILL):
+        report.finding("wrong code", f"{how}: {code}: {said[-300:]}")
+    report.counts["killed" if code == -signal.SIGKILL else "refused" if code else "not affected"] += 1
+    process = fork(argv, place)
+    code = process.wait()
+    if code != 0:
+        report.finding("lost", f"{how}: then {'hangs' if code is None else f'code {code}'}: {process.text()[-300:]}")
+        if code is None:
+            process.kill()
+    elif names := differing(expected, contents(place)):
+        report.finding("different", f"{how}: {', '.join(names)}")
+    elif names := leftovers(place):
+        report.finding("left", f"{how}: {', '.join(names)}")
+    else:
+        report.counts["identical"] += 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse(__doc__, argv)
+    report = Report("crash")
+    report.counts.update(dict.fromkeys(("points", "killed", "refused", "not affected", "identical", "lost"), 0))
+    started = time.monotonic()
+    with workplace(arguments) as (folder, has_time, rng):
+        points, before = [], None
+        for command in (TRAIN, SCORE):
+            place = fresh(before, folder / f"{command[0]} done")
+            if (process := traced(command, place)).wait() != 0:
+                sys.exit(f"crash: moon {command[0]} fails undisturbed:\n{process.text()}")
+            expected = contents(place)
+            for label in (folder / TRACE).read_text().splitlines():
+                actions = ["before", "after", "power", *ERRORS] + ["torn"] * label.startswith("write")
+                points += [(command, before, expected, label, action) for action in actions]
+            before = place
+        rng.shuffle(points)
+        report.counts["of"] = len(points)
+        for point in points:
+            if not has_time():
+                break
+            trial(*point, folder / "trial", report)
+    return report.finish(arguments, time.monotonic() - started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
