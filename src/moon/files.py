@@ -220,15 +220,24 @@ def open_to_append(path: Path) -> IO[bytes]:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; anything else, such as a named pipe that would block, is a `DataError`."""
     try:
+        _check_regular(os.stat(path), path)  # before it is opened: opening a device can have effects
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as error:  # a null character in the path
-        raise DataError(f"{path}: cannot be opened ({error})") from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: cannot be opened ({error})") from None  # a null character in the path
+    try:
+        _check_regular(os.fstat(descriptor), path)  # it may have been replaced
+    except DataError:
         os.close(descriptor)
-        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
-        raise DataError(f"{path}: is {kind}, not a regular file")
+        raise
     return os.fdopen(descriptor, "rb")
+
+
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a named pipe, socket or device"
+        raise DataError(f"{path}: is {kind}, not a regular file")
 
 
 def read_json(path: Path) -> Any:

@@ -40,12 +40,14 @@ def read_tar(path: Path, is_needed: Callable[[str], bool]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     try:
         with open_file(path) as file:
-            stream = CarefulReader(_unpacked(file), allowed_bytes([os.fstat(file.fileno())]), path)
+            allowed = allowed_bytes([os.fstat(file.fileno())])
+            stream = CarefulReader(_unpacked(file), allowed, path)
             with closing(tarfile.TarFile(fileobj=stream)) as archive:  # pyright: ignore[reportArgumentType]
                 for count, member in enumerate(archive, start=1):
                     if count > _MAX_MEMBERS:
                         raise DataError(f"{path}: more than {_MAX_MEMBERS:,} files; no archive of CIFAR has that many")
                     if member.isreg() and not member.issparse() and is_needed(PurePosixPath(member.name).name):
+                        check_bytes(stream.tell() + member.size, allowed, path)
                         found[member.name] = _content(archive, member)
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
         if isinstance(error, DataError):

@@ -36,7 +36,7 @@ class _Call:
 
 
 _MARK = object()
-_MAX_OPCODES = 2_000_000  # the largest pickle of CIFAR has 300,000
+_MAX_OPCODES = 1_000_000  # the largest pickle of CIFAR has 300,000
 _MAX_KEYS = 10_000  # of a dict
 _MAX_NAME = 200  # characters of a reference
 _DTYPE = re.compile(r"[|<>=]?[biuf][1248]")

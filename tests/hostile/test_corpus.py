@@ -1,0 +1,50 @@
+"""A sample of the hostile files. `python tests/hostile/corpus.py` reads all of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CORPUS = Path(__file__).with_name("corpus.py")
+
+
+@pytest.mark.slow
+def test_hostile_files_do_no_harm():
+    done = subprocess.run(
+        [sys.executable, str(CORPUS), "--sample", "24"], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    count, _, problems = done.stdout.strip().splitlines()[-1].partition(" hostile files: ")
+    assert int(count) >= 24
+    assert problems == (
+        "0 executed, 0 read outside, 0 crashes, 0 over 1 GB, 0 hangs over 10 s, 0 unforeseen errors, 0 wrong answers"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("read", "problem"),
+    [
+        ("os.kill(os.getpid(), 11)", "1 crashes"),
+        ("while True: pass", "1 hangs over 10 s"),
+        ("os.system('true')", "1 executed"),
+        ("open('/etc/passwd').close()", "1 read outside"),
+        ("bytearray(b'x') * 1_200_000_000", "1 over 1 GB"),
+        ("raise KeyError('x')", "1 unforeseen errors"),
+        ("return 'other'", "1 wrong answers"),
+    ],
+)
+def test_the_corpus_notices_harm(tmp_path, read, problem):
+    """A reader that does harm is reported, so that the zeros above mean something."""
+    for path in CORPUS.parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8").replace("__file__).parents[2]", f"{str(CORPUS.parents[2])!r})")
+        if path.name == "reading.py":
+            text = text.replace('    if reader == "image":\n', f"    {read}\n" + '    if reader == "image":\n', 1)
+        (tmp_path / path.name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "corpus.py"), "--only", "image: ordinary PNG"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert problem in done.stdout.splitlines()[-1], done.stdout
