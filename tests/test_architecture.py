@@ -9,13 +9,15 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "moon"
 
-BASE = {"arrays", "seeds", "suggest", "files", "errors", "lazy"}  # every room may import them
+BASE = {"arrays", "seeds", "suggest", "files", "records", "shapes", "errors", "lazy"}  # every room may import them
 METHODS = {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"}
 ARROWS = {
     "arrays": set(),
     "seeds": set(),
     "suggest": set(),
     "files": {"errors"},
+    "records": {"errors", "files"},
+    "shapes": set(),
     "errors": set(),
     "lazy": set(),
     "evidence": {"suggest"},

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _PRIVATE = ".moon-", ".part"  # the name of a temporary folder begins and ends like this
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_MAX_JSON_BYTES = 2**26
 _FULL_TEXTS = [os.strerror(number) for number in sorted(_FULL)]  # for errors that libraries raise without a number
 
 
@@ -238,18 +237,6 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a named pipe, socket or device"
         raise DataError(f"{path}: is {kind}, not a regular file")
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; a ValueError if it is not valid JSON, too deeply nested or not a regular file."""
-    with open_regular(path) as file:
-        content = file.read(_MAX_JSON_BYTES + 1)
-    if len(content) > _MAX_JSON_BYTES:
-        raise DataError(f"{path}: has more than {_MAX_JSON_BYTES:,} bytes")
-    try:
-        return json.loads(content.decode("utf-8"))
-    except RecursionError:
-        raise DataError(f"{path}: is nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -286,3 +286,52 @@ def test_a_job_reports_its_progress(data_root, tmp_path):
 def test_a_worker_starts_without_warnings():
     command = [sys.executable, "-W", "error", "-m", "moon.grid.worker", "--help"]
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("todo.json", "[]"), ("todo.json", '{"detectors": [1]}'), ("data.json", "{")]
+)
+def test_a_damaged_file_is_the_failure_of_its_run(data_root, tmp_path, name, content):
+    recipes = small(data_root, seed=[0, 1])
+    Grid.plan(tmp_path, recipes, ["msp"])
+    (tmp_path / recipes[0].name / name).write_text(content)
+    facts = DataFacts({}, {"sha256": {}, "near": ["dtd"], "far": []})
+    planned = Grid.plan(tmp_path, recipes, ["msp"], facts=lambda _: facts)
+    assert list(planned.states().values()) == [State.FAILED, State.WAITING]
+    assert str(tmp_path / recipes[0].name / name) in planned.jobs[0].reason()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("log.jsonl", "{}\n{}\n"), ("scores.json", "[]"), ("failure.json", "[]")]
+)
+def test_a_damaged_file_does_not_stop_a_grid(data_root, tmp_path, name, content):
+    (recipe,) = small(data_root)
+    (tmp_path / recipe.name).mkdir()
+    (tmp_path / recipe.name / name).write_text(content)
+    planned = Grid.plan(tmp_path, [recipe], ["msp"])
+    (job,) = planned.jobs
+    assert planned.states() == {recipe.name: State.FAILED if name == "failure.json" else State.WAITING}
+    assert (job.epochs_done(), job.seconds(), planned.seconds_left(1)) == (0, 0, None)
+    assert job.reason() == (f"{job.failure}: is damaged" if name == "failure.json" else "")
+
+
+def test_a_run_that_cannot_be_started_does_not_stop_the_others(data_root, tmp_path):
+    planned = Grid.plan(tmp_path, small(data_root, seed=[0, 1]))
+
+    class Workers:
+        places = 1
+
+        def start(self, folder):
+            if folder == planned.jobs[0].folder:
+                raise ValueError("worker.log: is not a regular file; delete it")
+            (folder / "result.json").write_text("{}")
+
+        def ended(self, handle):
+            return ""
+
+        def stop(self, handles):
+            pass
+
+    planned.run(Workers(), poll=0)
+    assert list(planned.states().values()) == [State.FAILED, State.DONE]
+    assert planned.jobs[0].reason() == "worker.log: is not a regular file; delete it"

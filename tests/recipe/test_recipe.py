@@ -187,3 +187,16 @@ def test_parameters_are_declared_once():
     assert settings - {"preset", "rates"} <= Recipe.__dataclass_fields__.keys()
     assert PARAMETERS["delta_t"].type is int
     assert PARAMETERS["lr"].setting == "lr_start"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"net": 5}, "net is 5, expected a text"), ({"seed": True}, "seed is True, expected a whole number")],
+)
+def test_a_recipe_file_with_other_types_is_damaged(tmp_path, change, problem):
+    recipe = make_recipe("digits", epochs=5)
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_json()))
+    assert Recipe.load(tmp_path / "recipe.json") == recipe
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_json() | change))
+    with pytest.raises(DamagedCheckpoint, match=problem):
+        Recipe.load(tmp_path / "recipe.json")

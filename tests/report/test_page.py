@@ -192,6 +192,30 @@ def test_collect_reports_what_it_leaves_out(tmp_path, fabricate):
         collect([tmp_path / "runs"])
 
 
+@pytest.mark.parametrize("name", ["result.json", "recipe.json", "scores.json", "log.jsonl", "data.json"])
+@pytest.mark.parametrize("content", ["[]", "{", '{"known": {"accuracy": -5}}'], ids=["list", "cut", "range"])
+def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path, fabricate, name, content):
+    damaged = fabricate(tmp_path, make("moon"))
+    other = fabricate(tmp_path, make("mixup"))
+    (damaged / name).write_text(content + "\n\n")
+    if (name, content) == ("data.json", '{"known": {"accuracy": -5}}'):
+        return  # this is no value of this file
+    runs, left_out = collect([tmp_path])
+    assert [run.folder for run in runs] == [other]
+    assert len(left_out) == 1
+    assert str(damaged / name) in left_out[0]
+
+
+def test_runs_without_digests_are_counted_in_one_line(tmp_path, fabricate, caplog):
+    for objective in ("moon", "mixup"):
+        fabricate(tmp_path, make(objective))
+    with caplog.at_level("INFO"):
+        collect([tmp_path])
+    assert caplog.messages == [
+        "2 of 2 runs have no digests (of an earlier version): damaged or exchanged files are not noticed"
+    ]
+
+
 @pytest.mark.slow
 def test_a_trained_and_scored_run(data_root, tmp_path):
     images = BenchmarkImages.open(data_root, "mnist")

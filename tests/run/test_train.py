@@ -16,8 +16,9 @@ import torch
 
 from moon.data import DataError
 from moon.recipe import build, make_recipe
-from moon.run.folder import load, load_result, read_log, trained_on
+from moon.run.folder import load, load_result, trained_on
 from moon.run.images import BenchmarkImages
+from moon.run.log import read_log
 from moon.run.train import train_run
 from moon.run.watch import WATCHED, watcher
 from moon.sparse import sparse_weights
@@ -188,7 +189,7 @@ def test_a_run_is_loaded_without_its_data(images, tmp_path):
     assert not model.training
     facts = json.loads((tmp_path / "data.json").read_text())
     assert trained_on(tmp_path) == replace(images.benchmark, near=(), far=(), net="lenet")
-    del facts["known"]  # a run of version 0.2
+    del facts["known"], facts["content_sha256"]  # a run of version 0.2
     (tmp_path / "data.json").write_text(json.dumps(facts))
     assert trained_on(tmp_path) == images.benchmark
 
@@ -250,6 +251,35 @@ def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
         train_run(recipe(images), resumed, images)
     assert "resuming from epoch 2 of 4" in caplog.messages
     assert same_log(uninterrupted, resumed)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda lines: lines[:1] + lines[2:], "line 2 is damaged or belongs to another run"),
+        (lambda lines: [lines[0].replace('"epoch": 0', '"epoch": 9'), *lines[1:]], "its digest does not match"),
+        (lambda lines: [lines[0][:20], *lines[1:]], "line 1 is damaged"),
+        (lambda lines: ["{}"], "its content has no"),
+        (lambda lines: ['{"epoch": 0, "seconds": -1}'], "seconds is -1, expected a number, at least 0"),
+        (lambda lines: ['{"epoch": 0, "seconds": 1, "loss": NaN}', "{}"], "NaN is not a finite number"),
+    ],
+    ids=["removed", "changed", "cut", "empty", "negative", "nan"],
+)
+def test_a_damaged_log_is_an_error(images, tmp_path, change, problem):
+    stopped(recipe(images), tmp_path, images)
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    (tmp_path / "log.jsonl").write_text("\n".join(change(lines)) + "\n")
+    for read in (read_log, lambda folder: train_run(recipe(images), folder, images)):
+        with pytest.raises(DamagedCheckpoint, match=problem):
+            read(tmp_path)
+
+
+def test_the_log_of_another_run_is_an_error(images, tmp_path):
+    for seed in range(2):
+        stopped(recipe(images, seed=seed), tmp_path / str(seed), images)
+    shutil.copy(tmp_path / "1" / "log.jsonl", tmp_path / "0" / "log.jsonl")
+    with pytest.raises(DamagedCheckpoint, match="line 1 is damaged or belongs to another run"):
+        read_log(tmp_path / "0")
 
 
 def same_log(a, b):

@@ -8,11 +8,12 @@ import pytest
 
 from moon import auroc
 from moon.detect import DETECTORS, TemperatureScaling
-from moon.recipe import table
+from moon.recipe import Recipe, table
+from moon.records import write_record
 from moon.run.folder import load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
-from moon.score.files import KNOWN, read_scores, read_summary, which_scored
+from moon.score.files import KNOWN, read_arrays, read_scores, read_summary, which_scored
 from moon.score.score import mean_metrics, score_run, unknown_metrics
 
 
@@ -46,7 +47,7 @@ def test_every_detector_on_every_set(images, folder):
         assert found["far"] == found["sets"]["dtd"]
         assert found["sets"]["dtd"]["auroc"] == auroc(scores[name][KNOWN], scores[name]["dtd"])
     assert set(result["p_unknown"]) == {"notmnist", "fashionmnist", "dtd"}
-    assert json.loads((folder / "scores.json").read_text()) == result
+    assert read_summary(folder) == result
     with np.load(folder / "scores.npz") as saved:
         assert np.array_equal(saved["ebo/dtd"], scores["ebo"]["dtd"])
 
@@ -141,6 +142,77 @@ def test_scores_of_other_detectors_on_the_same_images_are_kept(images, folder, d
     assert list(score_run(folder, images, ["ebo"])[0]["detectors"]) == ["ebo"]
 
 
+def swap(folder, name, change):
+    """Replace arrays of an .npz file by others."""
+    with np.load(folder / name) as file:
+        arrays = {key: file[key] for key in file.files}
+    np.savez(folder / name, **{key: change(array) for key, array in arrays.items()})
+
+
+def test_changed_arrays_are_detected_and_computed_again(images, folder, caplog):
+    first, _ = score_run(folder, images, ["msp"])
+    assert read_arrays(folder, "known.npz") is not None
+    for name in ("scores.npz", "known.npz", "examples.npz"):
+        swap(folder, name, lambda array: array[::-1].copy())
+    assert read_scores(folder) is None
+    assert read_arrays(folder, "known.npz") is None
+    assert read_arrays(folder, "examples.npz") is None
+    assert "scores.npz: lacks the scores of msp, or has others; score the run again" in caplog.text
+    assert "known.npz: is not the file that was written with scores.json" in caplog.text
+    assert list(score_run(folder, images, ["ebo"])[0]["detectors"]) == ["ebo"]  # those of msp are lost
+    assert "the scores of msp are missing or damaged and are dropped" in caplog.text
+    assert score_run(folder, images, ["msp"])[0]["detectors"]["msp"] == first["detectors"]["msp"]
+
+
+def test_scores_of_another_run_or_model_are_detected(images, folder, trained_runs, tmp_path, caplog):
+    other = trained_runs(objective="cross-entropy", epochs=3)
+    score_run(other, images, ["msp"], out=tmp_path / "other")
+    for path in (tmp_path / "other").iterdir():
+        shutil.copy(path, folder)
+    assert read_summary(folder) is None
+    names = [Recipe.load(each / "recipe.json").name for each in (other, folder)]
+    assert f"scores.json: belongs to the run {names[0]}, not to {names[1]}" in caplog.text
+    score_run(folder, images, ["msp"])
+    result = load_result(folder)
+    write_record(folder / "result.json", result | {"model_sha256": "0" * 64})
+    assert read_summary(folder) is None
+    assert "scores.json: are the scores of another model" in caplog.text
+
+
+def test_a_kill_while_scores_are_written_loses_nothing(images, folder, monkeypatch):
+    score_run(folder, images, ["msp"])
+
+    def kill(path, _):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("moon.score.files.write_record", kill)
+        with pytest.raises(KeyboardInterrupt):
+            score_run(folder, images, ["ebo"])
+    assert list(read_scores(folder)[1]) == ["msp"]
+    assert list(read_scores(folder)[0]["detectors"]) == ["msp"]
+    assert list(score_run(folder, images, ["ebo"])[1]) == ["ebo", "msp"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda summary: [], "it is not a JSON object"),
+        (lambda summary: {}, "its content has no 'detectors'"),
+        (lambda summary: summary | {"known": {"accuracy": -5}}, "known.accuracy is -5, expected a number from 0 to 1"),
+        (lambda summary: summary | {"near": "dtd"}, "near is 'dtd', expected a list"),
+        (lambda summary: summary | {"detectors": {"msp": {"sets": {"dtd": {"auroc": 7}}}}}, "msp.sets.dtd.auroc is 7"),
+    ],
+)
+def test_values_that_no_table_may_show_are_rejected(images, folder, caplog, change, problem):
+    score_run(folder, images, ["msp"])
+    summary = json.loads((folder / "scores.json").read_text())
+    del summary["content_sha256"]  # as if it were of an earlier version
+    (folder / "scores.json").write_text(json.dumps(change(summary)))
+    assert read_summary(folder) is None
+    assert problem in caplog.text
+
+
 def test_tuning_on_every_set_is_an_error(data_root, folder):
     sets = ("notmnist", "fashionmnist", "dtd")
     with pytest.raises(ValueError, match="no unknown set is left to score: all were used for training or tuning"):
@@ -179,7 +251,7 @@ def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(images, fold
     assert len(calls) == 1
 
 
-def test_evidence_of_another_model_or_other_images_is_not_used(images, folder):
+def test_evidence_of_another_model_or_other_images_is_not_used(images, folder, caplog):
     from safetensors import safe_open
     from safetensors.numpy import load_file, save_file
 
@@ -192,7 +264,8 @@ def test_evidence_of_another_model_or_other_images_is_not_used(images, folder):
         save_file(part | {"logits": 0 * part["logits"]}, path, metadata | change)
         assert score_run(folder, images, ["msp"])[0] == expected
     save_file(part | {"logits": 0 * part["logits"]}, path, metadata)
-    assert score_run(folder, images, ["msp"])[0] != expected  # with the right metadata it is used
+    assert score_run(folder, images, ["msp"])[0] == expected
+    assert "dtd.safetensors: is damaged (its content does not match its SHA-256)" in caplog.text
 
 
 def test_float16_scores_do_not_replace_float32_ones(images, folder, monkeypatch):

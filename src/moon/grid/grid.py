@@ -13,10 +13,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from moon.files import read_json, write_json
+from moon.errors import DataError
+from moon.files import write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
-from moon.run.folder import check_data, find_run, is_done, is_trained, load_result, read_log
+from moon.records import read_json
+from moon.run.folder import check_data, find_run, is_done, is_trained, load_result
+from moon.run.log import read_log
 from moon.score.files import read_summary, which_scored
 from moon.training import DamagedCheckpoint, is_locked
 
@@ -53,9 +56,9 @@ class Job:
     def reason(self) -> str:
         """What went wrong, in one line."""
         try:
-            return read_json(self.failure)["message"]
-        except (OSError, ValueError, KeyError):
-            return self.problem
+            return str(read_json(self.failure)["message"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return self.problem or (f"{self.failure}: is damaged" if self.failure.exists() else "")
 
     def threads(self) -> int | None:
         """The number of CPU threads it was trained with; None if it is not recorded."""
@@ -65,11 +68,22 @@ class Job:
             return None
 
     def epochs_done(self) -> int:
-        return self.recipe.epochs if is_trained(self.folder) else len(read_log(self.folder))
+        return self.recipe.epochs if is_trained(self.folder) else len(self._log())
 
     def seconds(self) -> float:
         """Time spent on the epochs that are done."""
-        return sum(line["seconds"] for line in read_log(self.folder))
+        return sum(line["seconds"] for line in self._log())
+
+    def _log(self) -> list[dict[str, Any]]:
+        """The log, for the progress display only; training reports a damaged one."""
+        try:
+            return read_log(self.folder)
+        except (DamagedCheckpoint, OSError, ValueError):
+            return []
+
+    def fail(self, error: Exception) -> None:
+        """Record why it cannot be done."""
+        write_json(self.failure, {"kind": type(error).__name__, "message": str(error)})
 
 
 class DataFacts(NamedTuple):
@@ -173,14 +187,20 @@ class Grid:
         grid = cls.of(folder, recipes, detectors, retries, near, far)
         for job in grid.jobs:
             current = None if facts is None else facts(job.recipe)
-            if current is not None:
-                check_data(job.folder, current.fingerprint)
             job.folder.mkdir(parents=True, exist_ok=True)
             if not (job.folder / "recipe.json").exists():
                 write_json(job.folder / "recipe.json", job.recipe.to_json())
+            try:
+                if current is not None:
+                    check_data(job.folder, current.fingerprint)
+                todo = Todo.read(job.folder)
+            except DataError:
+                raise
+            except (DamagedCheckpoint, ValueError) as error:  # a file of this run; the others are done
+                job.fail(error)
+                continue
             names, scored = scored_with(job.folder)
             is_stale = current is not None and current.has_unknown and bool(names) and scored != current.scored
-            todo = Todo.read(job.folder)
             if job.lacks_scores or is_stale or todo.detectors:
                 everything = tuple(dict.fromkeys([*todo.detectors, *names, *job.detectors]))
                 remaining = Todo(everything, tuple(near), tuple(far))
@@ -222,7 +242,10 @@ class Grid:
                 for job in open_jobs:
                     is_free = len(active) < workers.places and job.recipe.name not in active
                     if is_free and states[job.recipe.name] is State.WAITING:
-                        active[job.recipe.name] = job, workers.start(job.folder)
+                        try:
+                            active[job.recipe.name] = job, workers.start(job.folder)
+                        except ValueError as error:  # a file of this run
+                            job.fail(error)
                 watch(self)
                 if not open_jobs and not active:
                     return
@@ -246,4 +269,4 @@ def scored_with(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """The detectors that the run was scored with or that cannot be used with it, and which images were scored."""
     if (found := read_summary(folder)) is None:
         return [], {}
-    return [*found["detectors"], *found["left_out"]], which_scored(found)
+    return [*found["detectors"], *found.get("left_out", ())], which_scored(found)

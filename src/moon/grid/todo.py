@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from moon.files import read_json, write_json
+from moon.files import write_json
+from moon.records import read_json
 from moon.run.folder import TODO
+from moon.shapes import Optional, check_shape
 
 
 class Todo(NamedTuple):
@@ -24,11 +26,14 @@ class Todo(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Todo:
-        """Read it from a run folder; files of earlier versions name no sets."""
+        """Read it from a run folder; files of earlier versions name no sets. A ValueError if it is damaged."""
         try:
             found = read_json(folder / TODO)
+            check_shape(found, {name: Optional([str]) for name in cls._fields})
         except FileNotFoundError:
             return cls()
+        except ValueError as error:
+            raise ValueError(f"{folder / TODO}: is damaged ({error}); delete it and run the grid again") from error
         return cls(*(tuple(found.get(name, ())) for name in cls._fields))
 
     def write(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def main() -> None:
     open_images = lru_cache(maxsize=1)(BenchmarkImages.open)
     for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
         folder = Path(line.rstrip("\n"))
-        with open_to_append(folder / "worker.log") as log:  # all output goes there from now on
+        with suppress(ValueError), open_to_append(folder / "worker.log") as log:  # all output goes there from now on
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         settings = arguments.device, arguments.checkpoint_seconds, not arguments.inexact

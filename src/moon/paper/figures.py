@@ -17,6 +17,7 @@ from moon.paper.number import Number
 from moon.paper.table import PaperTable
 from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, panels, save, styled
 from moon.run.folder import class_names
+from moon.score.files import read_arrays
 from moon.suggest import counted
 
 if TYPE_CHECKING:
@@ -207,13 +208,11 @@ def training_dots(table: PaperTable, _: Path) -> Figure:
 def component_histograms(table: PaperTable, folder: Path) -> Figure:
     """Draw the distribution of the features' first principal component in each class, for the first seed."""
     name = table.run_names[0]
-    path = folder / name / "known.npz"
-    if not path.exists():
+    if (known := read_arrays(folder / name, "known.npz")) is None:
         figure, axes = panels(1, 1)
         axes[0, 0].text(0.5, 0.5, f"not run yet: {name}", ha="center", va="center", wrap=True)
         return figure
-    with np.load(path) as file:
-        values, labels = file["first_component"], file["labels"]
+    values, labels = known["first_component"], known["labels"]
     classes, names = np.unique(labels)[:20], class_names(folder / name)
     columns = 5 if len(classes) > 4 else len(classes)
     figure, axes = panels(-(-len(classes) // columns), columns, width=1.9, height=1.5, sharex=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, fields
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from moon.errors import DamagedCheckpoint
-from moon.files import read_json
 from moon.recipe.parameters import Parameter, Scalar, detail, setting
+from moon.records import read_json
+from moon.shapes import Number, Optional, check_shape
 
 _OWN = "the objective's"
+_SHAPES = {str: str, bool: bool, int: Number(kind=int), float: Number()}
 MAX_EPOCHS = 1_000_000  # far beyond any schedule; a mistyped number must not start a run that never ends
 
 # The fields of version 0.2, whose values are all part of a run's name. A field that is added later is part of the name
@@ -116,7 +119,9 @@ class Recipe:
     def load(cls, path: Path) -> Recipe:
         """Read a `recipe.json`; fields that it does not have take their defaults."""
         try:
-            return cls(**read_json(path))
+            found = read_json(path)
+            check_shape(found, {name: Optional(_SHAPES[kind]) for name, kind in _types().items() if kind in _SHAPES})
+            return cls(**found)
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{path.parent}: contains no {path.name}; is this a run folder?") from None
         except (TypeError, ValueError) as error:
@@ -155,9 +160,15 @@ Recipe.__doc__ = f"{Recipe.__doc__}\n    Args:\n" + "".join(
 )
 
 
+@cache
+def _types() -> dict[str, Any]:
+    """The types of the fields of `Recipe`."""
+    return get_type_hints(Recipe)
+
+
 def _declared() -> dict[str, Parameter]:
     """The parameters that the fields of `Recipe` declare, and the two that stand for several fields."""
-    types = get_type_hints(Recipe)
+    types = _types()
     shorthands = (
         Parameter("benchmark", "benchmark", str, "the known set and its unknown sets"),
         Parameter(

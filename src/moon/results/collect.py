@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 from numpy.typing import NDArray
 
+from moon.errors import DamagedCheckpoint
 from moon.recipe import Recipe
-from moon.run.folder import class_names, load_result, read_log
-from moon.score.files import Scores, read_scores, read_summary
+from moon.run.folder import class_names, load_result
+from moon.run.log import log_digest, read_log
+from moon.score.files import ARRAYS, Scores, load_summary, read_arrays, read_scores
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Run:
     @cached_property
     def predictions(self) -> dict[str, NDArray] | None:
         """Labels, predictions and confidences on the known test set (known.npz)."""
-        return _arrays(self.folder / "known.npz")
+        return read_arrays(self.folder, "known.npz")
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -54,7 +57,7 @@ class Run:
     @cached_property
     def examples(self) -> dict[str, NDArray] | None:
         """The images with the most extreme scores, by `right/SET` and `wrong/SET` (examples.npz)."""
-        return _arrays(self.folder / "examples.npz")
+        return read_arrays(self.folder, "examples.npz")
 
 
 def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -78,15 +81,36 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
                 left_out.append(f"{folder}: already included")
             elif not (folder / "result.json").exists():
                 left_out.append(f"{folder.name}: not finished")
-            elif (summary := read_summary(folder)) is None or not summary["detectors"]:
-                left_out.append(f"{folder.name}: not scored; run `moon score {folder}`")
             else:
-                names.add(folder.name)
-                recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
-                runs.append(Run(folder, recipe, result, read_log(folder), summary))
+                try:
+                    runs.append(_read(folder))
+                    names.add(folder.name)
+                except (DamagedCheckpoint, OSError, ValueError) as error:  # the others are shown
+                    left_out.append(str(error) if str(folder) in str(error) else f"{folder.name}: {error}")
+    if unchecked := [run.folder for run in runs if ARRAYS not in run.summary]:
+        _log.info(
+            "%d of %d runs have no digests (of an earlier version): damaged or exchanged files are not noticed",
+            len(unchecked),
+            len(runs),
+        )
     if not runs:
         raise ValueError(f"none of the runs is finished and scored ({'; '.join(left_out)})")
     return runs, left_out
+
+
+def _read(folder: Path) -> Run:
+    """Read a finished run; an error says why that is impossible."""
+    recipe, result, log = Recipe.load(folder / "recipe.json"), load_result(folder), read_log(folder)
+    class_names(folder)  # fails if data.json is damaged
+    if result.get("log_sha256", "") and result["log_sha256"] != log_digest(folder):
+        raise DamagedCheckpoint(f"{folder / 'log.jsonl'}: is not the complete log of this run; restore it")
+    try:
+        summary = load_summary(folder)
+    except FileNotFoundError:
+        summary = {"detectors": {}}
+    if not summary["detectors"]:
+        raise ValueError(f"not scored; run `moon score {folder}`")
+    return Run(folder, recipe, result, log, summary)
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -99,12 +123,3 @@ def run_folders(path: Path) -> list[Path]:
     if not inside:
         raise ValueError(f"{path} contains no run; expected a run folder or a folder of run folders")
     return inside
-
-
-def _arrays(path: Path) -> dict[str, NDArray] | None:
-    """The arrays of an .npz file, or None if it is missing or damaged."""
-    try:
-        with np.load(path) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile):
-        return None

@@ -11,8 +11,6 @@ todo.json          detectors and unknown sets to score with after training, for 
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,58 +18,34 @@ import torch
 from torch import nn
 
 from moon.data import Benchmark, DataError, find_benchmark
-from moon.files import open_to_append, own_folder, read_json, sha256, write_json, write_text, writing
+from moon.files import sha256, write_json
 from moon.recipe import Recipe, build
+from moon.records import read_record, write_record
 from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
+from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
-from moon.training.loop import Record
 
 TODO = "todo.json"
 
 
-class Log:
-    """`log.jsonl`: one JSON line per epoch; resuming removes the lines after the checkpoint. Also writes TensorBoard
-    event files if tensorboard is installed."""
-
-    def __init__(self, folder: Path, next_epoch: int) -> None:
-        self.path = folder / "log.jsonl"
-        kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.board = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            pass
-        else:
-            self.board = SummaryWriter(own_folder(folder / "tensorboard"), purge_step=next_epoch)
-
-    def write(self, record: Record) -> None:
-        with writing(self.path), open_to_append(self.path) as file:
-            file.write(f"{json.dumps(record, allow_nan=False)}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if self.board is not None:
-            for name, value in record.items():
-                if name != "epoch" and value is not None:
-                    self.board.add_scalar(name, value, record["epoch"])
-
-    def close(self) -> None:
-        if self.board is not None:
-            self.board.close()
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The lines of `log.jsonl`; an incomplete last line, left by a killed process, is skipped."""
-    path = folder / "log.jsonl"
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return lines
+# What files of this and earlier versions contain: only what is there is checked.
+METRICS = {
+    "accuracy": Optional(SHARE), "ece": Optional(SHARE), "ece_10_bins": Optional(SHARE), "nll": Optional(Number(0)),
+    "brier": Optional(Number(0, 2)), "temperature": Optional(Number(0)),
+}  # fmt: skip
+_RESULT = {
+    "model_sha256": str, "known": Optional(METRICS), "density": Optional(SHARE), "turnover": Optional(Number(0)),
+    "layer_density": Optional({...: SHARE}), "seconds": Optional(Number(0)), "images": Optional({...: COUNT}),
+    "voters": Optional(COUNT), "threads": Optional(OrNone(COUNT)), "ranks": Optional(COUNT), "exact": Optional(bool),
+    "inexact": Optional([str]), "software": Optional({...: str}), "hardware": Optional(str),
+}  # fmt: skip
+_DATA = {"train": Optional(dict), "preparation": Optional(dict), "known": Optional({"classes": Optional([str])})}
+_BENCHMARK = {
+    "preparation": {"size": COUNT, "mean": [Number()], "std": [Number()]},
+    "known": Optional({"num_known": COUNT, "channels": COUNT, "classes": Optional([str])}),
+}
 
 
 def claim(folder: Path, recipe: Recipe, images: BenchmarkImages) -> None:
@@ -82,7 +56,7 @@ def claim(folder: Path, recipe: Recipe, images: BenchmarkImages) -> None:
         write_json(folder / "recipe.json", recipe.to_json())
     check_data(folder, images)
     if not (folder / "data.json").exists():
-        write_json(folder / "data.json", images.fingerprint())
+        write_record(folder / "data.json", images.fingerprint())
 
 
 def _check_same(folder: Path, old: Recipe, new: Recipe) -> None:
@@ -102,7 +76,7 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
     if not (folder / "data.json").exists():
         return
     now = images if isinstance(images, dict) else images.fingerprint()
-    begun = _load_json(folder / "data.json", "train")
+    begun = _load_json(folder / "data.json", _DATA | {"train": dict})
     # Names of classes may be added later; the digests of labels show whether classes were renumbered.
     if differs := [key for key in begun if key != "known" and begun[key] != now.get(key)]:
         what, remedy = "other images or labels", "restore them"
@@ -116,13 +90,13 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
         )
 
 
-def _load_json(path: Path, key: str) -> dict[str, Any]:
-    """A JSON object that must have this key."""
+def _load_json(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
+    """A JSON object that a run wrote."""
     try:
-        value = read_json(path)
-        value[key]
+        value = read_record(path)
+        check_shape(value, shape)
         return value
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise DamagedCheckpoint(f"{path}: is not the file this run wrote ({error}); delete it and run again") from error
 
 
@@ -173,7 +147,7 @@ def load_result(folder: Path | str) -> dict[str, Any]:
     folder = Path(folder)
     if not is_trained(folder):
         raise ValueError(f"{folder}: the run is not finished; start it again with the same command")
-    result = _load_json(folder / "result.json", "model_sha256")
+    result = _load_json(folder / "result.json", _RESULT)
     check_identity(folder / "result.json", result, folder)
     return result
 
@@ -190,7 +164,7 @@ def check_model(folder: Path, result: dict[str, Any]) -> None:
 def class_names(folder: Path | str, count: int | None = None) -> tuple[str, ...]:
     """The names of the known classes of a run, by label; if its data set has none, "0" up to `count`, or nothing."""
     path = Path(folder) / "data.json"
-    facts = _load_json(path, "preparation") if path.exists() else {}
+    facts = _load_json(path, _DATA) if path.exists() else {}
     return tuple(facts.get("known", {}).get("classes", ())) or tuple(map(str, range(count or 0)))
 
 
@@ -201,7 +175,7 @@ def trained_on(folder: Path | str) -> Benchmark:
     """
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
-    facts = _load_json(folder / "data.json", "preparation") if (folder / "data.json").exists() else {}
+    facts = _load_json(folder / "data.json", _BENCHMARK) if (folder / "data.json").exists() else {}
     if "known" not in facts:
         return find_benchmark("data", recipe.benchmark)
     known, how = facts["known"], facts["preparation"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from moon.errors import DamagedCheckpoint
 from moon.recipe import Recipe
+from moon.records import json_digest, read_record
 
 RUN, RECIPE, DATA = "run", "recipe_sha256", "data_sha256"
 
@@ -21,13 +20,13 @@ def identity(folder: Path) -> dict[str, str]:
     """
     recipe = Recipe.load(folder / "recipe.json")
     try:
-        facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
-        text = json.dumps({key: value for key, value in facts.items() if key != "known"}, sort_keys=True)
+        facts = read_record(folder / "data.json")
     except FileNotFoundError:
         return {RUN: recipe.name, RECIPE: recipe.digest, DATA: ""}
-    except (AttributeError, ValueError) as error:
-        raise DamagedCheckpoint(f"{folder / 'data.json'}: is damaged ({error})") from error
-    return {RUN: recipe.name, RECIPE: recipe.digest, DATA: hashlib.sha256(text.encode()).hexdigest()}
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{folder / 'data.json'}: is not the file this run wrote ({error})") from error
+    digest = json_digest({key: value for key, value in facts.items() if key != "known"})
+    return {RUN: recipe.name, RECIPE: recipe.digest, DATA: digest}
 
 
 def check_identity(path: Path, found: Mapping[str, Any], folder: Path) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from moon.files import own_folder, sha256, write_json
+from moon.files import own_folder, sha256
 from moon.recipe import Recipe, build
-from moon.run.folder import Log, check_model, claim, is_trained, load_result, read_log
+from moon.records import write_record
+from moon.run.folder import check_model, claim, is_trained, load_result
 from moon.run.identity import check_identity, identity
 from moon.run.images import BenchmarkImages
+from moon.run.log import Log, log_digest, read_log
 from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
@@ -108,7 +110,7 @@ def train_run(
                 on_start(training)
             model = _train(recipe, folder, images, training, checkpoints, checkpoint_seconds, on_step, on_epoch)
             save_tensors(folder / "model.safetensors", dict(model.state_dict()))
-            write_json(folder / "result.json", _result(recipe, folder, images, training, model, device, facts))
+            write_record(folder / "result.json", _result(recipe, folder, images, training, model, device, facts))
             ranks.wait()
             return load_result(folder)
 
@@ -170,6 +172,7 @@ def _result(
         "seconds": round(sum(line["seconds"] for line in read_log(folder)) + training.election_seconds, 2),
         "images": {split: len(data.labels) for split, data in images.splits.items()},
         "model_sha256": sha256(folder / "model.safetensors"),
+        "log_sha256": log_digest(folder),
         "software": software(),
         "hardware": hardware(device),
     }

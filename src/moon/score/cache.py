@@ -1,12 +1,14 @@
 """A cache for the evidence of a model on sets of images: in memory and, if requested, in files.
 
 evidence/<set>.safetensors   logits, features and labels of one set, and the classifier. The header identifies the model
-                             and the images; a file for another model or other images is ignored. <set>.float16 and
-                             <set>.mirrored are evidence computed in float16 or with mirror images.
+                             and the images, and contains a digest. A file that is damaged, or for another model or
+                             other images, is computed again. <set>.float16 and <set>.mirrored are evidence computed in
+                             float16 or with mirror images.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +20,12 @@ from torch import nn
 from moon.data import AnySet
 from moon.evidence import Evidence
 from moon.files import own_folder, write_atomic
+from moon.records import arrays_digest
 from moon.run.images import BenchmarkImages
 
 EVIDENCE = "evidence"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -63,7 +68,7 @@ class EvidenceCache:
         return self.folder / EVIDENCE / f"{name.replace('/', '-')}{how}.safetensors"
 
     def _header(self, data: AnySet) -> dict[str, str]:
-        return {"model": self.model_digest, "images": data.digest(), "format": "1"}
+        return {"model": self.model_digest, "images": data.digest(), "format": "2"}
 
     def _load(self, name: str, data: AnySet) -> Evidence | None:
         path = self._path(name)
@@ -76,8 +81,11 @@ class EvidenceCache:
                 if any(header.get(key) != value for key, value in self._header(data).items()):
                     return None
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError):
-            return None  # damaged; it is computed again
+                if header.get("sha256") != _digest(tensors):
+                    raise ValueError("its content does not match its SHA-256")
+        except (SafetensorError, OSError, ValueError) as error:
+            _log.warning("%s: is damaged (%s) and is computed again", path, error)
+            return None
         logits = tensors["logits"].double()  # as BenchmarkImages.evidence returns them
         labels = tensors.get("labels")
         return Evidence(logits, tensors["features"], int(header["num_known"]), labels, _head(tensors))
@@ -92,10 +100,15 @@ class EvidenceCache:
             tensors |= {} if found.labels is None else {"labels": found.labels}
             tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
             tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-            header = self._header(data) | {"num_known": str(found.num_known)}
+            header = self._header(data) | {"num_known": str(found.num_known), "sha256": _digest(tensors)}
             write_atomic(path, lambda partial: partial.write_bytes(save(tensors, header)))
         return found
 
 
 def _head(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
     return (tensors["weight"], tensors["bias"]) if "weight" in tensors else None
+
+
+def _digest(tensors: dict[str, torch.Tensor]) -> str:
+    bytes_of = {name: tensor.cpu().contiguous().view(torch.uint8).numpy() for name, tensor in tensors.items()}
+    return arrays_digest(bytes_of)

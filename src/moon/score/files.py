@@ -1,7 +1,7 @@
 """The files that scoring writes into a run folder: writing and reading them.
 
 scores.json   metrics per detector and unknown set, near and far means; temperatures; what was left out; how options
-              were tuned
+              were tuned; digests of the model and of the arrays below. Written last.
 scores.npz    the scores themselves, `<detector>/<set>`, for figures and further statistics
 known.npz     for each known test image: label, prediction, confidence and p_unknown of the logits as they are, first
               principal component
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import logging
 import os
+import zlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -23,15 +25,34 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.files import read_json, write_arrays, write_json
+from moon.errors import DamagedCheckpoint
+from moon.files import open_regular, write_arrays
+from moon.recipe import Recipe
+from moon.records import arrays_digest, read_record, write_record
+from moon.run.folder import METRICS, is_trained, load_result
+from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
 from moon.score.temperatures import current_names, upgraded
+from moon.shapes import COUNT, SHARE, Optional, OrNone, check_shape
 
 _log = logging.getLogger(__name__)
 
 MIRRORED = "mirrored"  # the subfolder of scores of mirrored images
 KNOWN = "known"  # the key of the known test set among the scored sets; no set can have this name
+MODEL, ARRAYS = "model_sha256", "arrays_sha256"  # keys of scores.json
+SCORES = "scores.npz"
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
+
+_ROW = {...: SHARE}
+_MEANS = {...: OrNone(SHARE)}
+_SUMMARY = {
+    "detectors": {...: {"sets": {...: _ROW}, "near": Optional(_ROW), "far": Optional(_ROW)}},
+    "known": Optional(METRICS), "known_scaled": Optional(METRICS), "benchmark": Optional(str),
+    "images": Optional({...: COUNT}), "sha256": Optional({...: str}), "near": Optional([str]), "far": Optional([str]),
+    "missing": Optional([str]), "left_out": Optional({...: str}), "search": Optional({...: dict}),
+    "p_unknown": Optional({...: _MEANS}), "p_unknown_unscaled": Optional({...: _MEANS}),
+    "temperatures": Optional({...: dict}), MODEL: Optional(str), ARRAYS: Optional({...: str}),
+}  # fmt: skip
 
 
 def scores_folder(folder: Path, mirrored: bool) -> Path:
@@ -59,6 +80,16 @@ def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
     return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
 
 
+def load_summary(folder: Path | str, objective: str | None = None) -> dict[str, Any]:
+    """Read `scores.json`, see `read_summary`.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        DamagedCheckpoint: If it is damaged, or belongs to another run or model.
+    """
+    return _read(Path(folder), objective)[0]
+
+
 def read_summary(folder: Path | str, objective: str | None = None) -> dict[str, Any] | None:
     """Read `scores.json`.
 
@@ -70,24 +101,38 @@ def read_summary(folder: Path | str, objective: str | None = None) -> dict[str, 
         objective: The objective of the run; None if the folder has its `recipe.json`.
 
     Returns:
-        Its content, or None if it is missing or damaged.
+        Its content, or None if it is missing or damaged; a damaged one is logged.
 
     Example:
         >>> from moon import read_summary
         >>> read_summary("runs/not-scored") is None
         True
     """
-    found = _read(Path(folder), objective)
-    return None if found is None else found[0]
-
-
-def _read(folder: Path, objective: str | None) -> tuple[dict[str, Any], dict[str, str]] | None:
-    """The content of `scores.json`, and for each detector the name that the files have for it."""
     try:
-        result = read_json(folder / "scores.json")
-        names = {name: name for name in result["detectors"]}
-    except (OSError, ValueError, KeyError):
+        return load_summary(folder, objective)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (DamagedCheckpoint, OSError) as error:
+        _warn(str(error))
+        return None
+
+
+@cache
+def _warn(message: str) -> None:
+    """Log a warning, once."""
+    _log.warning("%s", message)
+
+
+def _read(folder: Path, objective: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The content of `scores.json`, and for each detector the name that the files have for it."""
+    path = folder / "scores.json"
+    try:
+        result = read_record(path)
+        check_shape(result, _SUMMARY)
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{path}: is damaged ({error}); score the run again") from error
+    _check_model(path, result)
+    names = {name: name for name in result["detectors"]}
     if "temperatures" in result:
         return result, names
     if objective is None and (objective := _objective(folder)) is None:
@@ -96,12 +141,29 @@ def _read(folder: Path, objective: str | None) -> tuple[dict[str, Any], dict[str
     return upgraded(result, objective), current_names(names, objective)
 
 
+def _home(folder: Path) -> Path:
+    """The run folder whose scores are in a folder."""
+    return folder.parent if folder.name == MIRRORED else folder
+
+
+def _check_model(path: Path, result: dict[str, Any]) -> None:
+    """Raise `DamagedCheckpoint` if scores are those of another run or model than that of their folder.
+
+    Scores in a folder of their own, and those of earlier versions, cannot be checked.
+    """
+    home = _home(path.parent)
+    if MODEL not in result or not is_trained(home):
+        return
+    check_identity(path, result, home)
+    if result[MODEL] != load_result(home)["model_sha256"]:
+        raise DamagedCheckpoint(f"{path}: are the scores of another model than that of this folder; score it again")
+
+
 def _objective(folder: Path) -> str | None:
     """The objective of the run whose scores are in a folder, or None if it is not there."""
-    home = folder.parent if folder.name == MIRRORED else folder
     try:
-        return read_json(home / "recipe.json")["objective"]
-    except (OSError, ValueError, KeyError):
+        return Recipe.load(_home(folder) / "recipe.json").objective
+    except (DamagedCheckpoint, OSError, ValueError):
         return None
 
 
@@ -113,7 +175,7 @@ def read_scores(folder: Path | str, objective: str | None = None) -> tuple[dict[
         objective: As for `read_summary`.
 
     Returns:
-        The summary and the scores by detector and set, or None if either file is missing or damaged.
+        The summary and the scores by detector and set, or None if either file is missing or damaged, which is logged.
 
     Example:
         >>> from moon import read_scores
@@ -121,39 +183,99 @@ def read_scores(folder: Path | str, objective: str | None = None) -> tuple[dict[
         True
     """
     folder = Path(folder)
-    if (found := _read(folder, objective)) is None:
+    if (result := read_summary(folder, objective)) is None:
         return None
-    result, names = found
+    scores = _verified_scores(folder, objective)
+    if missing := [name for name in result["detectors"] if name not in scores]:
+        if (folder / SCORES).exists():
+            _warn(f"{folder / SCORES}: lacks the scores of {missing[0]}, or has others; score the run again")
+        return None
+    return result, scores
+
+
+def _verified_scores(folder: Path, objective: str | None) -> Scores:
+    """The scores of those detectors in `scores.json` whose arrays are intact."""
+    result, names = _read(folder, objective)
+    stored: Scores = {}
+    for key, array in (_load_arrays(folder / SCORES) or {}).items():
+        detector, _, name = key.partition("/")
+        stored.setdefault(detector, {})[name] = array
+    digests = result.get(ARRAYS)
+    return {
+        new: stored[old]
+        for new, old in names.items()
+        if old in stored and (digests is None or digests.get(f"{SCORES}/{old}") == arrays_digest(stored[old]))
+    }
+
+
+def read_arrays(folder: Path, name: str) -> dict[str, NDArray] | None:
+    """Read `known.npz` or `examples.npz`.
+
+    Args:
+        folder: The run folder.
+        name: The name of the file.
+
+    Returns:
+        Its arrays, or None if it is missing or damaged; a damaged one is logged.
+    """
+    arrays = _load_arrays(folder / name)
+    if arrays is not None and (result := read_summary(folder)) is not None:
+        digests = result.get(ARRAYS)
+        if digests is not None and digests.get(name) != arrays_digest(arrays):
+            _warn(f"{folder / name}: is not the file that was written with scores.json; score the run again")
+            return None
+    return arrays
+
+
+def _load_arrays(path: Path) -> dict[str, NDArray] | None:
+    """The arrays of an .npz file, or None if it is missing or damaged, which is logged."""
     try:
-        stored: Scores = {name: {} for name in names.values()}
-        with np.load(folder / "scores.npz") as file:
-            for key in file.files:
-                detector, _, name = key.partition("/")
-                stored[detector][name] = file[key]
-        return result, {new: stored[old] for new, old in names.items()}
-    except (OSError, ValueError, KeyError, BadZipFile):
+        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+        _warn(f"{path}: is damaged ({error}); score the run again")
         return None
 
 
-def write_scores(folder: Path, result: dict[str, Any], scores: Scores, objective: str) -> None:
-    """Write `scores.json` and `scores.npz`; scores of other detectors on the same images are kept.
+def write_scores(
+    folder: Path, result: dict[str, Any], scores: Scores, objective: str, others: Mapping[str, Mapping[str, NDArray]]
+) -> None:
+    """Write `scores.npz`, other arrays, and `scores.json`; scores of other detectors on the same images are kept.
 
-    `result` and `scores` are extended by what is kept.
+    `result` and `scores` are extended by what is kept. Arrays are written first: if the process is killed in between,
+    the old `scores.json` still finds its scores in the new file.
+
+    Args:
+        folder: Where to write.
+        result: The content of `scores.json`.
+        scores: The content of `scores.npz`.
+        objective: The objective of the run.
+        others: Arrays by the names of their files.
     """
     _keep_others(folder, result, scores, objective)
-    write_json(folder / "scores.json", result)
     flat = {f"{detector}/{name}": values for detector, by_set in scores.items() for name, values in by_set.items()}
-    write_arrays(folder / "scores.npz", flat)
+    for name, arrays in {SCORES: flat, **others}.items():
+        write_arrays(folder / name, arrays)
+    result[ARRAYS] = {f"{SCORES}/{name}": arrays_digest(by_set) for name, by_set in scores.items()}
+    result[ARRAYS] |= {name: arrays_digest(arrays) for name, arrays in others.items()}
+    write_record(folder / "scores.json", result)
 
 
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective: str) -> None:
-    if (found := read_scores(folder, objective)) is None or which_scored(found[0]) != which_scored(result):
+    if (old := read_summary(folder, objective)) is None or which_scored(old) != which_scored(result):
         return
-    old, old_scores = found
+    old_scores = _verified_scores(folder, objective)
     for name in old["detectors"]:
-        if name not in result["detectors"] and name not in result["left_out"]:
-            result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
-            for record in ("search", "temperatures"):
-                if name in old[record]:
-                    result[record][name] = old[record][name]
-    result["left_out"] = {k: v for k, v in old["left_out"].items() if k not in result["detectors"]} | result["left_out"]
+        if name in result["detectors"] or name in result["left_out"]:
+            continue
+        if name not in old_scores:
+            _warn(f"{folder}: the scores of {name} are missing or damaged and are dropped; score the run with it again")
+            continue
+        result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
+        for record in ("search", "temperatures"):
+            if name in old.get(record, ()):
+                result[record][name] = old[record][name]
+    kept = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
+    result["left_out"] = kept | result["left_out"]

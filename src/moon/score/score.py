@@ -15,16 +15,17 @@ from torch import nn
 from moon.data import AnySet
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import Evidence
-from moon.files import own_folder, write_arrays
+from moon.files import own_folder
 from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import normalises_logits
 from moon.run.folder import check_data, load, load_result
+from moon.run.identity import identity
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import KNOWN, Scores, digests, is_writable, read_summary, scores_folder, write_scores
+from moon.score.files import KNOWN, MODEL, Scores, digests, is_writable, read_summary, scores_folder, write_scores
 from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
 from moon.score.tune import tune
 from moon.training import locked
@@ -112,15 +113,15 @@ def score_run(
     must_fit = detectors is not None and not skip_unfit
     scored = _Scoring(recipe, images, model, cache, must_fit)
     scored.run(chosen, track)
-    result = _summary(scored) | {"detectors": _tables(scored.scores, images)}
+    result = identity(folder) | {MODEL: digest} | _summary(scored) | {"detectors": _tables(scored.scores, images)}
     with locked(home):
         if mirrored:
             own_folder(target)
-        write_scores(target, result, scored.scores, recipe.objective)
-        write_arrays(target / "known.npz", known_values(cache[KNOWN]))
+        others = {"known.npz": known_values(cache[KNOWN])}
         if scored.scores:
             ranked_by = "msp" if "msp" in scored.scores else next(iter(scored.scores))
-            write_arrays(target / "examples.npz", examples(scored.sets, scored.scores[ranked_by], cache[KNOWN]))
+            others["examples.npz"] = examples(scored.sets, scored.scores[ranked_by], cache[KNOWN])
+        write_scores(target, result, scored.scores, recipe.objective, others)
     return result, scored.scores
 
 

@@ -1,0 +1,116 @@
+"""JSON files that are read strictly, and digests of what files contain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moon.errors import DataError
+from moon.files import open_regular, write_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MAX_JSON_BYTES = 2**26
+_MAX_DEPTH = 32
+_DIGEST = "content_sha256"
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a ValueError if it is not valid, see `parse_json`, or not a regular file."""
+    with open_regular(path) as file:
+        content = file.read(_MAX_JSON_BYTES + 1)
+    if len(content) > _MAX_JSON_BYTES:
+        raise DataError(f"{path}: has more than {_MAX_JSON_BYTES:,} bytes")
+    return parse_json(content.decode("utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON strictly.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If it is not valid JSON, contains a key twice or a number that is not finite, or is nested deeply.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level, depth = [value], 0
+    while level:
+        level = [item for each in level for item in _items(each)]
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key '{next(name for name in names if names.count(name) > 1)}' appears twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def write_record(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, with a SHA-256 of its content."""
+    content = json.loads(json.dumps(value, allow_nan=False))
+    write_json(path, content | {_DIGEST: json_digest(content)})
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what `write_record` wrote, or a JSON object of an earlier version, which has no digest.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The object, without its digest.
+
+    Raises:
+        ValueError: If it is damaged or not a JSON object.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    digest = value.pop(_DIGEST, None)
+    if digest is not None and digest != json_digest(value):
+        raise ValueError("its content does not match its SHA-256")
+    return value
+
+
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def arrays_digest(arrays: Mapping[str, NDArray]) -> str:
+    """Return the SHA-256 of named arrays; their order does not matter."""
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,125 @@
+"""`log.jsonl` of a run: one JSON line per epoch, each with a digest of the recipe and all lines so far."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from moon.errors import DamagedCheckpoint
+from moon.files import open_regular, open_to_append, own_folder, write_text, writing
+from moon.recipe import Recipe
+from moon.records import json_digest, parse_json
+from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
+from moon.training.loop import Record
+
+_DIGEST = "sha256"
+_LINE = {
+    "epoch": COUNT, "seconds": Number(0), "val_accuracy": Optional(SHARE), "density": Optional(SHARE),
+    _DIGEST: Optional(str), ...: OrNone(Number()),
+}  # fmt: skip
+
+
+class Log:
+    """Writes `log.jsonl`; resuming removes the lines after the checkpoint. Also writes TensorBoard event files if
+    tensorboard is installed."""
+
+    def __init__(self, folder: Path, next_epoch: int) -> None:
+        self.path = folder / "log.jsonl"
+        kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
+        self._digest = _start(folder)
+        write_text(self.path, "".join(map(self._line, kept)))
+        self.board = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            pass
+        else:
+            self.board = SummaryWriter(own_folder(folder / "tensorboard"), purge_step=next_epoch)
+
+    def _line(self, record: Record) -> str:
+        """The next line of the file."""
+        record = json.loads(json.dumps(record, allow_nan=False))
+        self._digest = _next(self._digest, record)
+        return json.dumps(record | {_DIGEST: self._digest}) + "\n"
+
+    def write(self, record: Record) -> None:
+        with writing(self.path), open_to_append(self.path) as file:
+            file.write(self._line(record).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if self.board is not None:
+            for name, value in record.items():
+                if name != "epoch" and value is not None:
+                    self.board.add_scalar(name, value, record["epoch"])
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
+
+def _start(folder: Path) -> str:
+    """The digest before the first line."""
+    return Recipe.load(folder / "recipe.json").digest
+
+
+def _next(digest: str, line: Record) -> str:
+    """The digest after a line."""
+    return json_digest([digest, line])[:16]
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Read `log.jsonl`; an incomplete last line, left by a killed process, is skipped.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        One dict per epoch; none if there is no log.
+
+    Raises:
+        DamagedCheckpoint: If it is damaged or belongs to another run.
+    """
+    return _read(folder)[0]
+
+
+def log_digest(folder: Path) -> str:
+    """The digest after the last line of `log.jsonl`; "" for that of an earlier version, or none."""
+    return _read(folder)[1]
+
+
+def _read(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    path = folder / "log.jsonl"
+    try:
+        with open_regular(path) as file:
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return [], ""
+    lines, digest = [], ""
+    texts = text.splitlines()
+    for number, line in enumerate(texts, start=1):
+        try:
+            found = parse_json(line)
+        except ValueError as error:
+            if number == len(texts):
+                break
+            raise _damaged(path, number, error) from error
+        try:
+            check_shape(found, _LINE)
+            written = found.pop(_DIGEST, None)
+            if number == 1 and written is not None:
+                digest = _start(folder)
+            if digest and written != (digest := _next(digest, found)):
+                raise ValueError("its digest does not match")
+        except ValueError as error:
+            raise _damaged(path, number, error) from error
+        lines.append(found)
+    return lines, digest
+
+
+def _damaged(path: Path, number: int, error: ValueError) -> DamagedCheckpoint:
+    return DamagedCheckpoint(
+        f"{path}: line {number} is damaged or belongs to another run ({error}); restore the file, or delete it to "
+        "go on without the log of earlier epochs"
+    )

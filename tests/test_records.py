@@ -1,0 +1,79 @@
+"""JSON files that are read strictly, their digests, and the shapes of their content."""
+
+import json
+
+import numpy as np
+import pytest
+
+from moon.records import arrays_digest, parse_json, read_record, write_record
+from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' appears twice"),
+        ("[NaN]", "NaN is not a finite number"),
+        ("[-Infinity]", "-Infinity is not a finite number"),
+        ("[1e999]", "1e999 is not a finite number"),
+        ("[" * 40 + "]" * 40, "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{", "Expecting"),
+    ],
+    ids=["twice", "nan", "infinity", "overflow", "deep", "deeper", "cut"],
+)
+def test_json_is_read_strictly(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        parse_json(text)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    value = {"b": [1, 2.5, None, True], "a": {"x": "±"}}
+    write_record(tmp_path / "a.json", value)
+    assert read_record(tmp_path / "a.json") == value
+
+
+def test_a_changed_record_is_detected(tmp_path):
+    write_record(tmp_path / "a.json", {"a": 0.5})
+    text = (tmp_path / "a.json").read_text()
+    (tmp_path / "a.json").write_text(text.replace("0.5", "0.6"))
+    with pytest.raises(ValueError, match="its content does not match its SHA-256"):
+        read_record(tmp_path / "a.json")
+
+
+def test_a_record_of_an_earlier_version_has_no_digest(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"a": 1}))
+    assert read_record(tmp_path / "a.json") == {"a": 1}
+
+
+def test_the_digest_of_arrays_covers_names_types_shapes_and_values():
+    zeros = np.zeros((2, 3))
+    arrays = [
+        {"a": zeros}, {"b": zeros}, {"a": zeros + 1}, {"a": zeros.astype(np.float32)}, {"a": zeros.T}, {"a": zeros[:1]},
+    ]  # fmt: skip
+    assert len({arrays_digest(each) for each in arrays}) == len(arrays)
+    assert arrays_digest({"a": zeros, "b": zeros + 1}) == arrays_digest({"b": zeros + 1, "a": zeros})
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "problem"),
+    [
+        (True, SHARE, "its content is True, expected a number from 0 to 1"),
+        (1.5, SHARE, "is 1.5"),
+        (float("nan"), Number(), "is nan, expected a number"),
+        (-1, Number(0), "expected a number, at least 0"),
+        (1.5, COUNT, "expected a whole number, at least 0"),
+        ({"a": None}, {"a": Optional(SHARE)}, "a is None"),
+        ({"a": [1, "x"]}, {"a": [COUNT]}, r"a\[1\] is 'x'"),
+        ({}, {"a": str}, "its content has no 'a'"),
+        ({"a": {"b": 2}}, {...: {...: SHARE}}, "a.b is 2"),
+        ([], {}, r"is \[\], expected an object"),
+    ],
+)
+def test_other_shapes_are_rejected(value, shape, problem):
+    with pytest.raises(ValueError, match=problem):
+        check_shape(value, shape)
+
+
+def test_the_same_shape_is_accepted():
+    check_shape({"a": None, "b": [1, 2], "other": ...}, {"a": OrNone(SHARE), "b": [COUNT], "c": Optional(str)})
