@@ -242,7 +242,7 @@ def test_fisher_of_nan_is_nan(evidence):
     odd.logits[1] = math.nan
     assert Fisher(k=5).fit(evidence(80, seed=1), e).score(odd).isnan().tolist() == [False, True, False]
     e.features[7] = math.nan
-    with pytest.raises(ValueError, match="are NaN"):
+    with pytest.raises(ValueError, match="features contain NaN"):
         Fisher(k=5).fit(evidence(80, seed=1), e)
 
 

@@ -32,6 +32,19 @@ def test_there_is_one_finite_score_per_input(name, evidence):
 
 
 @EVERY
+@pytest.mark.parametrize("part", ["logits", "features"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_not_fitted(name, evidence, part, value):
+    damaged = evidence(60)
+    getattr(damaged, part)[3, 1] = value
+    detector = make_detector(name)
+    splits = len(detector.fits_on_splits)
+    for at in range(splits):
+        with pytest.raises(ValueError, match=f"cannot be fitted: {part} contain NaN or infinity"):
+            make_detector(name).fit(*(damaged if index == at else evidence(60) for index in range(splits)))
+
+
+@EVERY
 def test_scores_do_not_depend_on_batching(name, evidence):
     detector, full = make_detector(name, evidence(60)), evidence(25, seed=1)
     scores = detector.score(full)

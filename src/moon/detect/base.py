@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
 from moon.evidence import Evidence
+
+
+def _checked(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """A `fit` that first checks its evidence: one NaN would make all scores NaN, or a threshold meaningless."""
+
+    @wraps(fit)
+    def wrapper(self: Detector, *evidence: Evidence | None, **more: Evidence | None) -> Any:
+        for each in (each for each in (*evidence, *more.values()) if isinstance(each, Evidence)):
+            for name in ("logits", "features"):
+                if not getattr(each, name).isfinite().all():
+                    raise ValueError(f"{type(self).__name__} cannot be fitted: {name} contain NaN or infinity")
+        return fit(self, *evidence, **more)
+
+    return wrapper
 
 
 class Detector(ABC):
@@ -46,6 +61,12 @@ class Detector(ABC):
     parts: Mapping[str, Detector] = {}
     depends_on_scale: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Let `fit` of every subclass reject evidence that is not finite."""
+        super().__init_subclass__(**settings)
+        if "fit" in vars(cls):
+            cls.fit = _checked(vars(cls)["fit"])
+
     def perturb(self, model: nn.Module, x: Tensor) -> Tensor:
         """Change a batch of inputs before the forward pass. Only ODIN does; the default returns `x`.
 
@@ -79,7 +100,8 @@ class Detector(ABC):
             The detector itself.
 
         Raises:
-            ValueError: If the evidence lacks something the detector needs, such as labels or a head.
+            ValueError: If the evidence contains NaN or infinity, or lacks something that the detector needs, such as
+                labels or a head.
         """
         return self
 
