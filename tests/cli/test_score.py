@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from moon.records import read_record
+from moon.run.identity import identity
 from moon.run.images import BenchmarkImages
 
 FAST = ("--detector", "msp", "ebo")
@@ -92,6 +94,8 @@ def test_runs_of_different_benchmarks_have_a_table_each(moon, runs, data_root):
     (data_root / "benchmarks.toml").write_text("[part]\nknown = 'mnist'\nnear = ['notmnist']\nfar = ['dtd']\n")
     recipe = json.loads((runs / "plain-1" / "recipe.json").read_text())
     (runs / "plain-1" / "recipe.json").write_text(json.dumps(recipe | {"benchmark": "part"}))
+    result = read_record(runs / "plain-1" / "result.json")
+    (runs / "plain-1" / "result.json").write_text(json.dumps(result | identity(runs / "plain-1")))
     code, out, err = moon("score", "runs/plain-0", "runs/plain-1", *FAST)
     assert code == 0, err
     assert (out.count("Known inputs"), out.count("Unknown inputs")) == (1, 2)
