@@ -1,9 +1,11 @@
-"""Ctrl-C: one line and exit code 130, whenever it is pressed."""
+"""Ctrl-C, SIGTERM and SIGHUP: one line and an exit code, whenever they arrive."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
+import warnings
 
 import pytest
 
@@ -11,6 +13,7 @@ from moon import cli
 from moon.cli import bench, methods, report, score, train
 from moon.cli.main import VERBS
 from moon.cli.stopping import STOPPED
+from moon.training import is_locked
 
 
 @pytest.mark.parametrize(
@@ -66,20 +69,82 @@ def test_ctrl_c_during_an_import_is_one_line_and_not_an_error_of_the_imported_mo
     assert done.stdout == ""
 
 
-def test_ctrl_c_outside_of_imports_raises_and_the_handler_is_restored(moon, monkeypatch):
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_signals_outside_of_imports_raise_and_the_handlers_are_restored(moon, monkeypatch, number, code):
     cleaned = []
+    before = [signal.getsignal(each) for each, _ in SIGNALS]
 
     def work(_):
         try:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             signal.pause()
         finally:
             cleaned.append(True)
 
-    monkeypatch.setattr(methods, "act", work)
-    assert moon("methods")[0] == 130
+    monkeypatch.setattr(train, "act", work)
+    found, _, err = moon("train", "digits")
+    assert found == code
+    assert err.strip() == "moon train: stopped; the same command resumes from the last checkpoint"
     assert cleaned == [True]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [signal.getsignal(each) for each, _ in SIGNALS] == before
+
+
+def test_an_error_while_a_command_is_stopped_does_not_change_its_exit_code(moon, monkeypatch):
+    def work(_):
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+            signal.pause()
+        finally:
+            raise OSError("the terminal is gone")
+
+    monkeypatch.setattr(train, "act", work)
+    code, _, err = moon("train", "digits")
+    assert code == 75
+    assert err.strip() == "moon train: stopped; the same command resumes from the last checkpoint"
+
+
+def test_a_forked_process_ends_as_without_a_handler(moon, monkeypatch):
+    found = []
+
+    def work(_):
+        if (child := os.fork()) == 0:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            finally:
+                os._exit(9)
+        found.append(os.waitpid(child, 0)[1])
+
+    monkeypatch.setattr(methods, "act", work)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads
+        assert moon("methods")[0] == 0
+    assert os.WTERMSIG(found[0]) == signal.SIGTERM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_grid_leaves_no_workers(data_root, tmp_path, number):
+    command = [
+        *(sys.executable, "-m", "moon", "grid", "mnist", "--net", "lenet-norm", "--epochs", "100000"),
+        *("--seed", "0", "1", "--jobs", "2", "--checkpoint-seconds", "0", "--out", str(tmp_path / "runs")),
+        *("--objective", "cross-entropy", "--data", str(data_root)),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+        deadline = time.monotonic() + 300  # a guard against hanging
+        while len(list(tmp_path.glob("runs/*/checkpoints/0*"))) < 2 and time.monotonic() < deadline:
+            assert driver.poll() is None
+            time.sleep(0.05)
+        driver.send_signal(number)
+        _, err = driver.communicate(timeout=300)
+    assert err.strip() == "moon grid: stopped; finished runs are kept; the same command resumes the others"
+    assert driver.returncode == 75
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    assert not any(is_locked(folder) for folder in folders)
 
 
 def test_an_ignored_ctrl_c_stays_ignored(moon, monkeypatch):

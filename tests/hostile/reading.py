@@ -20,7 +20,7 @@ from moon.data.image_files import read_folders, read_list
 from moon.data.readers import read_any
 from moon.data.toml_file import read_toml
 from moon.errors import DataError
-from moon.files import read_json
+from moon.records import read_json
 
 MEMORY = 2 * 2**30
 SECONDS = 10  # of processor time: other programs may keep the machine busy

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from moon.cli.stopping import Stop, leave_imports_at_once
+from moon.cli.stopping import Stop, stopped_by_signals
 
 VERBS = (
     "demo", "train", "score", "pack", "predict", "export", "grid", "paper", "report", "methods", "bench", "data",
 )  # fmt: skip
 EPILOG = """exit codes:
   0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model
-  5 the loss diverged   6 another process uses the run folder   7 the disk is full   130 stopped with Ctrl-C"""
+  5 the loss diverged   6 another process uses the run folder   7 the disk is full   130 stopped with Ctrl-C
+  75 stopped by SIGTERM or SIGHUP: the same command resumes"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
     stop = Stop()
-    with leave_imports_at_once(stop):
+    with stopped_by_signals(stop):
         try:
             from moon.cli.output import printed_logs, replace_unprintable
 
@@ -55,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             with printed_logs():
                 _run(argv, stop)
         except KeyboardInterrupt:
-            print(stop, file=sys.stderr)
-            sys.exit(130)
+            stop.leave()
     sys.exit(0)
 
 
@@ -75,6 +75,8 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
         check_data(arguments)
         arguments.act(arguments)
     except Exception as error:
+        if stop.code is not None:  # an error while it was being stopped, such as a terminal that is gone
+            raise KeyboardInterrupt from error
         if arguments.debug:
             raise
         from moon.cli.failing import explained

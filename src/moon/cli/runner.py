@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from rich import box, get_console
@@ -147,11 +144,10 @@ def execute(grid: Grid, workers: Workers) -> None:
                 reported.add(name)
                 yield job, state
 
-    with _sigterm_as_interrupt():
-        if get_console().is_interactive:
-            _run_with_bars(grid, workers, newly_ended)
-        else:
-            _run_with_lines(grid, workers, newly_ended)
+    if get_console().is_interactive:
+        _run_with_bars(grid, workers, newly_ended)
+    else:
+        _run_with_lines(grid, workers, newly_ended)
 
 
 NewlyEnded = Callable[[], Iterator[tuple[Job, State]]]
@@ -186,23 +182,6 @@ def _run_with_lines(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> No
             print(_status(grid, workers.places), flush=True)
 
     grid.run(workers, watch, poll=0.5)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Context in which SIGTERM stops the workers as cleanly as Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _line(job: Job, state: State) -> str:

@@ -1,4 +1,4 @@
-"""What Ctrl-C does: one line that says how to go on, and exit code 130."""
+"""What Ctrl-C, SIGTERM and SIGHUP do: what is being written is finished, and one line says how to go on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 STOPPED = {
     "demo": "the same command resumes from the last checkpoint",
@@ -22,41 +23,70 @@ STOPPED = {
 }
 
 
+# SIGTERM and SIGHUP come from Slurm, Kubernetes or a closed terminal: 75 asks for the same command to be run again.
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGHUP: 75}
+
+
 class Stop:
-    """The line to print after Ctrl-C; the command is filled in once it is known."""
+    """How a command was stopped, if it was, and the line to print then.
+
+    Attributes:
+        verb: The command, once it is known.
+        code: The exit code; None if it was not stopped.
+    """
 
     def __init__(self) -> None:
         self.verb = ""
+        self.code: int | None = None
 
     def __str__(self) -> str:
         advice = f"; {STOPPED[self.verb]}" if self.verb in STOPPED else ""
         return f"\n{f'moon {self.verb}'.rstrip()}: stopped{advice}"
 
+    def leave(self) -> NoReturn:
+        """Print the line and end the process; nothing fails if the terminal is gone."""
+        try:
+            sys.stdout.flush()
+            print(self, file=sys.stderr, flush=True)
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)  # otherwise Python would fail to flush them at its end
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+        sys.exit(self.code or EXIT_CODES[signal.SIGINT])
+
 
 @contextmanager
-def leave_imports_at_once(stop: Stop) -> Iterator[None]:
-    """Context in which Ctrl-C during an import ends the process at once.
+def stopped_by_signals(stop: Stop) -> Iterator[None]:
+    """Context in which Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, or end the process if it is importing.
 
     A KeyboardInterrupt inside an import may be swallowed, or arrive as an ImportError that blames the installation.
-    Importing writes nothing, so there is nothing to clean up. Outside of imports Ctrl-C raises KeyboardInterrupt.
+    Importing writes nothing, so there is nothing to clean up. A signal that is ignored, as under nohup, stays ignored.
     """
+    process = os.getpid()
 
-    def leave_or_raise(_: int, frame: FrameType | None) -> None:
+    def leave_or_raise(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a forked process, such as one that reads images: end as if there were no handler
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        stop.code = EXIT_CODES[signal.Signals(number)]
         while frame is not None:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
                 with suppress(Exception):  # it may have been interrupted while it was being written to
                     sys.stdout.flush()
-                os.write(2, f"{stop}\n".encode())
-                os._exit(130)
+                with suppress(OSError):
+                    os.write(2, f"{stop}\n".encode())
+                os._exit(stop.code)
             frame = frame.f_back
         raise KeyboardInterrupt
 
     is_main = threading.current_thread() is threading.main_thread()  # only the main thread may set handlers
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # as under nohup
-        yield
-        return
-    signal.signal(signal.SIGINT, leave_or_raise)
+    defaults = {number: signal.getsignal(number) for number in EXIT_CODES if is_main}
+    before = {number: old for number, old in defaults.items() if old in (signal.default_int_handler, signal.SIG_DFL)}
+    for number in before:
+        signal.signal(number, leave_or_raise)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, old in before.items():
+            signal.signal(number, old)

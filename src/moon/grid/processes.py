@@ -99,8 +99,9 @@ class Processes:
         return f"killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
 
     def stop(self, handles: list[_Process]) -> None:
-        processes = [handle.popen for handle in [*handles, *self._idle]]
+        processes = [process.popen for process in self._all]  # also one that a signal kept from becoming a handle
         self._idle.clear()
+        self._all.clear()
         for popen in processes:
             if popen.poll() is None:
                 popen.terminate()  # not SIGINT, which background processes may ignore
