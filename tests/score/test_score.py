@@ -164,6 +164,18 @@ def test_changed_arrays_are_detected_and_computed_again(images, folder, caplog):
     assert score_run(folder, images, ["msp"])[0]["detectors"]["msp"] == first["detectors"]["msp"]
 
 
+@pytest.mark.parametrize("name", ["scores.npz", "known.npz", "examples.npz", "scores.json"])
+def test_missing_files_are_reported(images, folder, caplog, name):
+    score_run(folder, images, ["msp"])
+    (folder / name).unlink()
+    read_scores(folder)
+    for arrays in ("known.npz", "examples.npz"):
+        assert (read_arrays(folder, arrays) is None) == (arrays == name)
+    score_run(folder, images, ["ebo"])
+    expected = "there are scores without scores.json" if name == "scores.json" else f"{folder / name}: "
+    assert expected in caplog.text
+
+
 def test_scores_of_another_run_or_model_are_detected(images, folder, trained_runs, tmp_path, caplog):
     other = trained_runs(objective="cross-entropy", epochs=3)
     score_run(other, images, ["msp"], out=tmp_path / "other")

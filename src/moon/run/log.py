@@ -14,7 +14,7 @@ from moon.records import json_digest, parse_json
 from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training.loop import Record
 
-_DIGEST = "sha256"
+_DIGEST = "log_sha256"
 _LINE = {
     "epoch": COUNT, "seconds": Number(0), "val_accuracy": Optional(SHARE), "density": Optional(SHARE),
     _DIGEST: Optional(str), ...: OrNone(Number()),

@@ -187,7 +187,7 @@ def read_scores(folder: Path | str, objective: str | None = None) -> tuple[dict[
         return None
     scores = _verified_scores(folder, objective)
     if missing := [name for name in result["detectors"] if name not in scores]:
-        if (folder / SCORES).exists():
+        if (folder / SCORES).exists() or ARRAYS in result:  # kept folders of earlier versions may have none
             _warn(f"{folder / SCORES}: lacks the scores of {missing[0]}, or has others; score the run again")
         return None
     return result, scores
@@ -218,12 +218,10 @@ def read_arrays(folder: Path, name: str) -> dict[str, NDArray] | None:
     Returns:
         Its arrays, or None if it is missing or damaged; a damaged one is logged.
     """
-    arrays = _load_arrays(folder / name)
-    if arrays is not None and (result := read_summary(folder)) is not None:
-        digests = result.get(ARRAYS)
-        if digests is not None and digests.get(name) != arrays_digest(arrays):
-            _warn(f"{folder / name}: is not the file that was written with scores.json; score the run again")
-            return None
+    arrays, digests = _load_arrays(folder / name), (read_summary(folder) or {}).get(ARRAYS)
+    if digests is not None and digests.get(name) != (None if arrays is None else arrays_digest(arrays)):
+        _warn(f"{folder / name}: is not the file that was written with scores.json; score the run again")
+        return None
     return arrays
 
 
@@ -264,7 +262,11 @@ def write_scores(
 
 
 def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective: str) -> None:
-    if (old := read_summary(folder, objective)) is None or which_scored(old) != which_scored(result):
+    if (old := read_summary(folder, objective)) is None:
+        if (folder / SCORES).exists() and not (folder / "scores.json").exists():
+            _warn(f"{folder}: there are scores without scores.json; those of other detectors are dropped")
+        return
+    if which_scored(old) != which_scored(result):
         return
     old_scores = _verified_scores(folder, objective)
     for name in old["detectors"]:
