@@ -28,6 +28,10 @@ class RunLocked(Exception):
     """Another process uses this run folder."""
 
 
+class RankLost(Exception):
+    """One of the processes that train together ended, or gives no sign of life."""
+
+
 class DiskFull(OSError):
     """A file cannot be written because the disk, or the user's quota on it, is full."""
 

@@ -7,7 +7,7 @@ import pytest
 from moon import files
 from moon.cli import methods
 from moon.cli.failing import explained
-from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, RunLocked
+from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, RankLost, RunLocked
 from moon.files import write_json
 
 
@@ -19,6 +19,7 @@ from moon.files import write_json
         (Diverged("x"), 5),
         (RunLocked("x"), 6),
         (DiskFull("x"), 7),
+        (RankLost("x"), 8),
         (ValueError("x"), 2),
         (FileNotFoundError("x"), 3),
         (RuntimeError("x"), 1),

@@ -1,10 +1,5 @@
 """Two processes that train together have the same masks, and the same result as one process."""
 
-import os
-import socket
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -70,51 +65,34 @@ torch.save(state | masks | values, f"{sys.argv[1]}-{ranks.rank}.pt")
 '''
 
 
-def is_free(port):
-    """Whether no process listens on the port. The system itself assigns only ports above 32768."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+@pytest.fixture
+def train(start_ranks):
+    def run(where, processes, *arguments):
+        started = start_ranks(processes, "-W", "error", "-c", SCRIPT, where, *arguments)
+        assert [process.wait(600) for process in started] == [0] * processes
+        return [torch.load(f"{where}-{rank}.pt", weights_only=True) for rank in range(processes)]
 
-
-def train(where, processes, *arguments):
-    port = next(port for port in range(10000 + os.getpid() % 10000, 32000) if is_free(port))
-    common = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(processes),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(where), *map(str, arguments)]
-    started = [
-        subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(processes)
-    ]
-    assert [process.wait(600) for process in started] == [0] * processes
-    return [torch.load(f"{where}-{rank}.pt", weights_only=True) for rank in range(processes)]
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["rigl", "set"])
-def test_two_processes_give_the_same_result_as_one(tmp_path, topology):
-    compare(tmp_path, topology)
+def test_two_processes_give_the_same_result_as_one(train, tmp_path, topology):
+    compare(train, tmp_path, topology)
 
 
 @pytest.mark.slow
-def test_two_processes_that_load_their_own_images_give_the_same_result_as_one(tmp_path):
+def test_two_processes_that_load_their_own_images_give_the_same_result_as_one(train, tmp_path):
     generator, images = np.random.default_rng(0), tmp_path / "images"
     images.mkdir()
     for index in range(41):  # the last batch has nine images: five and four
         pixels = generator.integers(0, 256, (12, 14, 3), dtype=np.uint8)
         pixels[3 * (index % 4) :][:3] //= 4
         Image.fromarray(pixels).save(images / f"{index:02}.png")
-    compare(tmp_path, "rigl", images)
+    compare(train, tmp_path, "rigl", images)
 
 
-def compare(tmp_path, *arguments):
+def compare(train, tmp_path, *arguments):
     (one,) = train(tmp_path / "one", 1, *arguments)
     first, second = train(tmp_path / "two", 2, *arguments)
     for key, value in one.items():

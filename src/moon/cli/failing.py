@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, MissingPackage, RunLocked
+from moon.errors import DamagedCheckpoint, DataError, DiskFull, Diverged, MissingPackage, RankLost, RunLocked
 from moon.files import full_disk
 from moon.recipe import PARAMETERS
 
@@ -13,6 +13,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     DamagedCheckpoint: 4,
     Diverged: 5,
     RunLocked: 6,
+    RankLost: 8,
     ValueError: 2,
     MissingPackage: 2,
     OSError: 3,

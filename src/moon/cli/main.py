@@ -20,7 +20,8 @@ VERBS = (
 )  # fmt: skip
 EPILOG = """exit codes:
   0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model
-  5 the loss diverged   6 another process uses the run folder   7 the disk is full   130 stopped with Ctrl-C
+  5 the loss diverged   6 another process uses the run folder   7 the disk is full
+  8 one of several processes that train together was lost   130 stopped with Ctrl-C
   75 stopped by SIGTERM or SIGHUP: the same command resumes"""
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from moon.cli.arguments import (
     add_checkpoint_seconds,
@@ -44,6 +48,17 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
+    from moon.errors import RankLost
+
+    # Read by `import torch`: without it, C++ traces are printed if the process that serves the common store is lost.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    try:
+        _train(arguments)
+    except RankLost as error:
+        _leave(error, arguments.debug)
+
+
+def _train(arguments: argparse.Namespace) -> None:
     from moon.cli.screen import train_on_screen
     from moon.recipe.expand import recipe_of
     from moon.run.folder import find_run
@@ -68,6 +83,21 @@ def act(arguments: argparse.Namespace) -> None:
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
         f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s\nnext: moon score {folder}"
     )
+
+
+def _leave(error: Exception, debug: bool) -> NoReturn:
+    """Print the loss of a process, and end at once: an ordinary exit waits for the lost one as long as torch does."""
+    from moon.cli.failing import explained
+    from moon.training import peers
+
+    code, text = explained(error)
+    if debug:
+        traceback.print_exception(error)
+    print(f"moon train: {text}; the same command resumes from the last checkpoint", file=sys.stderr)
+    peers.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _check_folder(folder: Path) -> None:

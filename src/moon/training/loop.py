@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from moon.errors import RankLost
 from moon.objectives import Objective
 from moon.seeds import derive
 from moon.sparse import Topology
@@ -171,18 +172,23 @@ class Training:
 
         Raises:
             Diverged: If the loss or a weight is not finite after an epoch.
+            RankLost: If one of several processes that train as one is lost.
         """
         self.begin()
-        with written_at_exit(checkpoints):
-            try:
-                self._run_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
-            finally:
-                self._release()
-        if self.vote is None:
-            return self.model
+        try:
+            with written_at_exit(checkpoints):
+                try:
+                    self._run_epochs(checkpoints, checkpoint_seconds, watch, on_step, on_epoch)
+                finally:
+                    self._release()
+            return self.model if self.vote is None else self._elect(self.vote)
+        except RankLost as error:
+            raise RankLost(f"{error}, after {self.next_epoch} of {self.epochs} epochs") from error
+
+    def _elect(self, vote: WeightVote) -> nn.Module:
         torch.manual_seed(derive("training", self.seed, self.epochs))
         started, batches = time.monotonic(), self.batches.epoch(self.epochs)
-        elected = self.vote.elect(batches if self._is_divided else (self.setup.ranks.part(x, y)[1] for x, y in batches))
+        elected = vote.elect(batches if self._is_divided else (self.setup.ranks.part(x, y)[1] for x, y in batches))
         self.election_seconds = time.monotonic() - started
         return elected
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from moon.training import peers
 from moon.training.shared_norm import SHARED_NORMS
 
 
@@ -44,6 +45,9 @@ class Ranks:
 
         Returns:
             This process among them; `Ranks()` if it is the only one.
+
+        Raises:
+            RankLost: If they cannot be reached, or do not all start within half an hour.
         """
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1:
@@ -51,7 +55,7 @@ class Ranks:
         if not dist.is_initialized():
             local_count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             has_own_gpu = device.type == "cuda" and local_count <= torch.cuda.device_count()
-            dist.init_process_group("nccl" if has_own_gpu else "gloo")  # NCCL needs one GPU per process
+            peers.join("nccl" if has_own_gpu else "gloo")  # NCCL needs one GPU per process
         return cls(dist.get_rank(), count)
 
     @property
@@ -97,14 +101,14 @@ class Ranks:
             by_type.setdefault(tensor.dtype, []).append(tensor)
         for parts in by_type.values():
             flat = torch.cat([part.reshape(-1) for part in parts])
-            dist.all_reduce(flat)
+            peers.all_reduce(flat)
             for part, new in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
                 part.copy_(new.view(part.shape))
 
     def wait(self) -> None:
         """Wait for all processes."""
         if self.count > 1:
-            dist.barrier()
+            peers.barrier()
 
     def share_norms(self, model: nn.Module) -> None:
         """Make every BatchNorm layer of a model use the statistics of all processes; parameters and names stay."""
@@ -126,7 +130,7 @@ class Ranks:
             return
         sums = torch.stack([tensor.double().sum() for tensor in tensors.values()])
         first = sums.clone()
-        dist.broadcast(first, 0)
+        peers.broadcast(first)
         different = [name for name, same in zip(tensors, (sums == first).tolist(), strict=True) if not same]
         if different:
             raise RuntimeError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+
+from moon.training.peers import all_reduce
 
 
 class _SharedSum(torch.autograd.Function):
@@ -15,13 +16,13 @@ class _SharedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
         total = value.clone()
-        dist.all_reduce(total)
+        all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         total = grads[0].contiguous().clone()
-        dist.all_reduce(total)
+        all_reduce(total)
         return total
 
 
