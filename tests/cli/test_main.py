@@ -165,7 +165,7 @@ def test_an_import_overwrites_other_images_only_with_replace(moon, data_root, tm
     one, two = (("data", "import", str(tmp_path / name), "--name", "mine") for name in ("one", "two"))
     assert moon(*one)[0] == 0
     first = (data_root / "mine" / "test.npz").read_bytes()
-    assert "already exists, with the same 1 images" in moon(*one)[1]
+    assert "already exists, with the same 1 image" in moon(*one)[1]
     fails(moon(*two), 2, "exists with other images", "replace it")
     assert (data_root / "mine" / "test.npz").read_bytes() == first
     assert moon(*two, "--replace")[0] == 0
