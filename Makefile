@@ -7,7 +7,7 @@ RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(w
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime lint results results-check clean
+.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime torture lint results results-check clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks, compares them and uses one (about two minutes on 2 cores)'
@@ -32,6 +32,11 @@ test-runtime: .venv-runtime/ready
 # Damaged and malicious files against the runtime, under AddressSanitizer and UBSan, for a minute.
 fuzz-runtime: .venv-runtime/ready
 	PYTHON=$(CURDIR)/.venv-runtime/bin/python sh runtime/tests/fuzz.sh 60
+
+# How reliable the commands are: killed at any moment, crashed at every operation on files, with damaged run folders.
+MINUTES ?= 10
+torture: .venv/dev
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES)
 
 lint: .venv/dev
 	$(BIN)/ruff check

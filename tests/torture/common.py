@@ -1,4 +1,4 @@
-"""What the torture tools share: a tiny data set, real commands in processes of their own, and what a run has written."""
+"""What the torture tools share: tiny data, real commands in processes of their own, and what a run has written."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from typing import Any
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 os.environ |= ONE_THREAD | {"COLUMNS": "200", "MPLBACKEND": "Agg"}  # before numpy and torch are imported
 
-import numpy as np
+import numpy as np  # noqa: E402
 
 LONGEST = 300.0  # seconds; a command that takes longer hangs
 RUN = "tiny"  # the run folder of every command
 # Three epochs of three steps: masks change in epochs 0 and 1, the last epoch votes, and each writes a checkpoint.
-RECIPE = "mnist --net lenet-norm --batch-size 32 --epochs 3 --delta-t 2".split()
+RECIPE = ["mnist", "--net", "lenet-norm", "--batch-size", "32", "--epochs", "3", "--delta-t", "2"]
 TRAIN = ["train", *RECIPE, "--checkpoint-seconds", "0", "--out", RUN]
 SCORE = ["score", RUN, "--detector", "msp", "ebo", "knn"]
 PACK = ["pack", RUN, "-o", "packed.moon", "--detector", "ebo", "--check", "0"]
@@ -67,7 +67,7 @@ def import_everything() -> None:
 
 @dataclass
 class Process:
-    """A command that runs in its own process group, with its output in a file."""
+    """A command that runs in a process of its own, with its output in a file."""
 
     pid: int
     output: Path
@@ -89,7 +89,7 @@ class Process:
         return self.code
 
     def kill(self) -> None:
-        os.killpg(self.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
     def text(self) -> str:
@@ -171,8 +171,8 @@ def _without_times(value: Any) -> Any:
 def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The files that differ between two contents; "(missing)" or "(new)" if only one of them has it."""
     names = {name: "" for name in before if name in after and before[name] != after[name]}
-    names |= {name: " (missing)" for name in before.keys() - after.keys()}
-    names |= {name: " (new)" for name in after.keys() - before.keys()}
+    names |= dict.fromkeys(before.keys() - after.keys(), " (missing)")
+    names |= dict.fromkeys(after.keys() - before.keys(), " (new)")
     return [f"{name}{note}" for name, note in sorted(names.items())]
 
 

@@ -24,7 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture.common import (
-    PACK, REPORT, RUN, SCORE, TRAIN, Process, Report, contents, fork, fresh, parse, workplace
+    PACK,
+    REPORT,
+    RUN,
+    SCORE,
+    TRAIN,
+    Process,
+    Report,
+    contents,
+    fork,
+    fresh,
+    parse,
+    workplace,
 )  # fmt: skip
 from tests.torture.crash import disturbed
 

@@ -24,8 +24,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.torture.common import (
-    LONGEST, PACK, RECIPE, RUN, SCORE, TRAIN, Process, Report, contents, differing, fork, fresh, leftovers, parse,
-    spawn, workplace,
+    LONGEST,
+    PACK,
+    RECIPE,
+    RUN,
+    SCORE,
+    TRAIN,
+    Process,
+    Report,
+    contents,
+    differing,
+    fork,
+    fresh,
+    leftovers,
+    parse,
+    spawn,
+    workplace,
 )  # fmt: skip
 
 REAL = 20
@@ -65,7 +79,10 @@ COMMANDS = {
 FORKED, NEW = ["train", "train", "score", "pack"], ["train, new process", "score, new process", "grid", "torchrun"]
 
 
-def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+Snapshot = dict[str, tuple[int, int]]
+
+
+def snapshot(folder: Path) -> Snapshot:
     """The size and time of every file."""
     found = {}
     for at, _, names in os.walk(folder):
@@ -79,9 +96,9 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def watch(process: Process, folder: Path, until: Callable[[float, int], bool]) -> int:
-    """Count changes of the folder until the process ends, or `until(seconds, changes)`."""
-    changes, seen = 0, snapshot(folder)
+def watch(process: Process, folder: Path, seen: Snapshot, until: Callable[[float, int], bool]) -> int:
+    """Count changes of the folder, from a snapshot on, until the process ends or `until(seconds, changes)`."""
+    changes = 0
     while process.poll() is None and not until(time.monotonic() - process.started, changes):
         time.sleep(0.001)
         now = snapshot(folder)
@@ -107,20 +124,27 @@ def kill(process: Process, whom: str, rng: random.Random) -> list[int]:
     """Send SIGKILL to all processes of a command, to the "first" or to a "worker"; returns those that still run."""
     os.kill(process.pid, signal.SIGSTOP)  # it starts no others in the meantime
     others = family(process.pid)
-    victims = {"all": [process.pid, *others], "first": [process.pid], "worker": [rng.choice(others or [process.pid])]}
-    for pid in victims[whom]:
+    victims = [process.pid, *others] if whom == "all" else [process.pid]
+    if whom == "worker" and others:
+        victims = [rng.choice(others)]
+    for pid in victims:
         os.kill(pid, signal.SIGKILL)
-    if process.pid not in victims[whom]:
+    if process.pid not in victims:
         os.kill(process.pid, signal.SIGCONT)
     process.wait()  # after the death of a worker, until the command ends by itself
-    return [pid for pid in others if pid not in victims[whom]]
+    return [pid for pid in others if pid not in victims]
+
+
+def running(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path("/proc", str(pid)).exists()]
 
 
 def undisturbed(command: Command, folder: Path) -> None:
     """Run the command without kills, and keep its result."""
     place = fresh(folder / f"{command.after} done" if command.after else None, folder / f"{command.name} done")
+    before = snapshot(place)
     process = command.start(command.argv, place)
-    command.changes = watch(process, place, lambda seconds, _: seconds > LONGEST)
+    command.changes = watch(process, place, before, lambda seconds, _: seconds > LONGEST)
     if process.poll() != 0:
         sys.exit(f"kill: moon {command.name} fails undisturbed:\n{process.text()}")
     command.seconds = time.monotonic() - process.started
@@ -141,6 +165,7 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
     story, orphans = [], []
     whom = rng.choice(["all", "first", "worker"]) if command.name in ("grid", "torchrun") else "all"
     for _ in range(rng.randint(1, 4) if command.start is fork else 1):
+        before = snapshot(place)
         process = command.start(command.argv, place)
         if rng.random() < 0.5:
             moment = rng.uniform(0, command.seconds)
@@ -148,7 +173,7 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
             story.append(f"after {moment:.2f} s")
         else:
             count = rng.randint(1, max(1, command.changes))
-            watch(process, place, lambda seconds, seen, count=count: seen >= count or seconds > LONGEST)
+            watch(process, place, before, lambda seconds, seen, count=count: seen >= count or seconds > LONGEST)
             story.append(f"at change {count}")
         if process.poll() is not None:  # it was faster than its kill
             story[-1] += " (too late)"
@@ -156,21 +181,24 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
         orphans += kill(process, whom, rng)
         report.counts["kills"] += 1
         report.counts["kills of new processes"] += command.start is not fork
+        if process.poll() is None:
+            report.finding("hangs", f"moon {command.name}, after the death of a worker")
+            kill(process, "all", rng)
     epoch = newest_checkpoint(place)
     how = f"moon {command.name}, {whom} killed {', '.join(story)}"
-    process = command.start(command.argv, place)
-    code = process.wait()
-    while code == 6 and any(Path("/proc", str(pid)).exists() for pid in orphans):  # processes that survived work on
-        time.sleep(0.5)
+    end = time.monotonic() + LONGEST
+    while True:  # processes that survived work on; the command then says so, and is started again
+        survivors = running(orphans)
         process = command.start(command.argv, place)
         code = process.wait()
-    for pid in orphans:
-        end = time.monotonic() + 60
-        while Path("/proc", str(pid)).exists() and time.monotonic() < end:
-            time.sleep(0.1)
-        if Path("/proc", str(pid)).exists():
-            report.finding("orphaned", f"{how}: a process it started still runs a minute later")
-            os.kill(pid, signal.SIGKILL)
+        if not (code and survivors and "uses this run folder" in process.text() and time.monotonic() < end):
+            break
+        time.sleep(0.5)
+    while running(orphans) and time.monotonic() < end:
+        time.sleep(0.1)
+    for pid in running(orphans):
+        report.finding("orphaned", f"{how}: a process that it started still runs after {LONGEST:.0f} s")
+        os.kill(pid, signal.SIGKILL)
     said = process.text()
     if code != 0:
         if code is None:

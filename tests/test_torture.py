@@ -1,0 +1,85 @@
+"""The tools of tests/torture: each finishes without findings on a few runs, and finds an error that is put there.
+
+They fork, which a process with the threads of earlier tests must not, so each is tried in a new process.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+KILL = """
+import os, random, signal
+from pathlib import Path
+from tests.torture import common, kill
+
+assert kill.main(["--runs", "2"]) == 0
+
+def forgetful(argv, folder):  # what it writes depends on whether it was killed before
+    def run():
+        begun = (folder / "tiny").exists()
+        (folder / "tiny").mkdir(exist_ok=True)
+        (folder / "tiny" / "log.jsonl").write_text('{"epoch": 0}\\n' if begun else '{"epoch": 1}\\n')
+        if not begun:
+            signal.pause()  # until it is killed
+        os._exit(0)
+    return common.fork(argv, folder, run)
+
+class AtFirstChange(random.Random):
+    random, randint = lambda self: 0.9, lambda self, low, high: 1
+
+command = kill.Command("train", ["train"], forgetful, expected={"tiny/log.jsonl": [{"epoch": 1}]})
+report = common.Report("kill")
+kill.trial(command, Path.cwd(), AtFirstChange(0), report)
+assert report.findings == ["different: moon train, all killed at change 1: tiny/log.jsonl"], report.findings
+"""
+
+CRASH = """
+from pathlib import Path
+import moon.files, moon.run.train
+from tests.torture import common, crash
+
+assert crash.main(["--runs", "3", "--keep", "work"]) == 0
+
+moon.run.train.write_json = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
+report = common.Report("crash")
+expected = common.contents(Path("work", "train done"))
+crash.trial(common.TRAIN, None, expected, "write tiny/result.json #1", "torn", Path.cwd() / "trial", report)
+assert [text.partition(":")[0] for text in report.findings] == ["lost"], report.findings
+"""
+
+DAMAGE = """
+import random
+from pathlib import Path
+import moon.run.folder
+from tests.torture import common, damage
+
+folder = Path.cwd()
+common.os.environ["MOON_DATA"] = str(common.make_data(folder / "data"))
+common.import_everything()
+found = damage.states(folder)
+damage.states = lambda folder: found
+assert damage.main(["--runs", "2", "--keep", "."]) == 0
+packing = found[1]
+report = common.Report("damage")
+again = packing, "tiny/model.safetensors", "swapped", folder / "trial", random.Random(0), report
+damage.trial(*again)
+assert report.counts["refused"] == 1 and not report.findings, report
+
+moon.run.folder.check_model = lambda *_: None
+damage.trial(*again)
+assert [text.partition(":")[0] for text in report.findings] == ["silent"], report.findings
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [KILL, CRASH, DAMAGE], ids=["kill", "crash", "damage"])
+def test_a_tool_passes_what_is_right_and_finds_what_is_wrong(script, tmp_path):
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", start + script], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
