@@ -251,6 +251,15 @@ def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
         train_run(recipe(images), resumed, images)
     assert "resuming from epoch 2 of 4" in caplog.messages
     assert same_log(uninterrupted, resumed)
+    assert not any("are lost" in message for message in caplog.messages)
+
+
+def test_a_log_that_lost_its_epochs_is_reported_when_the_run_resumes(images, tmp_path, caplog):
+    stopped(recipe(images), tmp_path, images)
+    (tmp_path / "log.jsonl").write_text("")
+    train_run(recipe(images), tmp_path, images)
+    (message,) = [message for message in caplog.messages if "are lost" in message]
+    assert message.startswith(f"{tmp_path / 'log.jsonl'}: has 0 of the ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from moon.records import json_digest, parse_json
 from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training.loop import Record
 
+_log = logging.getLogger(__name__)
 _DIGEST = "log_sha256"
 _LINE = {
     "epoch": COUNT, "seconds": Number(0), "val_accuracy": Optional(SHARE), "density": Optional(SHARE),
@@ -28,6 +30,10 @@ class Log:
     def __init__(self, folder: Path, next_epoch: int) -> None:
         self.path = folder / "log.jsonl"
         kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
+        if len(kept) < next_epoch:
+            _log.warning(
+                "%s: has %d of the %d epochs that were trained; the others are lost", self.path, len(kept), next_epoch
+            )
         self._digest = _start(folder)
         write_text(self.path, "".join(map(self._line, kept)))
         self.board = None
