@@ -177,8 +177,9 @@ def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Temporary files that no later command has removed."""
-    return [str(path.relative_to(folder)) for path in folder.rglob("*.part")]
+    """Temporary files that no later command has removed. Their empty folders are removed by the next that writes."""
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    return [name for name in names if ".part" in name]
 
 
 @dataclass
