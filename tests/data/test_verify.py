@@ -14,7 +14,7 @@ def published(monkeypatch):
 def test_comparison_with_the_published_set(published):
     assert compare_with_published(published, "mine", "test") == "identical to the published set"
     part = published.take(np.array([0]))
-    assert "1 images, the published set has 2" in compare_with_published(part, "mine", "test")
+    assert "1 image, the published set has 2" in compare_with_published(part, "mine", "test")
     assert "no published digest" in compare_with_published(published, "other", "test")
     with pytest.raises(DataError, match="different pixels, labels or order"):
         compare_with_published(published.take(np.array([1, 0])), "mine", "test")

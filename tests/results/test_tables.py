@@ -79,7 +79,7 @@ def test_tables_name_the_scored_images():
     other = run | {"images": {"known": 900, "letters": 10}, "sha256": {}, "missing": ["photos"]}
     assert describe_images([run, run, other]).splitlines() == [
         f"Images scored (count, SHA-256): {line} (2 runs)",
-        "digits: known 900, letters 10; not found: photos (1 runs)",
+        "digits: known 900, letters 10; not found: photos (1 run)",
     ]
 
 

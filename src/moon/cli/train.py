@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -90,6 +91,8 @@ def _leave(error: Exception, debug: bool) -> NoReturn:
     from moon.cli.failing import explained
     from moon.training import peers
 
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # torchrun sends one as soon as a process is lost
+        signal.signal(number, signal.SIG_IGN)
     code, text = explained(error)
     if debug:
         traceback.print_exception(error)

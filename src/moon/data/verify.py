@@ -8,7 +8,7 @@ from pathlib import Path
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, load
 from moon.data.sets import set_names
 from moon.errors import DataError
-from moon.suggest import did_you_mean
+from moon.suggest import counted, did_you_mean
 
 # (images, SHA-256 by `DataSet.digest`) of complete public sets in their original order. Each digest was computed from
 # one copy of the set. The sites publish digests of archives, not of pixels, so no second source has confirmed these.
@@ -48,7 +48,9 @@ def compare_with_published(dataset: DataSet, name: str, split: str) -> str:
     if found == expected:
         return "identical to the published set"
     if len(dataset.labels) != count:
-        return f"a subset or another selection: {len(dataset.labels):,} images, the published set has {count:,}"
+        return (
+            f"a subset or another selection: {counted(len(dataset.labels), 'image')}, the published set has {count:,}"
+        )
     raise DataError(
         f"{name}/{split}: has as many images as the published set, but different pixels, labels or order; import again"
     )

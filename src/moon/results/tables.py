@@ -20,6 +20,7 @@ from moon.results.format import MISSING, mean_and_deviation
 from moon.results.layout import compact_table
 from moon.results.temperatures import describe_temperatures
 from moon.score.files import KNOWN
+from moon.suggest import counted
 
 Methods = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -34,8 +35,9 @@ def describe_images(runs: Iterable[Mapping[str, Any]]) -> str:
         One line per selection of sets, with the number of images and the first digits of their SHA-256.
     """
     counts = Counter(_describe_sets(run) for run in runs)
-    several = len(counts) > 1
-    lines = [f"{sets}{f' ({number} runs)' if several else ''}" for sets, number in counts.items()]
+    lines = list(counts)
+    if len(counts) > 1:
+        lines = [f"{sets} ({counted(number, 'run')})" for sets, number in counts.items()]
     return "Images scored (count, SHA-256): " + "\n".join(lines)
 
 
