@@ -96,14 +96,19 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         sync(path.parent)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary folders that killed processes have left in a folder; those of live processes stay."""
+    for leftover in folder.glob(f"{_PRIVATE[0]}*{_PRIVATE[1]}"):
+        with _held(leftover) as is_held:
+            if is_held:
+                remove(leftover)
+
+
 @contextmanager
 def _private_folder(path: Path) -> Iterator[Path]:
     """A new folder next to a path, removed at the end. Those that killed processes have left are removed first."""
     remove(path.with_name(f".{path.name}.part"))  # the fixed name that earlier versions used
-    for leftover in path.parent.glob(f"{_PRIVATE[0]}*{_PRIVATE[1]}"):
-        with _held(leftover) as is_held:
-            if is_held:
-                remove(leftover)
+    remove_leftovers(path.parent)
     while True:
         try:
             private = Path(tempfile.mkdtemp(prefix=_PRIVATE[0], suffix=_PRIVATE[1], dir=path.parent))

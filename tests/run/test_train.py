@@ -254,6 +254,15 @@ def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
     assert not any("are lost" in message for message in caplog.messages)
 
 
+def test_what_a_killed_process_left_is_removed_even_if_the_run_is_finished(images, tmp_path):
+    train_run(recipe(images), tmp_path, images)
+    leftovers = [folder / ".moon-00000000.part" for folder in (tmp_path, tmp_path / "checkpoints")]
+    for leftover in leftovers:
+        leftover.mkdir()
+    train_run(recipe(images), tmp_path, images)
+    assert not any(leftover.exists() for leftover in leftovers)
+
+
 def test_a_log_that_lost_its_epochs_is_reported_when_the_run_resumes(images, tmp_path, caplog):
     stopped(recipe(images), tmp_path, images)
     (tmp_path / "log.jsonl").write_text("")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from moon.files import own_folder, sha256
+from moon.files import own_folder, remove_leftovers, sha256
 from moon.recipe import Recipe, build
 from moon.records import write_record
 from moon.run.folder import check_model, claim, is_trained, load_result
@@ -86,6 +86,8 @@ def train_run(
         if not ranks.is_first:
             return _follow(recipe, folder, images, ranks, device, exact)
         with locked(folder):
+            for part in (folder, folder / "checkpoints"):
+                remove_leftovers(part)
             if is_trained(folder):
                 check_model(folder, load_result(folder))
                 ranks.wait()
