@@ -61,6 +61,7 @@ def sign_of(rank, first, store):
         heard = first._signs[rank]
         store.set(str(rank), str(time.monotonic_ns()).encode())
         while first._signs[rank] == heard:
+            assert first.is_alive()
             time.sleep(0.001)
 
     return give

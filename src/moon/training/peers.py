@@ -62,7 +62,7 @@ class Peers(threading.Thread):
         self._store = store
         self._others = [other for other in range(count) if other != rank]
         self._signs = dict.fromkeys(self._others, 0)  # how many signs of life were heard from each
-        self._last: dict[int, str] = {}  # the last sign of each
+        self._last = dict.fromkeys(self._others, "")  # the last sign of each; "" until it has given one
         self._lost: list[int] = []
         self._leaving = threading.Event()
         self._deadline: float | None = None  # for the end of this thread, once it is to end
@@ -82,7 +82,7 @@ class Peers(threading.Thread):
                     return
                 for other, value in zip(self._others, self._store.multi_get(keys), strict=True):
                     sign = value.decode()
-                    self._signs[other] += sign != self._last.get(other, sign)
+                    self._signs[other] += sign != self._last[other]
                     self._last[other] = sign
                 if is_leaving:
                     time.sleep(0.02)
@@ -93,7 +93,7 @@ class Peers(threading.Thread):
 
     def _is_needed(self, deadline: float) -> bool:
         """Whether others still read from the store of this process."""
-        readers = [other for other in self._others if other not in self._lost and self._last.get(other) != _CLOSED]
+        readers = [other for other in self._others if other not in self._lost and self._last[other] != _CLOSED]
         return self._is_server and bool(readers) and time.monotonic() < deadline
 
     def finish(self, work: dist.Work) -> None:
@@ -137,7 +137,7 @@ class Peers(threading.Thread):
         return self._lost_are(silent if self.is_alive() else [0], f"was lost ({reason})")
 
     def _knows(self, other: int) -> bool:
-        return self._last.get(other) in (_NOTICED, _CLOSED)
+        return self._last[other] in (_NOTICED, _CLOSED)
 
     def _lost_are(self, ranks: list[int], text: str) -> RankLost:
         self._lost = ranks
