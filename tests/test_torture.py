@@ -44,7 +44,7 @@ from tests.torture import common, crash
 
 assert crash.main(["--runs", "3", "--keep", "work"]) == 0
 
-moon.run.train.write_json = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
+moon.run.train.write_record = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
 report = common.Report("crash")
 expected = common.contents(Path("work", "train done"))
 crash.trial(common.TRAIN, None, expected, "write tiny/result.json #1", "torn", Path.cwd() / "trial", report)
