@@ -66,7 +66,7 @@ results-check: .venv/dev
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt $(RUNTIME)
 	@echo 'installing moon, its dependencies and the tools of the tests into .venv (once; a few minutes: PyTorch is large)'
-	@$(PIP) --editable '.[dev,tensorboard]' ./runtime
+	@$(PIP) --editable '.[dev,tensorboard]' './runtime[serve]'
 	@touch $@
 
 .venv-cross/ready: pyproject.toml constraints.txt tests/cross_check/requirements.txt

@@ -9,5 +9,5 @@ from moon_runtime.classifier import Classifier, load
 from moon_runtime.images import ImageError, read_image
 from moon_runtime.network import Network, NetworkError
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["Answer", "Answers", "Classifier", "ImageError", "Network", "NetworkError", "load", "read_image"]
