@@ -35,8 +35,9 @@ fuzz-runtime: .venv-runtime/ready
 
 # How reliable the commands are: killed at any moment, crashed at every operation on files, with damaged run folders.
 MINUTES ?= 10
+JOBS ?= 1
 torture: .venv/dev
-	@$(BIN)/python -m tests.torture --minutes $(MINUTES)
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) --jobs $(JOBS)
 
 lint: .venv/dev
 	$(BIN)/ruff check
