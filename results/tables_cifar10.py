@@ -24,10 +24,10 @@ from cells import (
     difference,
     differences_table,
     label,
+    line_about_tests,
     markdown,
     metric_name,
     networks_table,
-    line_about_tests,
 )
 from kept import COLLECTIONS, OTHER_FOLDERS, Kept
 from sources import (

@@ -15,10 +15,10 @@ from cells import (
     difference,
     differences_table,
     label,
+    line_about_tests,
     markdown,
     metric_name,
     networks_table,
-    line_about_tests,
 )
 from kept import Kept
 from sources import FIRST_TRIAL_FAR, FIRST_TRIAL_PAIRS, LENGTH_PAIRS, TIN100_PAIRS, Pair, test_family
