@@ -30,6 +30,7 @@ ARROWS = {
     "detect": {"evidence"},
     "export": BASE | {"evidence", "detect"},
     "training": BASE | {"evidence", "objectives", "sparse", "fast"},
+    "integrations": BASE | METHODS,
     "recipe": BASE | METHODS,
     "run": BASE | METHODS | {"recipe", "export"},
     "score": BASE | METHODS | {"recipe", "run"},
