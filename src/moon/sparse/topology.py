@@ -130,7 +130,7 @@ class Topology(ABC):
         self._enforce()
         self.steps += 1
 
-    def _enforce(self) -> None:
+    def _enforce(self) -> None:  # noqa: B027  (a dense network has nothing to restore)
         """Restore what the masks guarantee, after the optimizer changed weights."""
 
     @property
