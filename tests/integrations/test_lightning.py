@@ -1,4 +1,4 @@
-"""`moon.integrations.lightning`, with the real package: masks, checkpoints, precision, clipping, DDP, and what it refuses."""
+"""`moon.integrations.lightning`, with the real package: masks, checkpoints, precision, clipping, DDP, what it refuses."""
 
 import subprocess
 import sys
