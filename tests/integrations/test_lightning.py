@@ -1,4 +1,4 @@
-"""`moon.integrations.lightning`, with the real package: masks, checkpoints, precision, clipping, DDP, what it refuses."""
+"""`moon.integrations.lightning` with the real package: masks, checkpoints, precision, clipping, DDP, refusals."""
 
 import subprocess
 import sys
