@@ -80,13 +80,18 @@ def test_no_loggers(recipe, images, tmp_path):
 
 
 @pytest.mark.slow
-def test_wandb_offline(recipe, tmp_path):
-    """In a process of its own: wandb starts threads and another process."""
+@pytest.mark.parametrize("size", [None, 2048])
+def test_wandb_offline(recipe, tmp_path, size):
+    """In a process of its own: wandb starts threads and another process. With a size, the disk is full at once."""
     pytest.importorskip("wandb")
+    limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))" if size else "pass"
     code = (
-        "import sys; from pathlib import Path; from moon.recipe import Recipe; from moon.run.loggers import Loggers\n"
-        "folder = Path(sys.argv[1]); log = Loggers(['wandb'], folder, Recipe.load(folder / 'recipe.json'), [])\n"
-        "log.write({'epoch': 0, 'loss': 0.5, 'w': None}); log.close()"
+        "import resource, sys; from pathlib import Path\n"
+        "from moon.recipe import Recipe; from moon.run.loggers import Loggers\n"
+        f"folder = Path(sys.argv[1]); recipe = Recipe.load(folder / 'recipe.json'); {limit}\n"
+        "log = Loggers(['wandb'], folder, recipe, [])\n"
+        "for epoch in range(50): log.write({'epoch': epoch, 'loss': 0.5, 'w': None})\n"
+        "log.close()"
     )
     write_json(tmp_path / "recipe.json", recipe.to_json())
     environment = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
@@ -98,6 +103,11 @@ def test_wandb_offline(recipe, tmp_path):
         timeout=120,
         check=False,
     )
+    if size:
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr.count("\n") <= 1  # wandb may notice it or not
+        assert "Traceback" not in done.stderr
+        return
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (written,) = (tmp_path / "wandb").glob("**/run-*.wandb")
     assert b"loss" in written.read_bytes()

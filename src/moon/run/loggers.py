@@ -11,8 +11,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,23 +122,36 @@ class WandbLogger:
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "offline")
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "moon"),
-            dir=own_folder(folder / "wandb"),
-            name=recipe.name,
-            id=recipe.digest,
-            config=recipe.to_json(),
-            mode=mode,  # pyright: ignore[reportArgumentType]
-            resume="allow" if mode == "online" else None,
-            settings=wandb.Settings(silent=True, console="off"),
-        )
+        with _without_traces():
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "moon"),
+                dir=own_folder(folder / "wandb"),
+                name=recipe.name,
+                id=recipe.digest[:32],
+                config=recipe.to_json(),
+                mode=mode,  # pyright: ignore[reportArgumentType]
+                resume="allow" if mode == "online" else None,
+                settings=wandb.Settings(silent=True, console="off"),
+            )
 
     def write(self, record: Record) -> None:
         values = {name: value for name, value in record.items() if value is not None}
-        self._run.log(values, step=int(record["epoch"] or 0))
+        with _without_traces():
+            self._run.log(values, step=int(record["epoch"] or 0))
 
     def close(self) -> None:
-        self._run.finish()
+        with _without_traces():
+            self._run.finish()
+
+
+@contextmanager
+def _without_traces() -> Iterator[None]:
+    """Context in which a debug log that cannot be written, such as that of wandb, prints no stack trace."""
+    before, logging.raiseExceptions = logging.raiseExceptions, False
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = before
 
 
 _Make = Callable[[Path, Recipe, Sequence[Record]], Logger]
