@@ -38,7 +38,7 @@ def main(epochs: int = 5) -> None:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, loader("digits", "train", shuffle=True))  # the weights are the average of the last epochs
-    print(f"sparsity {1 - sparse.topology.density():.1%}, {sparse.vote.voters} votes")
+    print(f"sparsity {1 - trainer.callback_metrics['density']:.1%}")
 
     known, letters = read(module.net, loader("digits", "test")), read(module.net, loader("letters", "test"))
     print(f"accuracy {(known.prediction == known.labels).float().mean():.1%}")

@@ -72,8 +72,8 @@ class TensorBoardLogger:
     """
 
     def __init__(self, folder: Path, recipe: Recipe, history: Sequence[Record]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary, self._writer = Event, Summary, RecordWriter
