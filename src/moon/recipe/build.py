@@ -29,7 +29,7 @@ from moon.training.ranks import Ranks
 _log = logging.getLogger(__name__)
 
 # A weight that grows starts with moments of zero, for which AdamW corrects only in the first steps of a run. For a
-# constant gradient its first updates are too long: with 0.99 by up to 2.1 times, with the usual 0.999 by up to 6.5 times.
+# constant gradient its first updates are too long, with 0.99 up to 2.1 times, with the usual 0.999 up to 6.5 times.
 _BETA2 = 0.99
 
 
@@ -178,8 +178,10 @@ def training(
     batches = training_batches(train, benchmark, device, part=part, **batching)
     model = network(recipe, benchmark, device)
     if recipe.pretrained:
-        for remark in _start_from_weights(recipe, model):
-            _log.info("%s", remark)
+        for reason in _start_from_weights(recipe, model):
+            _log.info("%s; a new one is trained", reason)
+        if recipe.first_mask == "magnitude":
+            _log.info("the first masks keep the weights of largest magnitude (first_mask=random keeps random ones)")
     draw = None
     if outliers is not None:
         supply = training_batches(outliers, benchmark, device, **batching)

@@ -87,8 +87,8 @@ def _without_prefixes(key: str) -> str:
 def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path | str, net: str) -> list[str]:
     """Load weights into a model whose classifier may be another one.
 
-    A classifier for the same classes is loaded; the unknown output of an `OpenHead` then starts anew if the file has
-    none. A classifier for another number of classes starts anew.
+    A classifier for the same number of classes is loaded, with or without an unknown output. One for another number is
+    not.
 
     Args:
         model: The model; it is changed in place. On the device "meta" only names and shapes are checked.
@@ -97,7 +97,7 @@ def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path 
         net: The name of the net, for messages.
 
     Returns:
-        What was not loaded, one line each.
+        Why the classifier, or its unknown output, was not loaded; empty if it was.
 
     Raises:
         ValueError: If a weight other than the classifier's is missing, unexpected or of another shape.
@@ -119,20 +119,20 @@ def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path 
 def _load_head(head: nn.Linear, found: Mapping[str, Tensor | None], path: Path | str, is_real: bool) -> list[str]:
     weight, bias = found["weight"], found["bias"]
     if weight is None:
-        return [f"{path} has no classifier; the classifier starts anew"]
+        return [f"{path} has no classifier"]
     num_known = head.out_features - isinstance(head, OpenHead)
     rows = len(weight) if weight.ndim == 2 else 0
     fits = rows in (num_known, head.out_features) and weight.shape[1:] == head.weight.shape[1:]
     if not fits or (bias is None) != (head.bias is None) or (bias is not None and bias.shape != (rows,)):
         return [
             f"the classifier of {path} has {rows} outputs of {weight.shape[-1]} features, this network "
-            f"{head.out_features} of {head.in_features}; the classifier starts anew"
+            f"{head.out_features} of {head.in_features}"
         ]
     if is_real:
         head.weight[:rows] = weight.to(head.weight)
         if bias is not None:
             head.bias[:rows] = bias.to(head.bias)
-    return [] if rows == head.out_features else [f"{path} has no unknown output; that output starts anew"]
+    return [] if rows == head.out_features else [f"{path} has no unknown output"]
 
 
 def _check_fit(found: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str, net: str) -> None:
