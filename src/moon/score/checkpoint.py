@@ -80,12 +80,12 @@ def score_checkpoint(
     weights = read_weights(path, net)
     recipe = _recipe(net, images, weights)
     chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
-    with locked(out):  # fails before anything is computed
-        pass
     model = build.network(recipe, images.benchmark, device)
     if reasons := load_pretrained(model, weights, path, net):
         known = f"{images.benchmark.name} has {images.benchmark.num_known} known classes"
         raise ValueError(f"{reasons[0]}; {known}, so this network cannot be scored on it")
+    with locked(out):  # fails before anything is computed
+        pass
     cache = EvidenceCache(images, model.eval(), digest, out, keep_evidence, precision, mirrored)
     about = {MODEL: digest, "checkpoint": path.name, "net": net}
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
