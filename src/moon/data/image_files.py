@@ -191,7 +191,7 @@ def _decode_all(
     resized: list[tuple[int, int]] = []
     transparent = 0
     for index, (path, _, source) in enumerate(track(entries)):
-        images[index], original, is_transparent = _decode(path, size, source, upright)
+        images[index], original, is_transparent = decode_image(path, size, source, upright)
         transparent += is_transparent
         if original != (size, size):
             resized.append(original)
@@ -213,7 +213,21 @@ def _status_of(path: Path, label: int, where: object) -> os.stat_result:
         raise DataError(f"{where}: no such file: {path}") from None
 
 
-def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
+class Prepared(NamedTuple):
+    """An image in its final size, and what was done to it.
+
+    Args:
+        pixels: Array (size, size, 3), RGB.
+        original: Its width and height in the file.
+        is_transparent: Whether parts of it were transparent, which are now on white.
+    """
+
+    pixels: NDArray[np.uint8]
+    original: tuple[int, int]
+    is_transparent: bool
+
+
+def decode_image(path: Path, size: int, where: object, upright: bool = False) -> Prepared:
     """Decode an image as OpenOOD prepares its test images: shorter side to `size` (bilinear), centre crop.
 
     What is transparent becomes white.
@@ -222,9 +236,10 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         path: The image file.
         size: Height and width of the result.
         where: The source of the path, for error messages.
+        upright: Whether to apply the orientation that the file declares (EXIF).
 
     Returns:
-        Array (size, size, 3), RGB.
+        The image.
 
     Raises:
         DataError: The image is missing, damaged or too large, or has more than 8 bits per channel.
@@ -236,22 +251,9 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         >>> from moon.data.image_files import decode_image
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Image.new("RGB", (40, 30)).save(f"{folder}/a.png")
-        ...     decode_image(Path(folder, "a.png"), 16, "a.png").shape
+        ...     decode_image(Path(folder, "a.png"), 16, "a.png").pixels.shape
         (16, 16, 3)
     """
-    return _decode(path, size, where).pixels
-
-
-class _Prepared(NamedTuple):
-    """An image in its final size, and what was done to it."""
-
-    pixels: NDArray[np.uint8]
-    original: tuple[int, int]  # width and height in the file
-    is_transparent: bool
-
-
-def _decode(path: Path, size: int, where: object, upright: bool = False) -> _Prepared:
-    """`decode_image`; `upright` applies the EXIF orientation."""
     from PIL import Image
 
     image, is_transparent = decode_rgb(path, where, upright=upright)
@@ -263,4 +265,4 @@ def _decode(path: Path, size: int, where: object, upright: bool = False) -> _Pre
     image = image.resize(target, Image.Resampling.BILINEAR)
     left, top = (target[0] - size) // 2, (target[1] - size) // 2
     pixels = np.asarray(image.crop((left, top, left + size, top + size)))
-    return _Prepared(pixels, (width, height), is_transparent)
+    return Prepared(pixels, (width, height), is_transparent)
