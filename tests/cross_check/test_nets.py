@@ -1,7 +1,10 @@
 """Nets of timm and torchvision by name: made, trained from weights, resumed, captured, packed and scored."""
 
 import json
+import re
+import shlex
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from moon import BenchmarkImages, Recipe, find_benchmark, make_recipe, moon_loss, open_head, train_run
-from moon.cli.main import main
+from moon.cli.main import main, parser
 from moon.data import DataSet, save
 from moon.evidence import classifier_name
 from moon.export.graph import trace
@@ -229,3 +232,23 @@ def test_moon_trains_a_net_of_timm():
     moon_loss(model(torch.randn(6, 3, 32, 32)), torch.arange(6) % 3, 0.5).backward()
     assert all(p.grad is not None for p in model.parameters())
     assert isinstance(model.get_submodule(classifier_name(model)), nn.Linear)
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "nets.md").read_text()
+
+
+def test_the_commands_of_the_documentation_parse():
+    commands = re.findall(r"^    (moon .*)$", DOCUMENT, re.MULTILINE)
+    assert len(commands) >= 8
+    for command in commands:
+        assert parser().parse_args(shlex.split(command)[1:]).act
+
+
+def test_the_python_of_the_documentation_runs():
+    pytest.importorskip("pytorch_ood", minversion="0.4")
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 4))
+    images = [(torch.randn(200, 3, 4, 4), torch.arange(200) % 4) for _ in range(2)]
+    names = {"model": model, "images": images[0][0]}
+    exec(block, names | dict.fromkeys(("train_loader", "validation_loader", "test_loader", "other_loader"), images))
