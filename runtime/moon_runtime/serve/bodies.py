@@ -13,7 +13,6 @@ from moon_runtime.serve.refusals import Refused, busy
 from moon_runtime.serve.settings import Settings
 
 _MAX_NAME = 200  # characters of a file's name that are kept
-_MAX_HEADER = 4096  # bytes of the headers of a part
 _RAW = ("application/octet-stream", "binary/octet-stream", "")
 Receive = Callable[[], Awaitable[Any]]
 
@@ -49,7 +48,7 @@ class Budget:
 class _Raw:
     """A body that is one image."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self) -> None:
         self._data = bytearray()
 
     def write(self, chunk: bytes) -> None:
@@ -67,7 +66,7 @@ class _Multipart:
         self._uploads: list[Upload] = []
         self._name: str | None = None
         self._key, self._value, self._data = bytearray(), bytearray(), bytearray()
-        self._header_bytes, self._is_complete = 0, False
+        self._is_complete = False
         self._parser = MultipartParser(boundary, {
             "on_part_begin": self._begin, "on_header_field": self._add_key, "on_header_value": self._add_value,
             "on_header_end": self._end_header, "on_part_data": self._add_data, "on_part_end": self._end,
@@ -88,20 +87,13 @@ class _Multipart:
     def _begin(self) -> None:
         if len(self._uploads) == self._limit:
             raise Refused(413, f"more than {self._limit} images in one request; send several requests")
-        self._name, self._data, self._header_bytes = None, bytearray(), 0
+        self._name, self._data = None, bytearray()
 
     def _add_key(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
         self._key += data[start:end]
 
     def _add_value(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
         self._value += data[start:end]
-
-    def _count_header(self, count: int) -> None:
-        self._header_bytes += count
-        if self._header_bytes > _MAX_HEADER:
-            raise Refused(413, f"a part has more than {_MAX_HEADER} bytes of headers")
 
     def _end_header(self) -> None:
         if self._key.lower() == b"content-disposition":
@@ -135,7 +127,7 @@ def _reader(content_type: bytes, settings: Settings) -> _Raw | _Multipart:
             raise Refused(400, "multipart/form-data needs a boundary of 1 to 200 characters")
         return _Multipart(boundary, settings)
     if kind.startswith("image/") or kind in _RAW:
-        return _Raw(settings)
+        return _Raw()
     raise Refused(
         415, "send an image (content type image/* or application/octet-stream) or several as multipart/form-data"
     )

@@ -38,8 +38,8 @@ function needToken(reason) {
 
 function describe() {
   const names = model.classes, shown = names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
-  $("about").textContent = `This network knows ${names.length} classes: ${shown}. It says “unknown” to everything else, ` +
-    `and accepts at least ${Math.round(100 * model.threshold.accept)}% of the images that it knows.`;
+  $("about").textContent = `This network knows ${names.length} classes: ${shown}. To images unlike these it says “unknown”; ` +
+    `its threshold accepts ${Math.round(1000 * model.threshold.accept) / 10}% of known images.`;
   const {channels, rows, columns} = model.input;
   $("facts").textContent = `Detector ${model.detector}, input ${columns}×${rows} ${channels === 1 ? "grey" : "colour"}, ` +
     `${(model.bytes / 1000).toLocaleString("en", {maximumFractionDigits: 0})} kB, calibrated on ` +
@@ -61,7 +61,12 @@ function newCard(file) {
   card.querySelector(".verdict").textContent = "…";
   image.alt = name;
   image.onload = () => { URL.revokeObjectURL(image.src); image.className = image.naturalWidth <= 96 ? "small" : ""; };
-  image.onerror = () => { image.className = "none"; };
+  image.onerror = () => {
+    const blank = document.createElement("div");
+    blank.className = "blank";
+    blank.textContent = "no preview";
+    image.replaceWith(blank);
+  };
   image.src = URL.createObjectURL(file);
   $("results").prepend(card);
   while ($("results").children.length > MAX_CARDS) $("results").lastElementChild.remove();
