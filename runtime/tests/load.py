@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import statistics
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +78,10 @@ class Load:
             else:
                 keep = await self._ask(chooser, *connection)
             if not keep:
-                connection[1].close()
+                await _close(connection[1])
                 connection = None
         if connection:
-            connection[1].close()
+            await _close(connection[1])
 
     def _note(self, kind: str, text: str) -> None:
         self.counts[kind] += 1
@@ -180,6 +182,12 @@ class Load:
 FAULTS = [Load.broken, Load.oversized, Load.slow, Load.stalled, Load.aborted, Load.several, Load.bad_form]
 
 
+async def _close(writer: Any) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 async def _read(reader: Any) -> tuple[int, dict[str, str], bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:])}
@@ -190,6 +198,12 @@ def memory(server: Server) -> float:
     """Resident megabytes of a server."""
     pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
     return round(pages * 4096 / 1e6, 1)
+
+
+def cpu_seconds(server: Server) -> float:
+    """What a server has used of the CPUs so far; other load on the machine changes it less than elapsed time."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def mixed(model: str, connections: int, seconds: float, options: list[str], share: float = 0.05) -> dict[str, Any]:
@@ -219,13 +233,14 @@ def drain(server: Server, known: list[Case], connections: int) -> dict[str, Any]
         opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(connections)]
         for i, (_, writer) in enumerate(opened):
             writer.write(post(known[i % len(known)].data))
-        while not (flight := int(request_metric(server.port, "moon_requests_in_flight"))):
-            if all(reader._buffer for reader, _ in opened):  # too quick for us: all are answered
-                break
+        flight = int(await asyncio.to_thread(request_metric, server.port, "moon_requests_in_flight"))
         began = time.perf_counter()
         server.process.send_signal(signal.SIGTERM)
-        answers = await asyncio.gather(*(_read(reader) for reader, _ in opened), return_exceptions=True)
+        reading = (asyncio.wait_for(_read(reader), 20) for reader, _ in opened)
+        answers = await asyncio.gather(*reading, return_exceptions=True)
         await asyncio.to_thread(server.process.wait, 10)
+        for _, writer in opened:
+            await _close(writer)
         return [*answers, flight], time.perf_counter() - began
 
     answers, seconds = asyncio.run(waiting())
@@ -254,8 +269,11 @@ def compare(model: str, onnx: str, seconds: float, options: list[str], rounds: i
                     load = Load(server.port, known, exact=name == "moon")
                     load.run(connections, 1)  # warm up
                     load.seconds.clear()
-                    records.append({"server": name, "turn": turn, "memory_mb": memory(server)}
-                                   | load.run(connections, seconds / rounds))  # fmt: skip
+                    before = cpu_seconds(server)
+                    report = load.run(connections, seconds / rounds)
+                    used = 1000 * (cpu_seconds(server) - before) / max(1, len(load.seconds))
+                    records.append({"server": name, "turn": turn, "cpu_ms_per_answer": round(used, 2),
+                                    "memory_mb": memory(server)} | report)  # fmt: skip
     return records
 
 

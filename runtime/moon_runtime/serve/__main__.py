@@ -30,9 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
         from moon_runtime.serve.app import Service
         from moon_runtime.serve.listening import Server, listen
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("PIL", "python_multipart", "starlette", "uvicorn"):
+        name = (error.name or "").partition(".")[0]
+        if name not in ("PIL", "python_multipart", "starlette", "uvicorn"):
             raise
-        raise ImportError(f"a server needs {error.name}; install it with: pip install 'moon-runtime[serve]'") from None
+        raise ImportError(f"a server needs {name}; install it with: pip install 'moon-runtime[serve]'") from None
     from moon_runtime.classifier import Classifier
     from moon_runtime.network import NetworkError
 
