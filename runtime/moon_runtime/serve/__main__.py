@@ -8,6 +8,8 @@ import sys
 from ipaddress import ip_address
 from pathlib import Path
 
+import numpy as np
+
 from moon_runtime.answers import printable
 from moon_runtime.serve.settings import add_options, settings_of
 
@@ -25,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     settings = settings_of(arguments)
     try:
-        import PIL.Image  # noqa: F401
+        from PIL import Image
 
         from moon_runtime.serve.app import Service
         from moon_runtime.serve.listening import Server, listen
@@ -46,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
         classifier = Classifier(content, arguments.threads)
     except NetworkError as error:
         raise NetworkError(f"{path}: {error}") from None
+    Image.preinit()  # imports the common formats; with the next line, the first request takes no longer than others
+    classifier(np.zeros((1, *classifier.input_shape[1:], classifier.input_shape[0]), np.uint8))
     if not 0 <= arguments.port < 65536:
         raise ValueError(f"--port must be from 0 to 65535, not {arguments.port}")
     with listen(arguments.host, arguments.port) as sock:
