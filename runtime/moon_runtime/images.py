@@ -181,9 +181,7 @@ def _deep(image: Any) -> str | None:
     return None
 
 
-def _resize(
-    pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int, max_pixels: int
-) -> np.ndarray:
+def _resize(pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int, max_pixels: int) -> np.ndarray:
     pillow = _pillow()
     height, width, channels = pixels.shape
     scale = max(rows / height, columns / width, shorter_side / min(height, width))

@@ -32,7 +32,9 @@ class Browser:
         scale: Device pixels per pixel.
     """
 
-    def __init__(self, folder: Path, size: tuple[int, int] = (1100, 800), is_dark: bool = False, scale: int = 1) -> None:
+    def __init__(
+        self, folder: Path, size: tuple[int, int] = (1100, 800), is_dark: bool = False, scale: int = 1
+    ) -> None:
         own_in, its_out = os.pipe()
         its_in, own_out = os.pipe()
         command = [
@@ -115,7 +117,9 @@ class Browser:
         until = time.monotonic() + seconds
         while not self.run(condition):
             if time.monotonic() > until:
-                raise TimeoutError(f"{condition} is not true after {seconds} seconds: {self.run('document.body.innerText')}")
+                raise TimeoutError(
+                    f"{condition} is not true after {seconds} seconds: {self.run('document.body.innerText')}"
+                )
             time.sleep(0.02)
 
     def choose(self, selector: str, *paths: Path) -> None:

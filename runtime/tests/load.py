@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import statistics
@@ -51,7 +50,8 @@ class Load:
         took, times = time.perf_counter() - began, sorted(self.seconds) or [float("nan")]
         return {
             "connections": connections, "seconds": round(took, 1), "requests": sum(self.counts.values()),
-            "answers_per_second": round(len(self.seconds) / took, 1), "p50_ms": round(1000 * statistics.median(times), 2),
+            "answers_per_second": round(len(self.seconds) / took, 1),
+            "p50_ms": round(1000 * statistics.median(times), 2),
             "p99_ms": round(1000 * times[int(0.99 * (len(times) - 1))], 2), "kinds": dict(sorted(self.counts.items())),
             "codes": {str(code): count for code, count in sorted(self.codes.items())},
             "wrong": self.counts["wrong"], "lost": self.counts["lost"], "examples": self.examples[:5],
@@ -128,13 +128,15 @@ class Load:
 
     async def broken(self, chooser: random.Random, reader: Any, writer: Any) -> bool:
         """Something that is not an image, or is cut off."""
-        data = chooser.choice([b"no image", b"\x89PNG\r\n\x1a\n" + b"\0" * 40, self.known[0].data[: len(self.known[0].data) // 2]])
+        data = chooser.choice(
+            [b"no image", b"\x89PNG\r\n\x1a\n" + b"\0" * 40, self.known[0].data[: len(self.known[0].data) // 2]]
+        )
         writer.write(post(data))
         code, headers, _ = await _read(reader)
         return self._expect(code, headers, 422)
 
     async def oversized(self, chooser: random.Random, reader: Any, writer: Any) -> bool:
-        """A body above the limit; half of them declare its size."""
+        """A body above the limit."""
         writer.write(post(b"x" * (MAX_BODY_MB * 1_100_000)))
         code, headers, _ = await _read(reader)
         return self._expect(code, headers, 413)
@@ -168,7 +170,10 @@ class Load:
         chosen = [chooser.choice(self.known) for _ in range(chooser.randint(2, 6))]
         at = chooser.randrange(len(chosen))
         images = [(f"{i}.png", b"bad" if i == at else case.data) for i, case in enumerate(chosen)]
-        answers = [{"error": "is not an image in a supported format"} if i == at else case.answer for i, case in enumerate(chosen)]
+        answers = [
+            {"error": "is not an image in a supported format"} if i == at else case.answer
+            for i, case in enumerate(chosen)
+        ]
         writer.write(form(images))
         return self._judge(*await _read(reader), answers, [name for name, _ in images])
 
@@ -194,35 +199,24 @@ async def _read(reader: Any) -> tuple[int, dict[str, str], bytes]:
     return int(head[0].split()[1]), headers, await reader.readexactly(int(headers.get("content-length", 0)))
 
 
-def memory(server: Server) -> float:
-    """Resident megabytes of a server."""
-    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
-    return round(pages * 4096 / 1e6, 1)
-
-
-def cpu_seconds(server: Server) -> float:
-    """What a server has used of the CPUs so far; other load on the machine changes it less than elapsed time."""
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def mixed(model: str, connections: int, seconds: float, options: list[str], share: float = 0.05) -> dict[str, Any]:
     """Mixed load; then a signal to end in the middle of more load, and a restart after a kill."""
     known = cases(model, 200)
     limits = ["--body-timeout", BODY_TIMEOUT, "--max-body-mb", MAX_BODY_MB, *options]
     with serve(model, *limits) as server:
         warm = Load(server.port, known, share).run(connections, max(0.1 * seconds, 1))
-        before = memory(server)
+        before = server.memory
         report = Load(server.port, known, share).run(connections, seconds)
         report |= {"wrong": report["wrong"] + warm["wrong"], "lost": report["lost"] + warm["lost"]}
-        after = memory(server)
+        after = server.memory
         report |= {"memory_mb": [before, after], "memory_growth_percent": round(100 * (after / before - 1), 1)}
         report["drain"] = drain(server, known, connections)
     with serve(model, *limits) as server:
+        Load(server.port, known).run(connections, 0.5)
         server.process.kill()
         server.process.wait()
-    with serve(model, *limits) as server:
-        report["ready_after_kill_seconds"] = round(server.start_seconds, 2)
+        with serve(model, *limits, "--port", server.port) as again:
+            report["ready_after_kill_seconds"] = round(again.start_seconds, 2)
     return report
 
 
@@ -269,11 +263,11 @@ def compare(model: str, onnx: str, seconds: float, options: list[str], rounds: i
                     load = Load(server.port, known, exact=name == "moon")
                     load.run(connections, 1)  # warm up
                     load.seconds.clear()
-                    before = cpu_seconds(server)
+                    before = server.cpu_seconds
                     report = load.run(connections, seconds / rounds)
-                    used = 1000 * (cpu_seconds(server) - before) / max(1, len(load.seconds))
+                    used = 1000 * (server.cpu_seconds - before) / max(1, len(load.seconds))
                     records.append({"server": name, "turn": turn, "cpu_ms_per_answer": round(used, 2),
-                                    "memory_mb": memory(server)} | report)  # fmt: skip
+                                    "memory_mb": server.memory} | report)  # fmt: skip
     return records
 
 

@@ -15,9 +15,8 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from serving import Server, cases, form, get, image_bytes, post, read_answer, request_once, serve
-
 import moon_runtime
+from serving import Server, cases, form, get, image_bytes, post, read_answer, request_once, serve
 
 FILE = Path(__file__).parent / "kept" / "format1.moon"
 KNOWN = cases(FILE, 12)
@@ -159,7 +158,9 @@ def test_metrics_are_those_of_prometheus(server: Server) -> None:
             if line.startswith("# TYPE"):
                 kinds.add(line.split()[2])
             elif not line.startswith("#"):
-                name, value = re.fullmatch(r'([a-z_]+(?:\{[a-z0-9_]+="[^"]*"(?:,[a-z_]+="[^"]*")*\})?) (\S+)', line).groups()  # type: ignore[union-attr]
+                name, value = re.fullmatch(
+                    r'([a-z_]+(?:\{[a-z0-9_]+="[^"]*"(?:,[a-z_]+="[^"]*")*\})?) (\S+)', line
+                ).groups()  # type: ignore[union-attr]
                 assert re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) in kinds
                 found[name] = float(value)
         return found
@@ -198,9 +199,13 @@ def test_a_token_protects_all_but_the_page_and_the_probes() -> None:
         assert json.loads(request_once(server.port, get("/ready"))[2])["needs_token"]
         for path in ("/", "/page.js", "/page.css", "/health", "/ready"):
             assert request_once(server.port, get(path))[0] == 200
-        for given in ([], ["authorization: Bearer s3cre"], ["authorization: Bearer s3cret2"], ["authorization: s3cret"],
-                      ["authorization: Bearer \xff"], ["authorization: Bearer x", "authorization: Bearer s3cret"]):  # fmt: skip
-            for request in (post(KNOWN[0].data, "image/png", *given), *(get(p, *given) for p in ("/model", "/metrics"))):
+        tokens = ["Bearer s3cre", "Bearer s3cret2", "s3cret", "Bearer \xff", "bearer", ""]
+        wrong = [[f"authorization: {token}"] for token in tokens]
+        for given in ([], *wrong, ["authorization: Bearer x", "authorization: Bearer s3cret"]):
+            for request in (
+                post(KNOWN[0].data, "image/png", *given),
+                *(get(p, *given) for p in ("/model", "/metrics")),
+            ):
                 status, headers, body = request_once(server.port, request)
                 assert (status, headers["www-authenticate"]) == (401, "Bearer")
                 assert "token" in json.loads(body)["error"]

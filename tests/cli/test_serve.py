@@ -64,7 +64,9 @@ def test_a_server_answers_until_sigterm(tmp_path):
     path = tmp_path / "image.png"
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
     command = [sys.executable, "-m", "moon", "serve", str(FILE), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
         url = process.stdout.readline().partition("listening on ")[2].partition(" ")[0]
         request = urllib.request.Request(f"{url}/predict", path.read_bytes(), {"content-type": "image/png"})
         with urllib.request.urlopen(request, timeout=30) as reply:

@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--port must be from 0 to 65535, not {arguments.port}")
     with listen(arguments.host, arguments.port) as sock:
         if settings.token is None and not _is_local(arguments.host):
-            print("moon serve: warning: everyone who can reach this machine can use it; a token (--token or $MOON_TOKEN) "
-                  "or a proxy should protect it", file=sys.stderr, flush=True)  # fmt: skip
+            print("moon serve: warning: everyone who can reach this machine can use it; protect it with a token "
+                  "($MOON_TOKEN or --token) or a proxy", file=sys.stderr, flush=True)  # fmt: skip
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         print(f"{printable(path.name)}: {len(classifier.classes)} classes, detector {printable(classifier.detector)}; "
               f"listening on http://{host}:{sock.getsockname()[1]} (Ctrl-C stops)", flush=True)  # fmt: skip

@@ -138,7 +138,7 @@ class Service:
             uploads, reserved = await read_uploads(headers, request.receive, self.settings, self._budget)
             results = await self.batcher.answer(uploads)
         except ClientGone:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=499)  # nobody reads it
         finally:
             self.in_flight -= 1
             self._budget.used -= reserved

@@ -1,8 +1,8 @@
 """Images of all connections, computed together.
 
 The event loop hands the bytes of an image to one of a few threads. It decodes the image, puts its pixels into a queue
-and, if no other thread is computing, computes what the queue holds until it is empty; the others decode meanwhile. So an
-image that is alone needs no further thread, and one that is not waits at most for the batch before its own. Network,
+and, if no other thread is computing, computes what the queue holds until it is empty; the others decode meanwhile. So
+an image that is alone passes through one thread only, and others are computed while they would wait anyway. Network,
 decoders and event loop run at the same time: ctypes and Pillow release Python's global lock.
 """
 

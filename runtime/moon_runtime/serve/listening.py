@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         super().__init__(uvicorn.Config(
             service, http=make_protocol(service), loop="asyncio", ws="none", lifespan="off", interface="asgi3",
-            log_config=None, access_log=False, server_header=False, date_header=True, proxy_headers=False,
+            log_config=None, log_level="error", access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=1, h11_max_incomplete_event_size=16_384,
         ))  # fmt: skip
         self._service = service
@@ -104,9 +104,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         OSError: If the address cannot be used.
     """
-    sock = socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
-    )
+    sock = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
     # Connections inherit it. asyncio sets it only for sockets whose protocol is given as TCP, which this one's is not;
     # without it, each answer waits 40 ms for the client's acknowledgement of its headers.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -16,7 +16,8 @@ from typing import NoReturn
 from moon.cli.stopping import Stop, stopped_by_signals
 
 VERBS = (
-    "demo", "train", "score", "pack", "predict", "serve", "export", "grid", "paper", "report", "methods", "bench", "data",
+    "demo", "train", "score", "pack", "predict", "serve", "export", "grid", "paper", "report", "methods", "bench",
+    "data",
 )  # fmt: skip
 EPILOG = """exit codes:
   0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model

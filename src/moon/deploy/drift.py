@@ -18,8 +18,8 @@ class DriftMonitor:
     an alarm. Where the order says nothing, shuffle. A threshold is only as good as its calibration images: after an
     alarm, calibrate again.
 
-    It is computed by `moon_runtime.DriftMonitor`, which servers and devices without `moon` use; this class takes tensors
-    as well.
+    It is computed by `moon_runtime.DriftMonitor`, which servers and devices without `moon` use. This class takes
+    tensors as well.
 
     Args:
         known_scores: The detector's scores of known inputs that were not trained on.
