@@ -204,7 +204,7 @@ def mixed(model: str, connections: int, seconds: float, options: list[str], shar
     known = cases(model, 200)
     limits = ["--body-timeout", BODY_TIMEOUT, "--max-body-mb", MAX_BODY_MB, *options]
     with serve(model, *limits) as server:
-        warm = Load(server.port, known, share).run(connections, max(0.1 * seconds, 1))
+        warm = Load(server.port, known, share).run(connections, 0.2 * seconds)
         before = server.memory
         report = Load(server.port, known, share).run(connections, seconds)
         report |= {"wrong": report["wrong"] + warm["wrong"], "lost": report["lost"] + warm["lost"]}
