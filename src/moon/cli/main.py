@@ -19,7 +19,7 @@ from moon.cli.stopping import Stop, stopped_by_signals
 GROUPS = {
     "start": ("demo", "data", "methods"),
     "train and compare": ("train", "score", "grid", "report", "paper", "bench"),
-    "use a network": ("pack", "predict", "export"),
+    "use a network": ("pack", "predict", "serve", "export"),
     "shell": ("completion",),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
