@@ -5,54 +5,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moon.evidence.labels import UNKNOWN
 from moon.files import write_text
+from moon.integrations.huggingface_answers import Answers, Examples
 
 if TYPE_CHECKING:
-    from moon.integrations.huggingface_classifier import Answers, OpenClassifier
+    from moon.integrations.huggingface_classifier import OpenClassifier
 
 _log = logging.getLogger(__name__)
 _PICTURE = "answers.png"
 _LONGEST = 100  # characters of a text in the table
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Inputs to show in a model card, with the answers of the classifier.
-
-    Args:
-        heading: What these inputs are.
-        inputs: Texts, or images as an array of uint8 of shape (N, H, W, C). The classifier needs a processor for them.
-        labels: The class of each input, "unknown" for those of no known class.
-
-    Raises:
-        ValueError: If there is not one label for each input.
-
-    Example:
-        >>> from moon.integrations.huggingface import Examples
-        >>> Examples("other texts", ["It was a dark and stormy night."], ["unknown"]).is_text
-        True
-    """
-
-    heading: str
-    inputs: Sequence[str] | NDArray[np.uint8]
-    labels: Sequence[str]
-
-    def __post_init__(self) -> None:
-        if not len(self.inputs) or len(self.inputs) != len(self.labels):
-            raise ValueError(f"{len(self.labels)} labels for {len(self.inputs)} examples ({self.heading}); give one each")
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the inputs are texts."""
-        return isinstance(self.inputs[0], str)
 
 
 def write_card(
@@ -99,7 +66,9 @@ def _summary(classifier: OpenClassifier, description: Mapping[str, Any]) -> str:
     kind, classes = type(classifier.model).__name__, classifier.classes
     shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     zeros = f"{100 * description['sparsity']:.1f}% of the weights of its linear and convolution layers are zero."
-    return f"A `{kind}` that answers with one of {len(classes)} classes or with \"{UNKNOWN}\". {zeros}\n\nClasses: {shown}."
+    return (
+        f'A `{kind}` that answers with one of {len(classes)} classes or with "{UNKNOWN}". {zeros}\n\nClasses: {shown}.'
+    )
 
 
 def _numbers(classifier: OpenClassifier, description: Mapping[str, Any]) -> str:
@@ -171,14 +140,14 @@ def _kind(classifier: OpenClassifier) -> str:
 
 
 def _is_open(classifier: OpenClassifier) -> bool:
-    return (classifier.model.config.id2label or {}).get(len(classifier.classes)) == UNKNOWN
+    return classifier.model.config.num_labels == classifier.num_known + 1
 
 
 def _shown(folder: Path, examples: Sequence[Examples], answers: Sequence[Answers]) -> str:
     """The examples: a picture of images, or a table."""
     if all(not each.is_text for each in examples) and _draw(folder / _PICTURE, examples, answers):
         alt = f"Inputs with the answers of the classifier: {'; '.join(each.heading for each in examples)}"
-        return f"![{alt}]({_PICTURE})\n\np is the p-value of \"this input is known\"."
+        return f'![{alt}]({_PICTURE})\n\np is the p-value of "this input is known".'
     rows = [
         (each.heading, _short(text) if isinstance(text, str) else f"image {index}", label, answer, f"{p:.3f}")
         for each, given in zip(examples, answers, strict=True)
@@ -187,7 +156,7 @@ def _shown(folder: Path, examples: Sequence[Examples], answers: Sequence[Answers
         )
     ]
     table = _table(("set", "input", "class", "answer", "p"), rows)
-    return f"{table}\n\np is the p-value of \"this input is known\"."
+    return f'{table}\n\np is the p-value of "this input is known".'
 
 
 def _draw(path: Path, examples: Sequence[Examples], answers: Sequence[Answers]) -> bool:
@@ -208,7 +177,9 @@ def _draw(path: Path, examples: Sequence[Examples], answers: Sequence[Answers]) 
     try:
         figure = answered_images(rows)
     except ImportError:
-        _log.warning("%s: matplotlib is not installed, so the card has no picture; pip install 'moon-sparse[report]'", path)
+        _log.warning(
+            "%s: matplotlib is not installed, so the card has no picture; pip install 'moon-sparse[report]'", path
+        )
         return False
     save(figure, path)
     return True

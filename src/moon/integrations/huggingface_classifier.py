@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +18,12 @@ from moon.deploy.threshold import Threshold, find_threshold, p_values
 from moon.detect import Detector
 from moon.evidence import Evidence, OpenHead, open_head, read
 from moon.evidence.labels import UNKNOWN
-from moon.integrations.huggingface_card import Examples, write_card
+from moon.integrations.huggingface_answers import Answers, Examples
+from moon.integrations.huggingface_card import write_card
 from moon.integrations.huggingface_files import load_model, read_files, write_files
 from moon.metrics import accuracy, auroc, fpr_at_tpr
 from moon.seeds import generator
 from moon.sparse import sparse_weights
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a classifier says about N inputs.
-
-    Args:
-        labels: For each input the name of a class, or "unknown".
-        classes: The most likely known class of each input, whether it is accepted or not.
-        probability: The probability of this class.
-        score: The score of the detector; higher means more known.
-        p_value: The p-value of "this input is known", see `moon.p_values`.
-        is_known: Whether the input is accepted as known.
-
-    Example:
-        See `OpenClassifier`.
-    """
-
-    labels: list[str]
-    classes: list[str]
-    probability: NDArray[np.float32]
-    score: NDArray[np.float64]
-    p_value: NDArray[np.float64]
-    is_known: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 class OpenClassifier:
@@ -141,16 +115,14 @@ class OpenClassifier:
     @property
     def classes(self) -> list[str]:
         """The names of the known classes."""
-        names = self.model.config.id2label
-        assert names is not None
+        names: Any = self.model.config.id2label
         return [names[index] for index in range(self.num_known)]
 
     @property
     def num_known(self) -> int:
         """K, the number of known classes."""
-        names = self.model.config.id2label
-        assert names is not None
-        return len(names) - (getattr(self.model.config, "num_known", None) == len(names) - 1)
+        config: Any = self.model.config
+        return config.num_labels - (getattr(config, "num_known", None) == config.num_labels - 1)
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -259,6 +231,20 @@ class OpenClassifier:
         }
         return self.metrics
 
+    def describe(self) -> dict[str, Any]:
+        """What `moon.json` records, except the detector: classes, threshold, sparsity, metrics."""
+        masks, parameters = self.masks, sum(weight.numel() for weight in self.model.parameters())
+        return {
+            "classes": self.classes,
+            "threshold": asdict(self.threshold),
+            "sparsity": self.sparsity,
+            "density_of_layers": {layer: float(mask.float().mean()) for layer, mask in masks.items()},
+            "parameters": parameters,
+            "nonzero_parameters": parameters - sum(int((~mask).sum()) for mask in masks.values()),
+            "metrics": self.metrics,
+            "has_processor": self.processor is not None,
+        }
+
     def save_pretrained(
         self, folder: Path | str, *, name: str | None = None, examples: Sequence[Examples] = (), **settings: Any
     ) -> None:
@@ -277,19 +263,7 @@ class OpenClassifier:
             ValueError: If the detector has no name; `moon.register` gives it one.
         """
         folder = Path(folder)
-        layers = {layer: float(mask.float().mean()) for layer, mask in self.masks.items()}
-        weights = sum(weight.numel() for weight in self.model.parameters())
-        zeros = sum(int((~mask).sum()) for mask in self.masks.values())
-        description = {
-            "classes": self.classes,
-            "threshold": asdict(self.threshold),
-            "sparsity": self.sparsity,
-            "density_of_layers": layers,
-            "parameters": weights,
-            "nonzero_parameters": weights - zeros,
-            "metrics": self.metrics,
-            "has_processor": self.processor is not None,
-        }
+        description = self.describe()
         self.model.save_pretrained(folder, **settings)
         if self.processor is not None:
             self.processor.save_pretrained(folder)

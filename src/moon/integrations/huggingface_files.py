@@ -9,8 +9,9 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from moon import __version__
@@ -129,9 +130,28 @@ def _check_files(folder: Path, digests: dict[str, str]) -> None:
             raise ValueError(f"{folder / name}: is missing; copy the whole folder again")
         if digests.get(name) != sha256(folder / name):
             raise ValueError(
-                f"{folder / name}: differs from what moon.json was written for, so detector and threshold do not belong "
-                "to these weights; copy the whole folder again, or save the classifier again"
+                f"{folder / name}: differs from what moon.json was written for, so detector and threshold belong to "
+                "other weights; copy the whole folder again, or save the classifier again"
             )
+
+
+def load_renamed(model: nn.Module, folder: Path) -> None:
+    """Load the weights of a checkpoint whose names are not those of the model.
+
+    `save_pretrained` gives some weights the names of earlier versions, those of a ViT for example, but a `Trainer` that
+    resumes loads by name: it leaves these weights as they are and logs a warning (huggingface/transformers#43701).
+
+    Args:
+        model: The model; weights whose names are in the file are loaded already.
+        folder: The checkpoint.
+    """
+    names: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            names |= set(file.keys())
+    if isinstance(model, PreTrainedModel) and names - model.state_dict().keys():
+        loaded = type(model).from_pretrained(folder, local_files_only=True)
+        model.load_state_dict(loaded.state_dict())
 
 
 def load_model(folder: Path) -> PreTrainedModel:
