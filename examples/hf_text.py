@@ -10,6 +10,7 @@ import re
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ KNOWN = {
     "testing": ["unittest", "doctest", "pdb", "bdb", "trace"],
 }
 UNKNOWN = ["turtle", "tkinter", "idlelib", "xml", "http", "urllib", "sqlite3", "zipfile", "tarfile", "curses"]
-LENGTH = 32  # words
+LENGTH = 24  # words
 
 
 def sentences(modules: list[str]) -> list[str]:
@@ -80,7 +81,7 @@ def word_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def main(folder: str, epochs: int = 8) -> None:
+def main(folder: str, epochs: int = 4) -> None:
     torch.manual_seed(0)
     texts = split()
     tokenizer = word_tokenizer([text for text, _ in texts["train"]])
@@ -89,14 +90,15 @@ def main(folder: str, epochs: int = 8) -> None:
         for name, part in texts.items()
     }
     config = DistilBertConfig(
-        vocab_size=len(tokenizer), dim=64, n_layers=2, n_heads=4, hidden_dim=128, max_position_embeddings=LENGTH,
+        vocab_size=len(tokenizer), dim=48, n_layers=2, n_heads=4, hidden_dim=96, max_position_embeddings=LENGTH,
         initializer_range=0.1,  # the default, 0.02, is too small for sparse layers
         id2label=dict(enumerate(KNOWN)),
     )  # fmt: skip
-    model = open_head(DistilBertForSequenceClassification(config))  # one more output and label: "unknown"
+    model = DistilBertForSequenceClassification(config)
+    open_head(model)  # one more output and label: "unknown"
     arguments = TrainingArguments(
-        output_dir=f"{folder}/training", num_train_epochs=epochs, per_device_train_batch_size=32, learning_rate=2e-3,
-        warmup_steps=30, save_strategy="no", logging_strategy="epoch", report_to=[], disable_tqdm=True, use_cpu=True,
+        output_dir=f"{folder}/training", num_train_epochs=epochs, per_device_train_batch_size=64, learning_rate=4e-3,
+        warmup_steps=20, save_strategy="no", logging_strategy="epoch", report_to=[], disable_tqdm=True, use_cpu=True,
         dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = MoonTrainer(
@@ -106,12 +108,13 @@ def main(folder: str, epochs: int = 8) -> None:
         processing_class=tokenizer,
         objective="moon",
         objective_options={"quiet_epochs": 1},
-        callbacks=[SparseCallback("rigl", sparsity=0.8, delta_t=20)],
+        callbacks=[SparseCallback("rigl", sparsity=0.8, delta_t=10)],
     )
     trainer.train()  # the weights are now the average of the last epochs
 
     collate = DataCollatorWithPadding(tokenizer)
-    loaders = {name: DataLoader(part, 128, collate_fn=collate) for name, part in data.items()}  # type: ignore[arg-type]
+    sets: dict[str, Any] = data
+    loaders = {name: DataLoader(part, 128, collate_fn=collate) for name, part in sets.items()}
     classifier = OpenClassifier.fit(
         model, Knn(k=10), loaders["calibration"], loaders["train"], accept=0.9, processor=tokenizer
     )
@@ -134,7 +137,7 @@ def main(folder: str, epochs: int = 8) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", help="where to save the classifier; default: a temporary folder")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=4)
     given = parser.parse_args()
     if given.folder:
         main(given.folder, given.epochs)

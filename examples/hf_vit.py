@@ -5,6 +5,7 @@ Needs the extras hf and demo. Nothing is downloaded: the model has random weight
 
 import argparse
 import tempfile
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,10 @@ def dataset(name: str, split: str) -> list[dict[str, torch.Tensor]]:
     return [{"pixel_values": a, "labels": b} for a, b in zip(x, torch.from_numpy(data.labels), strict=True)]
 
 
+def loader(data: Any) -> DataLoader:
+    return DataLoader(data, batch_size=250)
+
+
 def main(folder: str, epochs: int = 10) -> None:
     torch.manual_seed(0)
     config = ViTConfig(
@@ -36,7 +41,8 @@ def main(folder: str, epochs: int = 10) -> None:
         intermediate_size=128, initializer_range=0.1,  # the default, 0.02, is too small for sparse layers
         id2label={index: f"digit {index}" for index in range(10)},
     )  # fmt: skip
-    model = open_head(ViTForImageClassification(config))  # one more output and label: "unknown"
+    model = ViTForImageClassification(config)
+    open_head(model)  # one more output and label: "unknown"
     arguments = TrainingArguments(
         output_dir=f"{folder}/training", num_train_epochs=epochs, per_device_train_batch_size=64, learning_rate=4e-3,
         warmup_steps=30, save_strategy="no", logging_strategy="epoch", report_to=[], disable_tqdm=True, use_cpu=True,
@@ -53,9 +59,9 @@ def main(folder: str, epochs: int = 10) -> None:
     )
     trainer.train()  # the weights are now the average of the last epochs
 
-    loaders = {name: DataLoader(dataset(name, "test"), 250) for name in ("digits", "letters", "textures")}
-    calibration = DataLoader(dataset("digits", "val"), 250)  # type: ignore[arg-type]
-    classifier = OpenClassifier.fit(model, Knn(k=10), calibration, DataLoader(train, 250), processor=processor)  # type: ignore[arg-type]
+    loaders = {name: loader(dataset(name, "test")) for name in ("digits", "letters", "textures")}
+    calibration = loader(dataset("digits", "val"))
+    classifier = OpenClassifier.fit(model, Knn(k=10), calibration, loader(train), processor=processor)
     metrics = classifier.evaluate(loaders["digits"], {name: loaders[name] for name in ("letters", "textures")})
     print(f"sparsity {classifier.sparsity:.1%}, accuracy {metrics['accuracy']:.1%}")
     for name, values in metrics["unknown"].items():

@@ -172,6 +172,7 @@ def test_the_model_is_the_average_of_the_last_epochs_with_new_batch_norm_statist
     assert not torch.equal(averaged[key], seen[1][key])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # bf16 on some CPUs
 @pytest.mark.parametrize(
     ("make", "stop", "changes"),
@@ -200,6 +201,7 @@ def test_a_resumed_run_ends_with_the_same_weights(make, stop, changes, tmp_path)
     assert resumed.objective.weight.beta == whole.objective.weight.beta
 
 
+@pytest.mark.slow
 def test_resuming_at_the_end_votes_again(tmp_path):
     options = {"save_strategy": "epoch"}
     whole = trainer(tmp_path, **options)
@@ -332,6 +334,7 @@ def test_a_callback_serves_one_training(tmp_path):
         running.train()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_can_be_resumed_with_the_same_trainer(tmp_path):
     options = {"save_strategy": "steps", "save_steps": 3}
     whole = trainer(tmp_path / "whole", **options)

@@ -198,6 +198,7 @@ def test_the_record_has_sparsity_threshold_and_detector(tmp_path):
     assert not loaded.masks["vit.layers.0.mlp.fc1.weight"][:24].any()
 
 
+@pytest.mark.slow
 def test_the_card_of_images_has_numbers_and_a_picture(tmp_path):
     classifier = fitted("vit")
     classifier.evaluate(batches("vit", classifier.model, seed=4), {"noise": batches("vit", classifier.model, seed=5)})

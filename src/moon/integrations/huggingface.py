@@ -259,7 +259,8 @@ class MoonTrainer(Trainer):
     def log(self, logs: dict[str, float], *args: Any, **settings: Any) -> None:
         """Log as `Trainer` does, in training also the values of the objective, such as the weight w of MOON."""
         if "loss" in logs and self.objective is not None:
-            logs = logs | self.objective.log(max(ceil(self.state.epoch or 0) - 1, 0))
+            values = self.objective.log(max(ceil(self.state.epoch or 0) - 1, 0))
+            logs = logs | {name: value + 0.0 for name, value in values.items()}  # no minus zero
         super().log(logs, *args, **settings)
 
 
