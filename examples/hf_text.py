@@ -48,8 +48,8 @@ def sentences(modules: list[str]) -> list[str]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                     text = re.sub(r"^\s*(>>>|\.\.\.).*$", "", ast.get_docstring(node) or "", flags=re.MULTILINE)
-                    parts = re.split(r"(?<=[.:])\s+|\n\n", text)
-                    found |= dict.fromkeys(" ".join(part.split()) for part in parts if len(part.split()) >= 6)
+                    parts = [part.split() for part in re.split(r"(?<=[.:])\s+|\n\n", text) if "|" not in part]
+                    found |= dict.fromkeys(" ".join(words) for words in parts if len(words) >= 6)
     return list(found)
 
 
