@@ -7,7 +7,7 @@ RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(w
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime torture lint results results-check clean
+.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime torture lint results results-check docs docs-serve dist clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks, compares them and uses one (about two minutes on 2 cores)'
@@ -35,8 +35,9 @@ fuzz-runtime: .venv-runtime/ready
 
 # How reliable the commands are: killed at any moment, crashed at every operation on files, with damaged run folders.
 MINUTES ?= 10
+JOBS ?= 1
 torture: .venv/dev
-	@$(BIN)/python -m tests.torture --minutes $(MINUTES)
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) --jobs $(JOBS)
 
 lint: .venv/dev
 	$(BIN)/ruff check
@@ -49,6 +50,21 @@ results: .venv/dev
 
 results-check: .venv/dev
 	@OMP_NUM_THREADS=1 $(BIN)/python results/documents.py --check
+
+# The documentation as a site in build/site; warnings are errors.
+docs: .venv/dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'the site is in build/site'
+
+docs-serve: .venv/dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# Wheels and source distributions of both packages in dist/.
+dist: .venv/dev
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@$(BIN)/python -m build --no-isolation --outdir dist runtime >/dev/null
+	@ls dist
 
 # pip is quiet, so each target says what it installs.
 .venv/pip:

@@ -10,21 +10,23 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
+def run(name: str, *warnings: str, arguments: tuple[str, ...] = ()) -> str:
+    filters = [part for warning in ("error", *warnings) for part in ("-W", warning)]
+    command = [sys.executable, *filters, EXAMPLES / name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_there_is_a_test_for_every_example():
-    tested = {"plug_in.py", "score_a_model.py", "own_detector.py", "hf_vit.py", "hf_text.py"}
-    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "hf_text.py",
+        "hf_vit.py",
+        "lightning_fit.py",
+        "own_detector.py",
+        "plug_in.py",
+        "score_a_model.py",
+    }
 
 
 @pytest.mark.slow
@@ -32,6 +34,16 @@ def test_plug_in():
     output = run("plug_in.py")
     assert "sparsity 95.0%" in output
     assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 90
+    digits, letters = map(float, re.search(r"digits ([\d.]+), on letters ([\d.]+)", output).groups())
+    assert digits > letters
+
+
+@pytest.mark.slow
+def test_lightning_fit():
+    pytest.importorskip("lightning")
+    output = run("lightning_fit.py", "ignore::UserWarning", "ignore::FutureWarning")  # of Lightning
+    assert "sparsity 95.0%" in output
+    assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 80
     digits, letters = map(float, re.search(r"digits ([\d.]+), on letters ([\d.]+)", output).groups())
     assert digits > letters
 
@@ -51,7 +63,7 @@ def test_scores(name, least):
 @pytest.mark.slow
 def test_hugging_face(name, folder, arguments, least, tmp_path):
     pytest.importorskip("transformers", reason="needs the extra hf")
-    output = run(name, *arguments, "--folder", str(tmp_path))
+    output = run(name, arguments=(*arguments, "--folder", str(tmp_path)))
     assert "sparsity 80.0%" in output
     assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 60
     assert max(float(value) for value in re.findall(r"AUROC ([\d.]+)", output)) > least

@@ -15,8 +15,11 @@ KILL = """
 import os, random, signal
 from pathlib import Path
 from tests.torture import common, kill
+from tests.torture.workers import Report
 
-assert kill.main(["--runs", "2"]) == 0
+kill.NEW = ["train, new process"]
+assert kill.main(["--count", "3", "--jobs", "2", "--summary", "kill.json"]) == 0
+assert common.json.loads(Path("kill.json").read_text())["counts"]["kills"] >= 3
 
 def forgetful(argv, folder):  # what it writes depends on whether it was killed before
     def run():
@@ -31,21 +34,22 @@ def forgetful(argv, folder):  # what it writes depends on whether it was killed 
 class AtFirstChange(random.Random):
     random, randint = lambda self: 0.9, lambda self, low, high: 1
 
-command = kill.Command("train", ["train"], forgetful, expected={"tiny/log.jsonl": [{"epoch": 1}]})
-report = common.Report("kill")
-kill.trial(command, Path.cwd(), AtFirstChange(0), report)
-assert report.findings == ["different: moon train, all killed at change 1: tiny/log.jsonl"], report.findings
+command = kill.Command("forgetful", ["train"], forgetful, expected={"tiny/log.jsonl": [{"epoch": 1}]})
+report = Report("kill")
+kill.trial(command, Path.cwd(), Path.cwd() / "trial", AtFirstChange(0), report)
+assert report.findings == ["different: moon forgetful, all killed at change 1: tiny/log.jsonl"], report.findings
 """
 
 CRASH = """
 from pathlib import Path
 import moon.files, moon.run.train
 from tests.torture import common, crash
+from tests.torture.workers import Report
 
-assert crash.main(["--runs", "3", "--keep", "work"]) == 0
+assert crash.main(["--count", "3", "--keep", "work"]) == 0
 
 moon.run.train.write_record = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
-report = common.Report("crash")
+report = Report("crash")
 expected = common.contents(Path("work", "train done"))
 crash.trial(common.TRAIN, None, expected, "write tiny/result.json #1", "torn", Path.cwd() / "trial", report)
 assert [text.partition(":")[0] for text in report.findings] == ["lost"], report.findings
@@ -56,15 +60,16 @@ import random
 from pathlib import Path
 import moon.run.folder
 from tests.torture import common, damage
+from tests.torture.workers import Report
 
 folder = Path.cwd()
 common.os.environ["MOON_DATA"] = str(common.make_data(folder / "data"))
 common.import_everything()
-found = damage.states(folder)
-damage.states = lambda folder: found
-assert damage.main(["--runs", "2", "--keep", "."]) == 0
+report = Report("damage")
+found = damage.states(folder, report)
+damage.states = lambda folder, report: found
+assert damage.main(["--count", "2", "--keep", "."]) == 0
 packing = found[1]
-report = common.Report("damage")
 again = packing, "tiny/model.safetensors", "swapped", folder / "trial", random.Random(0), report
 damage.trial(*again)
 assert report.counts["refused"] == 1 and not report.findings, report

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-os.environ |= ONE_THREAD | {"COLUMNS": "200", "MPLBACKEND": "Agg"}  # before numpy and torch are imported
+# Before numpy and torch are imported. A GPU would only be slower here, and a forked process cannot use it.
+os.environ |= ONE_THREAD | {"COLUMNS": "200", "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
+if path := os.environ.get("PYTHONPATH"):  # the commands run in other folders
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
 
 import numpy as np  # noqa: E402
 
@@ -34,6 +34,8 @@ TRAIN = ["train", *RECIPE, "--checkpoint-seconds", "0", "--out", RUN]
 SCORE = ["score", RUN, "--detector", "msp", "ebo", "knn"]
 PACK = ["pack", RUN, "-o", "packed.moon", "--detector", "ebo", "--check", "0"]
 REPORT = ["report", RUN]
+# What commands need besides moon's dependencies. Without matplotlib, `moon score` writes no figure.
+NEEDS = {"pack": ["moon_runtime"], "report": ["jinja2", "matplotlib"]}
 # Values that differ between two undisturbed runs.
 VARYING = {"seconds", "elapsed_seconds", "software", "hardware", "log_sha256", "content_sha256"}  # digests cover times
 
@@ -65,6 +67,9 @@ def import_everything() -> None:
         sys.exit(f"{threads} threads are running after the imports; a fork would not copy them")
 
 
+LIVE: list[Process] = []  # the last one that was started is the one that may still run
+
+
 @dataclass
 class Process:
     """A command that runs in a process of its own, with its output in a file."""
@@ -73,6 +78,9 @@ class Process:
     output: Path
     started: float = field(default_factory=time.monotonic)
     code: int | None = None  # negative: the signal that ended it
+
+    def __post_init__(self) -> None:
+        LIVE[:] = [self]
 
     def poll(self) -> int | None:
         if self.code is None:
@@ -89,7 +97,10 @@ class Process:
         return self.code
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        """Kill it and all processes that it has started."""
+        for pid in [self.pid, *family(self.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.wait()
 
     def text(self) -> str:
@@ -141,6 +152,26 @@ def spawn(argv: list[str], folder: Path, ranks: int = 1) -> Process:
     return Process(popen.pid, output)
 
 
+def family(pid: int) -> list[int]:
+    """The running processes that a process has started, and those that they have started."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            children.setdefault(int(parent), []).append(int(name))
+    found = children.get(pid, [])
+    return found + [later for child in found for later in family(child)]
+
+
+def missing(command: str) -> str:
+    """Why a command cannot be tried here; "" if it can."""
+    packages = [name for name in NEEDS.get(command, ()) if find_spec(name) is None]
+    return f"needs {' and '.join(packages)}, which this Python does not have" if packages else ""
+
+
 def contents(folder: Path) -> dict[str, Any]:
     """What a command has written, by file: values of JSON files and arrays without times, digests of other files."""
     found: dict[str, Any] = {}
@@ -157,7 +188,7 @@ def contents(folder: Path) -> dict[str, Any]:
             elif path.suffix == ".npz":
                 with np.load(path) as file:
                     found[name] = {key: (file[key].dtype.str, file[key].tobytes()) for key in sorted(file.files)}
-            elif path.suffix in (".safetensors", ".moon", ".csv", ".tex") or path.name == "tree.json":
+            elif path.suffix in (".safetensors", ".moon", ".csv", ".tex", ".html") or path.name == "tree.json":
                 found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         except Exception as error:
             found[name] = f"cannot be read: {error}"
@@ -180,56 +211,6 @@ def leftovers(folder: Path) -> list[str]:
     """Temporary files that no later command has removed. Their empty folders are removed by the next that writes."""
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     return [name for name in names if ".part" in name]
-
-
-@dataclass
-class Report:
-    """Counts and findings of one tool; a finding is printed at once."""
-
-    tool: str
-    counts: Counter[str] = field(default_factory=Counter)
-    findings: list[str] = field(default_factory=list)
-
-    def finding(self, kind: str, text: str) -> None:
-        self.counts[kind] += 1
-        self.findings.append(f"{kind}: {text}")
-        print(f"{self.tool}: {self.findings[-1]}", flush=True)
-
-    def finish(self, arguments: argparse.Namespace, seconds: float, *, note: str = "") -> int:
-        totals = ", ".join(f"{number} {name}" for name, number in self.counts.items())
-        print(f"{self.tool}: {totals}; {len(self.findings)} findings in {seconds:.0f} s (seed {arguments.seed}){note}")
-        if arguments.json is not None:
-            facts = {"tool": self.tool, "seed": arguments.seed, "seconds": round(seconds), **self.counts}
-            arguments.json.write_text(json.dumps(facts | {"findings": self.findings}, indent=1) + "\n")
-        return int(bool(self.findings))
-
-
-def parse(description: str | None, argv: list[str] | None) -> argparse.Namespace:
-    """The options of every tool."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long to go on (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=10**9, help="how many runs at most (default: no limit)")
-    parser.add_argument("--seed", type=int, default=0, help="what is disturbed, and when (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write counts and findings to a file")
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="work there, and keep it (default: a temporary one)"
-    )
-    return parser.parse_args(argv)
-
-
-@contextmanager
-def workplace(arguments: argparse.Namespace) -> Iterator[tuple[Path, Callable[[], bool], random.Random]]:
-    """A folder to work in, a function that says whether there is time for another run, and a random generator."""
-    folder = Path(arguments.keep or tempfile.mkdtemp(prefix="moon-torture-")).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["MOON_DATA"] = str(make_data(folder / "data"))
-    import_everything()
-    end, runs = time.monotonic() + 60 * arguments.minutes, iter(range(arguments.runs))
-    try:
-        yield folder, lambda: time.monotonic() < end and next(runs, None) is not None, random.Random(arguments.seed)
-    finally:
-        if arguments.keep is None:
-            shutil.rmtree(folder)
 
 
 def fresh(source: Path | None, target: Path) -> Path:

@@ -2,8 +2,8 @@
 
 `python -m tests.torture.crash --minutes 5 --seed 0`
 
-A traced run of `moon train`, and one of `moon score`, list every operation on files: open, write, fsync, rename,
-remove, mkdir. Then, at each of them, in a new copy of the run:
+Traced runs of `moon train`, `moon score`, `moon pack` and `moon report` list every operation on files: open, write,
+fsync, rename, remove, mkdir. Then, at each of them, in a new copy of the run:
 
     before, after   the process is killed before or after the operation
     torn            only half of the bytes are written, then it is killed
@@ -32,8 +32,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.torture import common
-from tests.torture.common import SCORE, TRAIN, Process, Report, contents, differing, fork, fresh
+from tests.torture.common import (
+    PACK,
+    REPORT,
+    SCORE,
+    TRAIN,
+    Process,
+    contents,
+    differing,
+    fork,
+    fresh,
+    leftovers,
+    missing,
+)  # fmt: skip
+from tests.torture.workers import Report, Worker, parse, work, workplace
 
 KILLS, ERRORS = ("before", "after", "torn", "power"), {"full": errno.ENOSPC, "broken": errno.EIO}
 CODES = {"full": 7, "broken": 3}
@@ -181,6 +193,7 @@ def trial(argv: list[str], before: Path | None, expected: dict, point: str, acti
     process = disturbed(argv, place, point, action)
     code, said = process.wait(), process.text()
     report.counts["points"] += 1
+    report.counts[f"{argv[0]}, {action}"] += 1
     if action in ERRORS and code not in (0, CODES[action]):
         report.finding("wrong code", f"{how}: {code}, not {CODES[action]}: {said[-300:]}")
     elif action in ERRORS and "Traceback" in said:
@@ -198,7 +211,7 @@ def trial(argv: list[str], before: Path | None, expected: dict, point: str, acti
             process.kill()
     elif names := differing(expected, contents(place)):
         report.finding("different", f"{how}: {', '.join(names)}")
-    elif names := common.leftovers(place):
+    elif names := leftovers(place):
         report.finding("left", f"{how}: {', '.join(names)}")
     else:
         report.counts["identical"] += 1
@@ -217,31 +230,48 @@ def chosen(labels: list[str], rng: random.Random) -> list[str]:
     ]
 
 
+Point = tuple[list[str], Path | None, dict, str, str]  # a command, the folder before it, and what it writes; ...
+
+
+def traced(folder: Path, seed: int, report: Report) -> list[Point]:
+    """All points, in random order. Each command works in what the one before it has left."""
+    points: list[Point] = []
+    before, rng = None, random.Random(seed)
+    for command in (TRAIN, SCORE, PACK, REPORT):
+        if reason := missing(command[0]):
+            report.skip(command[0], reason)
+            continue
+        place = fresh(before, folder / f"{command[0]} done")
+        log = os.open(folder / TRACE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        process = fork(command, place, lambda place=place, log=log: install(Tracer(place, log=log)))
+        os.close(log)
+        if process.wait() != 0:
+            sys.exit(f"crash: moon {command[0]} fails undisturbed:\n{process.text()}")
+        expected = contents(place)
+        for label in chosen((folder / TRACE).read_text().splitlines(), rng):
+            actions = ["before", "after", "power", *ERRORS] + ["torn"] * label.startswith("write")
+            points += [(command, before, expected, label, action) for action in actions]
+        before = place
+    rng.shuffle(points)
+    return points
+
+
 def main(argv: list[str] | None = None) -> int:
-    arguments = common.parse(__doc__, argv)
+    arguments = parse(__doc__, "points", argv)
     report = Report("crash")
-    report.counts.update(dict.fromkeys(("points", "killed", "refused", "not affected", "identical", "lost"), 0))
+    report.counts.update(dict.fromkeys(("points", "of", "killed", "refused", "not affected", "identical", "lost"), 0))
     started = time.monotonic()
-    with common.workplace(arguments) as (folder, has_time, rng):
-        points, before = [], None
-        for command in (TRAIN, SCORE):
-            place = fresh(before, folder / f"{command[0]} done")
-            log = os.open(folder / TRACE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            process = fork(command, place, lambda place=place, log=log: install(Tracer(place, log=log)))
-            os.close(log)
-            if process.wait() != 0:
-                sys.exit(f"crash: moon {command[0]} fails undisturbed:\n{process.text()}")
-            expected = contents(place)
-            for label in chosen((folder / TRACE).read_text().splitlines(), rng):
-                actions = ["before", "after", "power", *ERRORS] + ["torn"] * label.startswith("write")
-                points += [(command, before, expected, label, action) for action in actions]
-            before = place
-        rng.shuffle(points)
+    with workplace(arguments) as folder:
+        points = traced(folder, arguments.seed, report)
         report.counts["of"] = len(points)
-        for point in points:
-            if not has_time():
-                break
-            trial(*point, folder / "trial", report)
+
+        def do(worker: Worker) -> None:
+            for number, _ in worker.turns():
+                if number >= len(points):
+                    break
+                trial(*points[number], worker.folder / "trial", worker.report)
+
+        work(arguments, folder, started, report, do)
     return report.finish(arguments, time.monotonic() - started)
 
 

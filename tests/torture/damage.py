@@ -30,14 +30,13 @@ from tests.torture.common import (
     SCORE,
     TRAIN,
     Process,
-    Report,
     contents,
     fork,
     fresh,
-    parse,
-    workplace,
+    missing,
 )  # fmt: skip
 from tests.torture.crash import disturbed
+from tests.torture.workers import Report, Worker, parse, work, workplace
 
 SCORE_AGAIN = [*SCORE[:3], "msp"]
 AFTER_TWO_EPOCHS = f"open {RUN}/log.jsonl #3"
@@ -105,7 +104,7 @@ def told(argv: list[str], place: Path, process: Process) -> Any:
 State = tuple[Path, Path, list[str], Any, Any, str]  # folder, another run's, command, `outcome` or `told`, ...
 
 
-def states(folder: Path) -> list[State]:
+def states(folder: Path, report: Report) -> list[State]:
     """Run folders to damage, with the commands to try and what they do without damage."""
     finished, other, begun = (fresh(None, folder / name) for name in ("finished", "other", "begun"))
     for place, seed in ((finished, "0"), (other, "1")):
@@ -124,6 +123,9 @@ def states(folder: Path) -> list[State]:
     ]
     found = []
     for source, another, argv, look in tried:
+        if reason := missing(argv[0]):
+            report.skip(argv[0], reason)
+            continue
         process = fork(argv, place := fresh(source, folder / "undamaged"))
         if process.wait() != 0:
             sys.exit(f"damage: moon {argv[0]} fails undamaged:\n{process.text()}")
@@ -138,6 +140,7 @@ def trial(state: State, name: str, kind: str, place: Path, rng: random.Random, r
     if not damage(place / name, kind, other / name, rng):
         return
     report.counts["damages"] += 1
+    report.counts[f"{source.name} run, moon {argv[0]}"] += 1
     how = f"{name} {kind} in the {source.name} run, moon {argv[0]}"
     process = fork(argv, place)
     code, said = process.wait(), process.text()
@@ -162,24 +165,27 @@ def trial(state: State, name: str, kind: str, place: Path, rng: random.Random, r
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = parse(__doc__, argv)
+    arguments = parse(__doc__, "damages", argv)
     report = Report("damage")
     report.counts.update(dict.fromkeys(("damages", "identical", "refused", "said", "silent"), 0))
     started = time.monotonic()
-    with workplace(arguments) as (folder, has_time, rng):
-        found = states(folder)
-        while True:  # each round damages every file once, for every command
-            todo = [
-                (state, str(path.relative_to(state[0])))
-                for state in found
-                for path in sorted(state[0].rglob("*"))
-                if path.is_file()
-            ]
-            rng.shuffle(todo)
-            for state, name in todo:
-                if not has_time():
-                    return report.finish(arguments, time.monotonic() - started)
-                trial(state, name, rng.choice(KINDS), folder / "trial", rng, report)
+    with workplace(arguments) as folder:
+        todo = [
+            (state, str(path.relative_to(state[0])))
+            for state in states(folder, report)
+            for path in sorted(state[0].rglob("*"))
+            if path.is_file()
+        ]
+
+        def do(worker: Worker) -> None:
+            for number, rng in worker.turns():  # each round damages every file once, for every command
+                turn, place = divmod(number, len(todo))
+                order = random.Random(f"{arguments.seed} round {turn}").sample(range(len(todo)), len(todo))
+                state, name = todo[order[place]]
+                trial(state, name, rng.choice(KINDS), worker.folder / "trial", rng, worker.report)
+
+        work(arguments, folder, started, report, do)
+    return report.finish(arguments, time.monotonic() - started)
 
 
 if __name__ == "__main__":

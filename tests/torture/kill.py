@@ -6,9 +6,12 @@ A command is killed with SIGKILL one to four times: at a time drawn from its who
 folder has appeared or changed for the n-th time. Then the same command must finish, resume from the newest checkpoint,
 leave no temporary files, and write exactly what an undisturbed command writes.
 
+Half of the kills of `moon train` wait for a phase instead (see `tests/torture/phases.py`), so that mask updates, votes,
+the election and writes are hit although they are short. The report counts the phases in which processes died.
+
 Commands run in forked copies of this process, which has already imported torch. One in REAL is a new Python process
-instead, so that start-up is also hit; grids and torchrun (two processes that train as one) always are. Of these, all
-processes are killed together, or only the one that was started, or only one of its workers.
+instead, so that its start is also hit, and must write the same; grids and torchrun (two processes that train as one)
+always are. Of these, all processes are killed together, or only the one that was started, or only one of its workers.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.torture import phases
 from tests.torture.common import (
     LONGEST,
     PACK,
@@ -31,18 +35,18 @@ from tests.torture.common import (
     SCORE,
     TRAIN,
     Process,
-    Report,
     contents,
     differing,
+    family,
     fork,
     fresh,
     leftovers,
-    parse,
+    missing,
     spawn,
-    workplace,
 )  # fmt: skip
+from tests.torture.workers import Report, Worker, in_parallel, parse, work, workplace
 
-REAL = 20
+REAL = 8
 GRID = ["grid", *RECIPE, "--seed", "0", "1", "--detector", "msp", "--jobs", "2", "--checkpoint-seconds", "0",
         "--out", RUN]  # fmt: skip
 
@@ -57,6 +61,7 @@ class Command:
     after: str = ""  # the command whose result it needs
     seconds: float = 0.0
     changes: int = 0  # of its folder, as far as they were seen
+    phases: dict[str, int] = field(default_factory=dict)  # how often each began
     expected: dict = field(default_factory=dict)
 
 
@@ -96,28 +101,16 @@ def snapshot(folder: Path) -> Snapshot:
     return found
 
 
-def watch(process: Process, folder: Path, seen: Snapshot, until: Callable[[float, int], bool]) -> int:
+def watch(
+    process: Process, folder: Path, seen: Snapshot, until: Callable[[float, int], bool], interval: float = 0.001
+) -> int:
     """Count changes of the folder, from a snapshot on, until the process ends or `until(seconds, changes)`."""
     changes = 0
     while process.poll() is None and not until(time.monotonic() - process.started, changes):
-        time.sleep(0.001)
+        time.sleep(interval)
         now = snapshot(folder)
         changes, seen = changes + (now != seen), now
     return changes
-
-
-def family(pid: int) -> list[int]:
-    """The running processes that a process has started, and those that they have started."""
-    children: dict[int, list[int]] = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != "Z":
-            children.setdefault(int(parent), []).append(int(name))
-    found = children.get(pid, [])
-    return found + [later for child in found for later in family(child)]
 
 
 def kill(process: Process, whom: str, rng: random.Random) -> list[int]:
@@ -139,16 +132,41 @@ def running(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path("/proc", str(pid)).exists()]
 
 
-def undisturbed(command: Command, folder: Path) -> None:
+def start(command: Command, place: Path) -> Process:
+    """Start it; a forked one tells its phases."""
+    phases.PHASES.clear()
+    return command.start(command.argv, place)
+
+
+def undisturbed(command: Command, folder: Path) -> Command:
     """Run the command without kills, and keep its result."""
     place = fresh(folder / f"{command.after} done" if command.after else None, folder / f"{command.name} done")
     before = snapshot(place)
-    process = command.start(command.argv, place)
+    process = start(command, place)
     command.changes = watch(process, place, before, lambda seconds, _: seconds > LONGEST)
     if process.poll() != 0:
         sys.exit(f"kill: moon {command.name} fails undisturbed:\n{process.text()}")
     command.seconds = time.monotonic() - process.started
-    command.expected = contents(place)
+    command.expected, command.phases = contents(place), phases.PHASES.counted()
+    return command
+
+
+def prepare(folder: Path, report: Report) -> dict[str, Command]:
+    """Run all commands without kills. A new process must write what a forked one writes."""
+    for name, command in COMMANDS.items():
+        if reason := missing(command.argv[0]):
+            report.skip(name, reason)
+    todo = {name: command for name, command in COMMANDS.items() if name not in report.skipped}
+    found = {name: undisturbed(command, folder) for name, command in todo.items() if name in FORKED}
+    rest = [lambda command=command: undisturbed(command, folder) for name, command in todo.items() if name in NEW]
+    for command in in_parallel(rest, folder):
+        if not isinstance(command, Command):
+            sys.exit(f"kill: a command without kills: {command}")
+        found[command.name] = command
+    for name in found.keys() & {f"{name}, new process" for name in found}:
+        if names := differing(found[name.partition(",")[0]].expected, found[name].expected):
+            report.finding("different", f"moon {name}, not disturbed: {', '.join(names)}")
+    return found
 
 
 def newest_checkpoint(place: Path) -> int:
@@ -158,16 +176,23 @@ def newest_checkpoint(place: Path) -> int:
     return max((int(path.name) for path in (place / RUN / "checkpoints").glob("[0-9]*")), default=0)
 
 
-def trial(command: Command, folder: Path, rng: random.Random, report: Report) -> None:
+def trial(command: Command, done: Path, place: Path, rng: random.Random, report: Report) -> None:
     """Kill one command a few times, let it finish, and compare."""
-    place = fresh(folder / f"{command.after} done" if command.after else None, folder / "trial")
+    place = fresh(done / f"{command.after} done" if command.after else None, place)
     report.counts["runs"] += 1
     story, orphans = [], []
     whom = rng.choice(["all", "first", "worker"]) if command.name in ("grid", "torchrun") else "all"
     for _ in range(rng.randint(1, 4) if command.start is fork else 1):
         before = snapshot(place)
-        process = command.start(command.argv, place)
-        if rng.random() < 0.5:
+        process = start(command, place)
+        way = rng.random()
+        if command.name == "train" and way < 0.5:
+            phase, delay = rng.choice(phases.TARGETS), rng.expovariate(500)
+            count = rng.randint(1, max(1, command.phases[phase]))
+            watch(process, place, before, lambda seconds, _, at=(phase, count): phases.PHASES.reached(*at), 0.0002)
+            process.wait(delay)
+            story.append(f"at {phase} {count} + {1000 * delay:.1f} ms")
+        elif way < 0.75:
             moment = rng.uniform(0, command.seconds)
             process.wait(moment)
             story.append(f"after {moment:.2f} s")
@@ -178,9 +203,11 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
         if process.poll() is not None:  # it was faster than its kill
             story[-1] += " (too late)"
             break
+        changed = snapshot(place) != before
         orphans += kill(process, whom, rng)
         report.counts["kills"] += 1
-        report.counts["kills of new processes"] += command.start is not fork
+        phase = phases.PHASES.now() if command.start is fork else "later" if changed else "before the first file"
+        report.counts[f"{command.name}, {phase}"] += 1
         if process.poll() is None:
             report.finding("hangs", f"moon {command.name}, after the death of a worker")
             kill(process, "all", rng)
@@ -189,7 +216,7 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
     end = time.monotonic() + LONGEST
     while True:  # processes that survived work on; the command then says so, and is started again
         survivors = running(orphans)
-        process = command.start(command.argv, place)
+        process = start(command, place)
         code = process.wait()
         if not (code and survivors and "uses this run folder" in process.text() and time.monotonic() < end):
             break
@@ -216,19 +243,22 @@ def trial(command: Command, folder: Path, rng: random.Random, report: Report) ->
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = parse(__doc__, argv)
+    arguments = parse(__doc__, "kills", argv)
     report = Report("kill")
-    report.counts.update(
-        dict.fromkeys(("runs", "kills", "kills of new processes", "identical", "lost", "different"), 0)
-    )
+    report.counts.update(dict.fromkeys(("runs", "kills", "identical", "lost", "different"), 0))
     started = time.monotonic()
-    with workplace(arguments) as (folder, has_time, rng):
-        while has_time():
-            command = COMMANDS[rng.choice(NEW if rng.randrange(REAL) == 0 else FORKED)]
-            for name in filter(None, (command.after, command.name)):
-                if not COMMANDS[name].expected:
-                    undisturbed(COMMANDS[name], folder)
-            trial(command, folder, rng, report)
+    with workplace(arguments) as folder:
+        phases.install()
+        commands = prepare(folder, report)
+
+        def do(worker: Worker) -> None:
+            phases.PHASES.renew()
+            for number, rng in worker.turns():
+                names = NEW if number % REAL == 0 else FORKED
+                command = commands[rng.choice([name for name in names if name in commands])]
+                trial(command, folder, worker.folder / "trial", rng, worker.report)
+
+        work(arguments, folder, started, report, do)
     return report.finish(arguments, time.monotonic() - started)
 
 

@@ -103,23 +103,28 @@ class SparseTraining:
         self._model: nn.Module | None = None
         self._objectives: list[Objective] = []
         self._loaded: dict[str, Any] = {}
+        self._epochs_ended = 0
 
-    def begin(self, model: nn.Module, optimizer: Optimizer, *, steps: int, epochs: int) -> None:
+    def begin(
+        self, model: nn.Module, optimizer: Optimizer, *, steps: int, epochs: int, within: nn.Module | None = None
+    ) -> None:
         """Create topology and vote, attach them to the optimizer, and restore their state if one was loaded.
 
         Args:
-            model: The network, or a module that contains it and perhaps the objective.
+            model: The network.
             optimizer: Its optimizer.
             steps: The number of optimizer steps of the whole run.
             epochs: The number of epochs of the whole run.
+            within: The module that contains the objectives; None: the model itself.
 
         Raises:
             ValueError: If the masks would never change, or change after the first vote.
         """
         self._model = model
-        self._objectives = [module for module in model.modules() if isinstance(module, Objective)]
-        for weight in (module for module in model.modules() if isinstance(module, AutoWeight)):
-            if weight.epochs != epochs:
+        modules = [*(within or model).modules()]
+        self._objectives = [module for module in modules if isinstance(module, Objective)]
+        for weight in modules:
+            if isinstance(weight, AutoWeight) and weight.epochs != epochs:
                 _log.warning(
                     "AutoWeight was built for %d epochs, but the run has %d; its weight reaches the final value in "
                     "epoch %d",
@@ -141,6 +146,7 @@ class SparseTraining:
             check_vote(self.topology, steps // epochs, epochs, self.vote_from)
             self.vote = WeightVote(model, self.topology)
             self.vote.load_state_dict(state.get("vote", {}))
+        self._epochs_ended = state.get("epochs_ended", 0)
 
     def _build(self, model: nn.Module, optimizer: Optimizer, steps: int) -> Topology:
         kind = self.kind
@@ -157,11 +163,14 @@ class SparseTraining:
         return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern)
 
     def end_epoch(self, epoch: int) -> None:
-        """Cast a vote, if the epoch has one.
+        """Cast a vote, if the epoch has one. A second call for the same epoch does nothing.
 
         Args:
             epoch: The epoch that has ended, counted from 0.
         """
+        if epoch < self._epochs_ended:
+            return
+        self._epochs_ended = epoch + 1
         if self.vote is not None and self.vote_from is not None and epoch >= self.vote_from:
             assert self._model is not None
             self.vote.cast(self._model)
@@ -232,7 +241,8 @@ class SparseTraining:
         """
         if self.topology is None:
             return self._loaded
-        return {"topology": self.topology.state_dict(), "vote": {} if self.vote is None else self.vote.state_dict()}
+        vote = {} if self.vote is None else self.vote.state_dict()
+        return {"topology": self.topology.state_dict(), "vote": vote, "epochs_ended": self._epochs_ended}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state for `begin`, which restores it.
