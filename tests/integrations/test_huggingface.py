@@ -367,3 +367,18 @@ def test_max_steps_and_data_without_a_length(tmp_path):
     )
     stream.train()
     assert stream.sparse.topology.steps == 10
+
+
+def test_the_first_masks_may_keep_the_largest_weights(tmp_path):
+    model, kept = vit(), {}
+    weight = model.vit.layers[0].mlp.fc1.weight.detach().clone()
+
+    class Begun(TrainerCallback):
+        def on_train_begin(self, args, state, control, **_):
+            kept.update({name: mask.clone() for name, mask in sparse.topology.masks.items()})
+
+    sparse = callback(first_mask="magnitude", vote_share=0)
+    Trainer(model, arguments(tmp_path), train_dataset=images(), callbacks=[sparse, Begun()]).train()
+    mask = kept["vit.layers.0.mlp.fc1.weight"]
+    assert not mask.all()
+    assert weight[mask].abs().min() >= weight[~mask].abs().max()

@@ -42,8 +42,9 @@ class SparseCallback(TrainerCallback):
         topology: The name of a topology, such as "rigl", "set", "gmp" or "dense", or its class.
         sparsity: The fraction of weights that are zero, in [0, 1).
         **settings: Further arguments of `moon.integrations.common.SparseTraining`: `schedule`, `t_end_share`,
-            `delta_t`, `fraction`, `allocation`, `dense`, `pattern`, `seed` and `vote_share`, the share of epochs that
-            vote (None: that of the topology or of the objective of a `MoonTrainer`, otherwise 0).
+            `delta_t`, `fraction`, `allocation`, `dense`, `pattern`, `seed`, `first_mask` ("magnitude" for a model with
+            pretrained weights) and `vote_share`, the share of epochs that vote (None: that of the topology or of the
+            objective of a `MoonTrainer`, otherwise 0).
 
     Attributes:
         objective: The objective of a `MoonTrainer`, whose state belongs to a checkpoint.

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from moon.deploy.threshold import Threshold
+from moon.detect import Detector
 
 
 @dataclass(frozen=True)
@@ -68,3 +73,24 @@ class Examples:
     def is_text(self) -> bool:
         """Whether the inputs are texts."""
         return isinstance(self.inputs[0], str)
+
+
+class Classifier(Protocol):
+    """What the files of an `OpenClassifier` need to know about it."""
+
+    model: Any
+    detector: Detector
+    threshold: Threshold
+    processor: Any
+    metrics: dict[str, Any]
+
+    @property
+    def classes(self) -> list[str]: ...
+
+    @property
+    def masks(self) -> dict[str, Tensor]: ...
+
+    @property
+    def sparsity(self) -> float: ...
+
+    def __call__(self, inputs: Any, /) -> Answers: ...

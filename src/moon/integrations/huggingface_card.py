@@ -6,16 +6,13 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from moon.evidence.labels import UNKNOWN
 from moon.files import write_text
-from moon.integrations.huggingface_answers import Answers, Examples
-
-if TYPE_CHECKING:
-    from moon.integrations.huggingface_classifier import OpenClassifier
+from moon.integrations.huggingface_answers import Answers, Classifier, Examples
 
 _log = logging.getLogger(__name__)
 _PICTURE = "answers.png"
@@ -25,7 +22,7 @@ _LONGEST = 100  # characters of a text in the table
 def write_card(
     folder: Path,
     name: str,
-    classifier: OpenClassifier,
+    classifier: Classifier,
     description: Mapping[str, Any],
     examples: Sequence[Examples],
 ) -> None:
@@ -53,7 +50,7 @@ def write_card(
     write_text(folder / "README.md", text + "\n")
 
 
-def _front_matter(classifier: OpenClassifier) -> str:
+def _front_matter(classifier: Classifier) -> str:
     kind = type(classifier.model).__name__
     tasks = {"ForImageClassification": "image-classification", "ForSequenceClassification": "text-classification"}
     task = next((task for suffix, task in tasks.items() if kind.endswith(suffix)), None)
@@ -62,7 +59,7 @@ def _front_matter(classifier: OpenClassifier) -> str:
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
 
 
-def _summary(classifier: OpenClassifier, description: Mapping[str, Any]) -> str:
+def _summary(classifier: Classifier, description: Mapping[str, Any]) -> str:
     kind, classes = type(classifier.model).__name__, classifier.classes
     shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     zeros = f"{100 * description['sparsity']:.1f}% of the weights of its linear and convolution layers are zero."
@@ -71,7 +68,7 @@ def _summary(classifier: OpenClassifier, description: Mapping[str, Any]) -> str:
     )
 
 
-def _numbers(classifier: OpenClassifier, description: Mapping[str, Any]) -> str:
+def _numbers(classifier: Classifier, description: Mapping[str, Any]) -> str:
     threshold, metrics = classifier.threshold, classifier.metrics
     promise = f"accepts a known input with a probability of {threshold.accept:.4g} or more"
     if threshold.confidence is not None:
@@ -100,12 +97,12 @@ def _numbers(classifier: OpenClassifier, description: Mapping[str, Any]) -> str:
     return _table(("", "value"), rows)
 
 
-def _options(classifier: OpenClassifier) -> str:
+def _options(classifier: Classifier) -> str:
     options = classifier.detector.options()
     return f"({', '.join(f'{key}={value}' for key, value in options.items())})" if options else ""
 
 
-def _use(name: str, classifier: OpenClassifier) -> str:
+def _use(name: str, classifier: Classifier) -> str:
     texts = [_LINES["ours"].format(name=json.dumps(name), inputs=_INPUTS[_kind(classifier)])]
     texts.append(
         "The weights are those of an ordinary Hugging Face model. Loaded without `moon` it has no threshold"
@@ -133,14 +130,14 @@ model = {kind}.from_pretrained({name})
 _INPUTS = {"text": "texts", "image": "images", "tensors": '{"pixel_values": x}'}
 
 
-def _kind(classifier: OpenClassifier) -> str:
+def _kind(classifier: Classifier) -> str:
     if classifier.processor is None:
         return "tensors"
     return "text" if hasattr(classifier.processor, "vocab_size") else "image"
 
 
-def _is_open(classifier: OpenClassifier) -> bool:
-    return classifier.model.config.num_labels == classifier.num_known + 1
+def _is_open(classifier: Classifier) -> bool:
+    return classifier.model.config.num_labels == len(classifier.classes) + 1
 
 
 def _shown(folder: Path, examples: Sequence[Examples], answers: Sequence[Answers]) -> str:

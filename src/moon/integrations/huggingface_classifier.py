@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from moon.evidence import Evidence, OpenHead, open_head, read
 from moon.evidence.labels import UNKNOWN
 from moon.integrations.huggingface_answers import Answers, Examples
 from moon.integrations.huggingface_card import write_card
-from moon.integrations.huggingface_files import load_model, read_files, write_files
+from moon.integrations.huggingface_files import describe, load_model, read_files, write_files
 from moon.metrics import accuracy, auroc, fpr_at_tpr
 from moon.seeds import generator
 from moon.sparse import sparse_weights
@@ -231,20 +231,6 @@ class OpenClassifier:
         }
         return self.metrics
 
-    def describe(self) -> dict[str, Any]:
-        """What `moon.json` records, except the detector: classes, threshold, sparsity, metrics."""
-        masks, parameters = self.masks, sum(weight.numel() for weight in self.model.parameters())
-        return {
-            "classes": self.classes,
-            "threshold": asdict(self.threshold),
-            "sparsity": self.sparsity,
-            "density_of_layers": {layer: float(mask.float().mean()) for layer, mask in masks.items()},
-            "parameters": parameters,
-            "nonzero_parameters": parameters - sum(int((~mask).sum()) for mask in masks.values()),
-            "metrics": self.metrics,
-            "has_processor": self.processor is not None,
-        }
-
     def save_pretrained(
         self, folder: Path | str, *, name: str | None = None, examples: Sequence[Examples] = (), **settings: Any
     ) -> None:
@@ -263,7 +249,7 @@ class OpenClassifier:
             ValueError: If the detector has no name; `moon.register` gives it one.
         """
         folder = Path(folder)
-        description = self.describe()
+        description = describe(self)
         self.model.save_pretrained(folder, **settings)
         if self.processor is not None:
             self.processor.save_pretrained(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import AutoConfig, PreTrainedModel
 from moon import __version__
 from moon.detect import Detector, Scaled
 from moon.files import sha256, write_atomic
+from moon.integrations.huggingface_answers import Classifier
 from moon.recipe.registry import pick, table
 from moon.records import read_record, write_record
 from moon.shapes import COUNT, SHARE, Number, OrNone, check_shape
@@ -34,6 +36,28 @@ _SHAPE = {
     "has_processor": bool,
     "files": {...: str},
 }
+
+
+def describe(classifier: Classifier) -> dict[str, Any]:
+    """What `moon.json` records about a classifier, except its detector.
+
+    Args:
+        classifier: The classifier.
+
+    Returns:
+        Classes, threshold, sparsity and metrics.
+    """
+    masks, parameters = classifier.masks, sum(weight.numel() for weight in classifier.model.parameters())
+    return {
+        "classes": classifier.classes,
+        "threshold": asdict(classifier.threshold),
+        "sparsity": classifier.sparsity,
+        "density_of_layers": {layer: float(mask.float().mean()) for layer, mask in masks.items()},
+        "parameters": parameters,
+        "nonzero_parameters": parameters - sum(int((~mask).sum()) for mask in masks.values()),
+        "metrics": classifier.metrics,
+        "has_processor": classifier.processor is not None,
+    }
 
 
 def write_files(folder: Path, detector: Detector, scores: NDArray[np.float64], description: dict[str, Any]) -> None:
