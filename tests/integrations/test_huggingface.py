@@ -1,6 +1,9 @@
 """MOON and sparse topologies in a `transformers.Trainer`."""
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -382,3 +385,17 @@ def test_the_first_masks_may_keep_the_largest_weights(tmp_path):
     mask = kept["vit.layers.0.mlp.fc1.weight"]
     assert not mask.all()
     assert weight[mask].abs().min() >= weight[~mask].abs().max()
+
+
+@pytest.mark.slow
+def test_several_processes_train_one_network(tmp_path):
+    script = Path(__file__).parent / "huggingface_processes.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert (first["processes"], first["steps"]) == (2, 16)
+    for part in ("weights", "masks"):
+        assert all(torch.equal(value, second[part][name]) for name, value in first[part].items())
+    assert torch.equal(first["beta"], second["beta"])
+    assert all(not first["weights"][name][~mask].any() for name, mask in first["masks"].items())
