@@ -51,7 +51,21 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
         >>> dataset.images.shape, dataset.labels.tolist(), dataset.classes
         ((2, 16, 16, 3), [0, 1], ('cat', 'dog'))
     """
-    source, root = Path(source), Path(root or source)
+    source = Path(source)
+    found, names = class_images(source, Path(root or source))
+    return _decode_all([(path, label, path) for path, label in found], size, track, source, names, upright=True)
+
+
+def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
+    """Find the images of class folders, without reading them; the arguments and errors are those of `read_folders`.
+
+    Args:
+        source: The folder of class folders.
+        root: The folder that links must not lead out of.
+
+    Returns:
+        Path and label of each image, and the name of each class.
+    """
     if not source.is_dir():
         raise DataError(f"{source}: no such folder")
     if splits := find_splits(source, root=root).splits:
@@ -60,7 +74,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
     folders = subfolders(source, root)
     if not folders:
         raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
-    entries: list[tuple[Path, int, object]] = []
+    images: list[tuple[Path, int]] = []
     others: Counter[str] = Counter()
     links: list[Path] = []
     for label, folder in enumerate(folders):
@@ -70,7 +84,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
             check_link(path, root)
         if not found:
             raise DataError(f"{folder}: no images in this class folder")
-        entries += [(path, label, path) for path in found]
+        images += [(path, label) for path in found]
         others.update(path.suffix or path.name for path in files if not is_image(path))
     if stray := sum(map(is_image, source.iterdir())):
         _log.warning("%s: %d image(s) in no class folder are ignored", source, stray)
@@ -79,8 +93,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
         _log.warning("%s: files that are not images of a supported format are ignored (%s)", source, kinds)
     if links:
         _log.warning("%s: %d link(s) to folders are not followed, the first one: %s", source, len(links), links[0])
-    names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
-    return _decode_all(entries, size, track, source, names, upright=True)
+    return images, tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
 
 
 def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:

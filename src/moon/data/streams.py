@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class ImageList:
         paths: The path of each image.
         labels: Array (N,) of int64; -1 for an image of no known class.
         classes: The name of each class, by label; empty if the classes have no names.
+        upright: Whether images are rotated as their EXIF orientation says.
 
     Example:
         >>> from pathlib import Path
@@ -49,6 +50,7 @@ class ImageList:
     paths: tuple[str, ...]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] = ()
+    upright: bool = False
 
     def take(self, indices: NDArray) -> ImageList:
         """Select samples.
@@ -60,7 +62,7 @@ class ImageList:
             The selected samples.
         """
         chosen = np.arange(len(self.paths))[indices]
-        return ImageList(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen], self.classes)
+        return replace(self, paths=tuple(self.paths[i] for i in chosen), labels=self.labels[chosen])
 
     def digest(self) -> str:
         """Return the SHA-256 of the list (paths and labels, not pixels) as hexadecimal digits."""
@@ -193,21 +195,23 @@ class _Images(Dataset):
         epoch, index = key
         path = self.images.root / self.images.paths[index]
         if epoch == _EVALUATION:
-            image, _, is_transparent = decode_image(path, self.resize, path)
+            image, _, is_transparent = decode_image(path, self.resize, path, self.images.upright)
             edge = (self.resize - self.size) // 2
             image = image[edge : edge + self.size, edge : edge + self.size]
         else:
-            image, is_transparent = random_resized_crop(path, self.size, derive("augment", self.seed, epoch, index))
+            seed = derive("augment", self.seed, epoch, index)
+            image, is_transparent = random_resized_crop(path, self.size, seed, self.images.upright)
         return torch.from_numpy(image.copy()), int(self.images.labels[index]), is_transparent
 
 
-def random_resized_crop(path: Path, size: int, seed: int) -> tuple[NDArray[np.uint8], bool]:
+def random_resized_crop(path: Path, size: int, seed: int, upright: bool = False) -> tuple[NDArray[np.uint8], bool]:
     """Decode a random part of an image (Szegedy et al. 2015), resized and flipped with probability 1/2.
 
     Args:
         path: The image.
         size: Height and width of the result.
         seed: Seed of the crop and the flip.
+        upright: Whether to rotate the image as its EXIF orientation says.
 
     Returns:
         Array (size, size, 3): 8 to 100% of the image's area, with an aspect ratio of 3/4 to 4/3; and whether parts of
@@ -219,7 +223,7 @@ def random_resized_crop(path: Path, size: int, seed: int) -> tuple[NDArray[np.ui
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    image, is_transparent = decode_rgb(path, path)
+    image, is_transparent = decode_rgb(path, path, upright=upright)
     box = _random_box(image.width, image.height, rng)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)

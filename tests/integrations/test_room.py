@@ -1,0 +1,12 @@
+"""The room `integrations/` itself: importing it imports none of the packages that it connects to."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("package", ["torch", "lightning", "transformers", "timm", "torchvision", "pytorch_ood"])
+def test_importing_the_room_imports_no_other_package(package):
+    code = f"import sys, moon.integrations; sys.exit({package!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
