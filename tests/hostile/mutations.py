@@ -36,4 +36,4 @@ def change(data: bytes, others: list[bytes], rng: random.Random) -> bytes:
         elif kind == 8:
             to, length = rng.randrange(len(out) + 1), rng.choice((4, 16, 64))
             out[at : at + length], out[to : to + length] = out[to : to + length], out[at : at + length]
-    return bytes(out)
+    return bytes(out) if out != data else change(data, others, rng)
