@@ -105,6 +105,11 @@ class SparseTraining:
         self._loaded: dict[str, Any] = {}
         self._epochs_ended = 0
 
+    @property
+    def has_state(self) -> bool:
+        """Whether `begin` will restore a state."""
+        return bool(self._loaded)
+
     def begin(
         self, model: nn.Module, optimizer: Optimizer, *, steps: int, epochs: int, within: nn.Module | None = None
     ) -> None:
@@ -120,7 +125,7 @@ class SparseTraining:
         Raises:
             ValueError: If the masks would never change, or change after the first vote.
         """
-        self._model = model
+        self._model, self.vote, self.vote_from = model, None, None
         modules = [*(within or model).modules()]
         self._objectives = [module for module in modules if isinstance(module, Objective)]
         for weight in modules:
