@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import tarfile
 import threading
 import zipfile
@@ -89,7 +90,8 @@ def test_an_incomplete_download_is_kept_under_another_name_and_resumed_later(ser
     server.interruptions = 100
     with pytest.raises(DataError, match=r"ended after 400,000 of 1,024,000 bytes.*download again to resume"):
         download_file(published, tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["file.bin.part"]
+    (part,) = tmp_path.iterdir()
+    assert re.fullmatch(r"file\.bin\.[0-9a-f]{8}\.part", part.name)
     server.interruptions = 0
     assert download_file(published, tmp_path).read_bytes() == CONTENT
     assert server.ranges[-1] == "bytes=400000-"
@@ -99,6 +101,32 @@ def test_a_server_without_ranges_sends_the_whole_file(server, tmp_path):
     server.supports_ranges = False
     (tmp_path / "file.bin.part").write_bytes(b"wrong" * 100)
     assert download_file(server.publish("file.bin", CONTENT), tmp_path).read_bytes() == CONTENT
+
+
+def test_two_downloads_of_a_file_at_the_same_time(server, tmp_path):
+    published = server.publish("file.bin", CONTENT)
+    seen = []
+
+    def download_again(*_):  # while the first one is receiving
+        if not seen:
+            seen.append(None)
+            assert download_file(published, tmp_path).read_bytes() == CONTENT
+            seen.append(sorted(p.name for p in tmp_path.iterdir()))
+
+    assert download_file(published, tmp_path, download_again).read_bytes() == CONTENT
+    assert server.ranges == [None, None]  # the second has not resumed what the first was writing
+    assert [name for name in seen[1] if name.endswith(".part")] != []
+    assert [p.name for p in tmp_path.iterdir()] == ["file.bin"]
+
+
+def test_a_link_in_the_place_of_a_part_is_not_followed(server, tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"mine")
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    (folder / "file.bin.part").symlink_to(outside)
+    download_file(server.publish("file.bin", CONTENT), folder)
+    assert outside.read_bytes() == b"mine"
 
 
 def test_a_complete_part_is_only_verified(server, tmp_path):

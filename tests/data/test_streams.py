@@ -93,7 +93,7 @@ def test_half_of_the_images_are_flipped(tmp_path):
     Image.fromarray(np.repeat(np.arange(32, dtype=np.uint8)[None, :, None] * 8, 3, 2).repeat(32, 0)).save(
         tmp_path / "a.png"
     )
-    crops = [random_resized_crop(tmp_path / "a.png", 8, seed) for seed in range(200)]
+    crops = [random_resized_crop(tmp_path / "a.png", 8, seed)[0] for seed in range(200)]
     flipped = [bool(crop[0, 0, 0] > crop[0, -1, 0]) for crop in crops]
     assert 70 < sum(flipped) < 130
 
@@ -112,3 +112,18 @@ def test_missing_and_damaged_images_are_rejected_naming_the_file(images, tmp_pat
 def test_a_last_batch_of_one_is_merged_into_the_previous_one(images):
     assert streamed(images, batch_size=5).sizes == [5, 6]
     assert streamed(images.take(np.arange(4))).sizes == [4]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_transparent_images_are_put_on_white_and_that_is_said_once(images, caplog, workers):
+    for name in ("3.png", "5.png"):
+        Image.new("LA", (40, 30), (0, 0)).save(images.root / name)
+    batches = streamed(images, workers=workers)
+    for _ in range(2):
+        shown = torch.cat([x for x, _ in batches])[[3, 5]]
+        list(batches.epoch(0))
+    list(streamed(images).epoch(0))
+    white = (torch.ones(3) - torch.tensor(MEAN)) / torch.tensor(STD)
+    torch.testing.assert_close(shown, white[:, None, None].expand(2, 3, 16, 16))
+    text = f"{images.root}: 3.png is partly transparent; such images are shown on white"
+    assert [record.getMessage() for record in caplog.records] == [text]

@@ -22,10 +22,17 @@ def schedule_of(kind):
     return DropSchedule(T_END, 2) if kind.rewires else None
 
 
-def build(name, small_net, seed=0):
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.05),
+}
+BOTH = pytest.mark.parametrize("updates", OPTIMIZERS)
+
+
+def build(name, small_net, seed=0, updates="sgd"):
     torch.manual_seed(seed)
     model = small_net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = OPTIMIZERS[updates](model.parameters())
     kind = TOPOLOGIES[name]
     if not issubclass(kind, SparseTopology):
         return model, optimizer, kind(optimizer)
@@ -41,8 +48,9 @@ def step(model, optimizer, topology, number):
 
 
 @EVERY
-def test_the_density_never_rises_and_frozen_masks_do_not_change(name, small_net):
-    model, optimizer, topology = build(name, small_net)
+@BOTH
+def test_the_density_never_rises_and_frozen_masks_do_not_change(name, small_net, updates):
+    model, optimizer, topology = build(name, small_net, updates=updates)
     density, frozen = topology.density(), None
     for number in range(STEPS):
         step(model, optimizer, topology, number)
@@ -53,8 +61,9 @@ def test_the_density_never_rises_and_frozen_masks_do_not_change(name, small_net)
         for key, mask in topology.masks.items():
             weight = model.get_parameter(key)
             assert not weight.detach()[~mask].any(), key
-            if (momentum := optimizer.state[weight].get("momentum_buffer")) is not None:
-                assert not momentum[~mask].any(), key
+            for what in ("momentum_buffer", "exp_avg", "exp_avg_sq"):
+                if (state := optimizer.state[weight].get(what)) is not None:
+                    assert not state[~mask].any(), (key, what)
         masks = {key: mask.clone() for key, mask in topology.masks.items()}
         if frozen is not None:
             assert all(torch.equal(mask, frozen[key]) for key, mask in masks.items())
@@ -80,12 +89,12 @@ def test_turnover_counts_grown_weights(name, small_net):
 
 
 @EVERY
-@pytest.mark.parametrize("stop", [1, 5, 11])
-def test_resuming_is_bit_identical(name, stop, small_net):
-    model, optimizer, topology = build(name, small_net)
+@pytest.mark.parametrize(("updates", "stop"), [("sgd", 1), ("sgd", 5), ("sgd", 11), ("adamw", 5)])
+def test_resuming_is_bit_identical(name, updates, stop, small_net):
+    model, optimizer, topology = build(name, small_net, updates=updates)
     for number in range(stop):
         step(model, optimizer, topology, number)
-    other_model, other_optimizer, other = build(name, small_net)
+    other_model, other_optimizer, other = build(name, small_net, updates=updates)
     other_model.load_state_dict(model.state_dict())
     other_optimizer.load_state_dict(deepcopy(optimizer.state_dict()))  # torch would share the momentum buffers
     other.load_state_dict(topology.state_dict())

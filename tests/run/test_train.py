@@ -139,6 +139,17 @@ def test_checkpoints_on_other_data_are_rejected(images, tmp_path):
         train_run(recipe(images), tmp_path, other)
 
 
+def test_a_finished_run_without_its_data_json_is_rejected_and_trained_again_writes_it(images, tmp_path):
+    expected = train_run(recipe(images), tmp_path, images)
+    before = (tmp_path / "data.json").read_bytes()
+    (tmp_path / "data.json").unlink()
+    for read in (load, load_result):
+        with pytest.raises(DamagedCheckpoint, match=r"data\.json: is missing; restore it, or give the command"):
+            read(tmp_path)
+    assert train_run(recipe(images), tmp_path, images) == expected
+    assert (tmp_path / "data.json").read_bytes() == before
+
+
 def test_the_result_of_another_run_is_rejected(images, tmp_path):
     own, other = recipe(images, seed=0), recipe(images, seed=1)
     for each in (own, other):

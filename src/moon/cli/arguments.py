@@ -49,7 +49,7 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
         if parameter.table:
             text += f": {', '.join(names_of(parameter.table))}"
         if parameter.table == "net":
-            text += ", or an import path, package.module:function"
+            text += ", timm:NAME, torchvision:NAME, or an import path, package.module:function"
         if parameter.default:
             text += f" (default: {parameter.default})"
         parser.add_argument(

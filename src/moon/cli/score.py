@@ -1,4 +1,4 @@
-"""Score finished runs with detectors on unknown sets; writes scores.json, scores.npz and scores.png for each."""
+"""Score finished runs, or a checkpoint, with detectors on unknown sets; writes scores.json, scores.npz, scores.png."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ examples:
   moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released ebo:unscaled
   moon score runs/digits-... --detector odin react --tune-on letters     tune options on a set that is not scored
   moon score /shared/run --out scores                                    if the run folder is read-only
+  moon score --checkpoint best.ckpt --net openood:resnet18_32x32 --benchmark cifar10-v1.5 --out scores
 """
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of them")
+    add("runs", nargs="*", type=Path, metavar="RUN", help="run folders, or folders of them")
+    group = parser.add_argument_group("a checkpoint instead of runs")
+    add_to = group.add_argument
+    add_to("--checkpoint", type=Path, metavar="FILE", help="weights to score: safetensors, or a state_dict of PyTorch")
+    add_to("--net", help="their network: resnet18, torchvision:NAME, timm:NAME, openood:NAME, package.module:function")
+    add_to("--benchmark", help="the benchmark that it was trained on")
     add(
         "--detector",
         nargs="+",
@@ -68,6 +74,28 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
-    from moon.cli.scoring import score_runs
+    _check(arguments)
+    if arguments.checkpoint is None:
+        from moon.cli.scoring import score_runs
 
-    score_runs(arguments)
+        score_runs(arguments)
+    else:
+        from moon.cli.scoring import score_file
+
+        score_file(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise a ValueError unless there are runs, or a checkpoint with all that belongs to it."""
+    needs = {"--net": arguments.net, "--benchmark": arguments.benchmark, "--out": arguments.out}
+    if arguments.checkpoint is None:
+        if given := [name for name in ("--net", "--benchmark") if needs[name] is not None]:
+            raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder says it itself")
+        if not arguments.runs:
+            raise ValueError(
+                "name a run folder, or a checkpoint (--checkpoint FILE --net NET --benchmark NAME --out FOLDER)"
+            )
+    elif arguments.runs:
+        raise ValueError(f"give run folders or a checkpoint, not both ({arguments.runs[0]}, {arguments.checkpoint})")
+    elif missing := [name for name, value in needs.items() if value is None]:
+        raise ValueError(f"a checkpoint also needs {', '.join(missing)}")

@@ -30,6 +30,7 @@ from moon.results.tables import known_table, unknown_table
 from moon.run.folder import load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EVIDENCE
+from moon.score.checkpoint import score_checkpoint
 from moon.score.files import is_writable, scores_folder
 from moon.score.score import score_run
 from moon.suggest import counted
@@ -58,9 +59,7 @@ def score_runs(arguments: argparse.Namespace) -> None:
     folders = list(dict.fromkeys(folder for path in arguments.runs for folder in run_folders(path)))
     homes = _homes(folders, arguments.out)
     is_single = len(folders) == 1
-    detectors = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
-    for name in detectors or ():
-        Variant.of(name)  # fails before images are read
+    detectors = _detectors(arguments)
     failures: list[str] = []
     recipes: dict[Path, Recipe] = {}
     done: list[_Scored] = []
@@ -116,11 +115,48 @@ def score_runs(arguments: argparse.Namespace) -> None:
             done.append(_Scored(folder, recipe, summary))
     _show(done)
     _show_files({run.folder: homes[run.folder] for run in done}, arguments)
-    _show_remarks(done, arguments)
+    _show_remarks([(run.folder, run.recipe.outliers, run.summary) for run in done], arguments)
     if failures:
         raise ValueError(
             f"{len(failures)} of {counted(len(folders), 'run')} were not scored, the first one: {failures[0]}"
         )
+
+
+def score_file(arguments: argparse.Namespace) -> None:
+    """Score the checkpoint that the arguments of `moon score` name."""
+    detectors, device = _detectors(arguments), device_of(arguments.device)
+    name, path, out = arguments.benchmark, arguments.checkpoint, arguments.out
+    sets = tuple(arguments.near), tuple(arguments.far), "", tuple(arguments.tune_on)
+    images = BenchmarkImages.open(arguments.data, name, *sets, lambda items: tracked(items, f"reading {name}"))
+    if not (images.unknown or images.tuning):
+        raise ValueError(no_unknown_set(name, arguments.data))
+    summary, scores = score_checkpoint(
+        path,
+        arguments.net,
+        images,
+        detectors,
+        out=out,
+        device=device,
+        keep_evidence=arguments.keep_evidence,
+        precision=arguments.precision,
+        mirrored=arguments.mirrored,
+        track=tracked,
+    )
+    if find_spec("matplotlib") is not None:
+        figure = score_histograms({path.name: scores}, next(iter(scores)), path.name)
+        save(figure, scores_folder(out, arguments.mirrored) / "scores.png")
+    show_group(known_table({path.name: [summary]}))
+    show_group(unknown_table({path.name: [summary]}))
+    _show_files({out: out}, arguments)
+    _show_remarks([(out, "", summary)], arguments)
+
+
+def _detectors(arguments: argparse.Namespace) -> list[str] | None:
+    """The names of the detectors, checked before images are read; None for all."""
+    names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
+    for name in names or ():
+        Variant.of(name)
+    return names
 
 
 def _homes(folders: Iterable[Path], out: Path | None) -> dict[Path, Path]:
@@ -193,12 +229,16 @@ def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> No
         print(f"evidence: {home / EVIDENCE}, {counted(len(sizes), 'file')}, {sum(sizes) / 2**20:.1f} MiB")
 
 
-def _show_remarks(runs: list[_Scored], arguments: argparse.Namespace) -> None:
-    """Print what was left out, and which options were chosen; a line that several runs share is printed once."""
+def _show_remarks(scored: list[tuple[Path, str, Mapping[str, Any]]], arguments: argparse.Namespace) -> None:
+    """Print what was left out, and which options were chosen; a line that several runs share is printed once.
+
+    Args:
+        scored: Folder, outliers and `scores.json` of each.
+        arguments: Those of `moon score`.
+    """
     lines: dict[str, None] = {}
-    for run in runs:
-        summary, recipe = run.summary, run.recipe
-        which = "" if len(runs) == 1 else f"{run.folder}: "
+    for folder, outliers, summary in scored:
+        which = "" if len(scored) == 1 else f"{folder}: "
         for name, reason in summary["left_out"].items():
             lines[f"{name} is left out: {reason}"] = None
         for name, record in summary["search"].items():
@@ -207,8 +247,8 @@ def _show_remarks(runs: list[_Scored], arguments: argparse.Namespace) -> None:
             lines[f"{which}{name}: {chosen}, {tried}"] = None
         if dropped := [name for name in arguments.tune_on if name not in summary["images"]]:
             lines[f"tuned on and not scored: {', '.join(dropped)}"] = None
-        if recipe.outliers:
-            lines[f"{recipe.outliers} is left out: the network was trained with it as outliers"] = None
+        if outliers:
+            lines[f"{outliers} is left out: the network was trained with it as outliers"] = None
         if summary["missing"]:
             lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"] = None
     for line in lines:

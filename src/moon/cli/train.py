@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -106,12 +107,12 @@ def _leave(error: Exception, debug: bool) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # torchrun sends one as soon as a process is lost
         signal.signal(number, signal.SIG_IGN)
     code, text = explained(error)
-    if debug:
-        traceback.print_exception(error)
-    print(f"moon train: {text}; the same command resumes from the last checkpoint", file=sys.stderr)
+    with suppress(OSError):  # the terminal may be gone; the signals that would end the process are ignored now
+        if debug:
+            traceback.print_exception(error)
+        print(f"moon train: {text}; the same command resumes from the last checkpoint", file=sys.stderr, flush=True)
+        sys.stdout.flush()
     peers.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
 
 

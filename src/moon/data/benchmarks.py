@@ -25,6 +25,8 @@ class Benchmark:
         known: The name of the known set, if it is not that of the benchmark.
         resize: Length of the shorter side before the centre crop, for images that are streamed from disk; 0 if all
             images are held in memory.
+        folder: The folder, relative to the data root, whose splits of class folders are the known set, for images that
+            are streamed from disk; "" for other sets.
         validation: Unknown sets that the lists reserve for choosing options.
         resize_known: Whether images of the known set in another size are resized; otherwise they are an error. Images
             of unknown sets are always resized.
@@ -50,6 +52,7 @@ class Benchmark:
     lists: str = ""
     known: str = ""
     resize: int = 0
+    folder: str = ""
     validation: tuple[str, ...] = ()
     resize_known: bool = False
 
@@ -57,6 +60,10 @@ class Benchmark:
     def known_set(self) -> str:
         """The name of the known set."""
         return self.known or self.name
+
+    def streams(self, name: str) -> bool:
+        """Whether a set is the known set and is streamed from `folder`."""
+        return bool(self.folder) and name == self.known_set
 
 
 _FAR_OF_CIFAR = ("mnist", "svhn", "dtd", "places")

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -252,11 +252,21 @@ def save(dataset: DataSet, root: AnyPath, name: str, split: str) -> Path:
     return path
 
 
-def split_off(dataset: DataSet, fraction: float) -> tuple[DataSet, DataSet]:
+class _Labelled(Protocol):
+    @property
+    def labels(self) -> NDArray[np.int64]: ...
+
+    def take(self, indices: NDArray) -> Self: ...
+
+
+_AnyLabelled = TypeVar("_AnyLabelled", bound=_Labelled)
+
+
+def split_off(dataset: _AnyLabelled, fraction: float) -> tuple[_AnyLabelled, _AnyLabelled]:
     """Split a data set in two, class by class. OpenOOD makes its validation split in this way.
 
     Args:
-        dataset: The data set.
+        dataset: The data set, in memory or a list of images.
         fraction: Share of each class in the first part, rounded, at least one image. A class with a single image is
             not split.
 

@@ -16,6 +16,7 @@ from moon.data.dataset import AnyPath, DataSet, Track, check_root, save
 from moon.data.folders import is_image
 from moon.data.image_files import read_folders, read_images
 from moon.data.limits import VARIABLE, allowed_bytes, check_bytes, max_bytes, read_bytes
+from moon.data.parts import own_part
 from moon.data.readers import read_any
 from moon.errors import DataError
 from moon.files import sync, write_atomic, writing
@@ -126,7 +127,17 @@ def download_file(published: PublishedFile, folder: Path, progress: Progress = l
         _verify(path, published)
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{published.name}.part"
+    with own_part(path) as part:
+        _receive(published, part, progress)
+        _verify(part, published)
+        sync(part)
+        part.replace(path)
+        sync(folder)
+    return path
+
+
+def _receive(published: PublishedFile, part: Path, progress: Progress) -> None:
+    """Download a file, with several tries."""
     for attempt in range(_MAX_TRIES):
         try:
             _resume(published, part, progress)
@@ -139,11 +150,6 @@ def download_file(published: PublishedFile, folder: Path, progress: Progress = l
                     f"{published.url}: cannot be downloaded ({getattr(error, 'reason', None) or error}); "
                     f"{part} contains the part received so far; download again to resume"
                 ) from None
-    _verify(part, published)
-    sync(part)
-    part.replace(path)
-    sync(folder)
-    return path
 
 
 def _resume(published: PublishedFile, part: Path, progress: Progress) -> None:

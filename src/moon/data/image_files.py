@@ -51,7 +51,21 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
         >>> dataset.images.shape, dataset.labels.tolist(), dataset.classes
         ((2, 16, 16, 3), [0, 1], ('cat', 'dog'))
     """
-    source, root = Path(source), Path(root or source)
+    source = Path(source)
+    found, names = class_images(source, Path(root or source))
+    return _decode_all([(path, label, path) for path, label in found], size, track, source, names, upright=True)
+
+
+def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
+    """Find the images of class folders, without reading them; the arguments and errors are those of `read_folders`.
+
+    Args:
+        source: The folder of class folders.
+        root: The folder that links must not lead out of.
+
+    Returns:
+        Path and label of each image, and the name of each class.
+    """
     if not source.is_dir():
         raise DataError(f"{source}: no such folder")
     if splits := find_splits(source, root=root).splits:
@@ -60,7 +74,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
     folders = subfolders(source, root)
     if not folders:
         raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
-    entries: list[tuple[Path, int, object]] = []
+    images: list[tuple[Path, int]] = []
     others: Counter[str] = Counter()
     links: list[Path] = []
     for label, folder in enumerate(folders):
@@ -70,7 +84,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
             check_link(path, root)
         if not found:
             raise DataError(f"{folder}: no images in this class folder")
-        entries += [(path, label, path) for path in found]
+        images += [(path, label) for path in found]
         others.update(path.suffix or path.name for path in files if not is_image(path))
     if stray := sum(map(is_image, source.iterdir())):
         _log.warning("%s: %d image(s) in no class folder are ignored", source, stray)
@@ -79,8 +93,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
         _log.warning("%s: files that are not images of a supported format are ignored (%s)", source, kinds)
     if links:
         _log.warning("%s: %d link(s) to folders are not followed, the first one: %s", source, len(links), links[0])
-    names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
-    return _decode_all(entries, size, track, source, names, upright=True)
+    return images, tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
 
 
 def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
@@ -191,7 +204,7 @@ def _decode_all(
     resized: list[tuple[int, int]] = []
     transparent = 0
     for index, (path, _, source) in enumerate(track(entries)):
-        images[index], original, is_transparent = _decode(path, size, source, upright)
+        images[index], original, is_transparent = decode_image(path, size, source, upright)
         transparent += is_transparent
         if original != (size, size):
             resized.append(original)
@@ -213,7 +226,21 @@ def _status_of(path: Path, label: int, where: object) -> os.stat_result:
         raise DataError(f"{where}: no such file: {path}") from None
 
 
-def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
+class Prepared(NamedTuple):
+    """An image in its final size, and what was done to it.
+
+    Args:
+        pixels: Array (size, size, 3), RGB.
+        original: Its width and height in the file.
+        is_transparent: Whether parts of it were transparent, which are now on white.
+    """
+
+    pixels: NDArray[np.uint8]
+    original: tuple[int, int]
+    is_transparent: bool
+
+
+def decode_image(path: Path, size: int, where: object, upright: bool = False) -> Prepared:
     """Decode an image as OpenOOD prepares its test images: shorter side to `size` (bilinear), centre crop.
 
     What is transparent becomes white.
@@ -222,9 +249,10 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         path: The image file.
         size: Height and width of the result.
         where: The source of the path, for error messages.
+        upright: Whether to apply the orientation that the file declares (EXIF).
 
     Returns:
-        Array (size, size, 3), RGB.
+        The image.
 
     Raises:
         DataError: The image is missing, damaged or too large, or has more than 8 bits per channel.
@@ -236,22 +264,9 @@ def decode_image(path: Path, size: int, where: object) -> NDArray[np.uint8]:
         >>> from moon.data.image_files import decode_image
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Image.new("RGB", (40, 30)).save(f"{folder}/a.png")
-        ...     decode_image(Path(folder, "a.png"), 16, "a.png").shape
+        ...     decode_image(Path(folder, "a.png"), 16, "a.png").pixels.shape
         (16, 16, 3)
     """
-    return _decode(path, size, where).pixels
-
-
-class _Prepared(NamedTuple):
-    """An image in its final size, and what was done to it."""
-
-    pixels: NDArray[np.uint8]
-    original: tuple[int, int]  # width and height in the file
-    is_transparent: bool
-
-
-def _decode(path: Path, size: int, where: object, upright: bool = False) -> _Prepared:
-    """`decode_image`; `upright` applies the EXIF orientation."""
     from PIL import Image
 
     image, is_transparent = decode_rgb(path, where, upright=upright)
@@ -263,4 +278,4 @@ def _decode(path: Path, size: int, where: object, upright: bool = False) -> _Pre
     image = image.resize(target, Image.Resampling.BILINEAR)
     left, top = (target[0] - size) // 2, (target[1] - size) // 2
     pixels = np.asarray(image.crop((left, top, left + size, top + size)))
-    return _Prepared(pixels, (width, height), is_transparent)
+    return Prepared(pixels, (width, height), is_transparent)

@@ -15,6 +15,7 @@ from moon.data.benchmarks import BENCHMARKS, Benchmark
 from moon.data.classes import check_known, missing_classes, names_of_labels
 from moon.data.dataset import AnyPath, check_name, check_root, load, path_of
 from moon.data.sets import has_set
+from moon.data.streamed_folders import streamed_benchmark
 from moon.data.toml_file import read_toml
 from moon.errors import DataError
 from moon.suggest import did_you_mean
@@ -144,6 +145,8 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
         raise DataError(f"{where} is the name of a built-in benchmark, which cannot be changed; choose another name")
     if not isinstance(table, dict):
         raise DataError(f"{where} must be a table: write [{name}] on a separate line")
+    if "folder" in table:
+        return _declared_folder(root, name, table, where)
     known = table.get("known", name if has_set(root, name, "train") else None)
     if not isinstance(known, str):
         raise DataError(f'{where} must have known = "...", a benchmark or a set under the root')
@@ -156,6 +159,19 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
     base = BENCHMARKS.get(known) or _benchmark_of_set(root, known)
     values = {key: _checked_field(where, key, value, base) for key, value in table.items() if key != "known"}
     benchmark = replace(base, name=name, known=base.known_set, **values)
+    _check_unknown_sets(root, benchmark, where)
+    return benchmark
+
+
+def _declared_folder(root: Path, name: str, table: dict[str, Any], where: str) -> Benchmark:
+    """Make the benchmark of a declaration whose images are streamed from a folder."""
+    if other := [key for key in ("known", "crop", "flip", "resize_known") if key in table]:
+        raise DataError(
+            f"{where} '{other[0]}' has no meaning with 'folder': streamed images have their own augmentation"
+        )
+    base = streamed_benchmark(root, name, table, where)
+    fields = {key: value for key, value in table.items() if key not in ("folder", "size", "resize")}
+    benchmark = replace(base, **{key: _checked_field(where, key, value, base) for key, value in fields.items()})
     _check_unknown_sets(root, benchmark, where)
     return benchmark
 

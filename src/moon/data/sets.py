@@ -16,6 +16,7 @@ from moon.data.download import SOURCES, SPLITS_OF
 from moon.data.embedded import EMBEDDED_SPLITS, embedded, is_installed
 from moon.data.image_files import count_entries
 from moon.data.openood import list_path, open_list, read_list_cached
+from moon.data.streamed_folders import folder_splits, open_folder
 from moon.data.streams import ImageList
 from moon.errors import DataError
 
@@ -43,6 +44,8 @@ def has_set(root: AnyPath, name: str, split: str, benchmark: Benchmark | None = 
     """
     if benchmark is not None and benchmark.lists:
         return list_path(Path(root), benchmark.known_set, name, split).is_file()
+    if benchmark is not None and benchmark.streams(name):
+        return split in folder_splits(Path(root), benchmark)
     if name in EMBEDDED_SPLITS:
         return split in EMBEDDED_SPLITS[name] and is_installed(name)
     return path_of(root, name, split).is_file()
@@ -72,6 +75,8 @@ def count_images(root: AnyPath, name: str, split: str, benchmark: Benchmark | No
         return None
     if benchmark is not None and benchmark.lists:
         return count_entries(list_path(Path(root), benchmark.known_set, name, split))
+    if benchmark is not None and benchmark.streams(name):
+        return len(open_folder(Path(root), benchmark, split).paths)
     return EMBEDDED_SPLITS[name][split] if name in EMBEDDED_SPLITS else len(load_labels(root, name, split))
 
 
@@ -100,7 +105,9 @@ def open_set(root: AnyPath, name: str, split: str, benchmark: Benchmark | None =
         ...     open_set(root, "mine", "test").labels.tolist()
         [0, 1]
     """
-    if benchmark is not None and benchmark.resize:
+    if benchmark is not None and benchmark.streams(name):
+        return open_folder(Path(root), benchmark, split)
+    if benchmark is not None and benchmark.lists and benchmark.resize:
         return open_list(Path(root), benchmark.known_set, benchmark.lists, name, split)
     if benchmark is not None and benchmark.lists:
         return read_list_cached(Path(root), benchmark.known_set, benchmark.lists, name, split, benchmark.size, track)
@@ -174,7 +181,7 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
         warn_of_overlap(splits["train"], splits[split], f"{name}/{split}")
     if "val" not in splits:
         test = splits["test"]
-        if isinstance(test, ImageList):
+        if isinstance(test, ImageList) and benchmark.lists:
             raise DataError(f"{list_path(Path(root), name, name, 'val')}: no such list")
         splits["val"], splits["test"] = split_off(test, 0.1)
         if not len(splits["val"].labels):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from moon.data.decoding import decode_rgb
 from moon.data.image_files import decode_image
 from moon.seeds import derive, generator
 
+_log = logging.getLogger(__name__)
+
+_transparent: set[Path] = set()  # folders of which was said that they contain transparent images
 _EVALUATION = -1  # used as the epoch for images that are not augmented
 
 
@@ -31,6 +35,7 @@ class ImageList:
         paths: The path of each image.
         labels: Array (N,) of int64; -1 for an image of no known class.
         classes: The name of each class, by label; empty if the classes have no names.
+        upright: Whether images are rotated as their EXIF orientation says.
 
     Example:
         >>> from pathlib import Path
@@ -45,6 +50,7 @@ class ImageList:
     paths: tuple[str, ...]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] = ()
+    upright: bool = False
 
     def take(self, indices: NDArray) -> ImageList:
         """Select samples.
@@ -56,7 +62,7 @@ class ImageList:
             The selected samples.
         """
         chosen = np.arange(len(self.paths))[indices]
-        return ImageList(self.root, tuple(self.paths[i] for i in chosen), self.labels[chosen], self.classes)
+        return replace(self, paths=tuple(self.paths[i] for i in chosen), labels=self.labels[chosen])
 
     def digest(self) -> str:
         """Return the SHA-256 of the list (paths and labels, not pixels) as hexadecimal digits."""
@@ -165,9 +171,18 @@ class StreamedBatches:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        for images, labels in loader:
+        for batch, (images, labels, transparent) in zip(batches, loader, strict=True):
+            if transparent.any():
+                self._say_transparent(batch[int(transparent.int().argmax())])
             x = images.to(self.device, non_blocking=True).permute(0, 3, 1, 2)  # channels-last without a copy
             yield torch.addcmul(self.shift, x.float(), self.scale), labels.to(self.device, non_blocking=True)
+
+    def _say_transparent(self, index: int) -> None:
+        """Say once for a folder that images were put on white; worker processes would each say it."""
+        if self.images.root not in _transparent:
+            _transparent.add(self.images.root)
+            path = self.images.paths[index]
+            _log.warning("%s: %s is partly transparent; such images are shown on white", self.images.root, path)
 
 
 class _Images(Dataset):
@@ -176,28 +191,31 @@ class _Images(Dataset):
     def __init__(self, images: ImageList, size: int, resize: int, seed: int) -> None:
         self.images, self.size, self.resize, self.seed = images, size, resize, seed
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int, bool]:
         epoch, index = key
         path = self.images.root / self.images.paths[index]
         if epoch == _EVALUATION:
-            image = decode_image(path, self.resize, path)
+            image, _, is_transparent = decode_image(path, self.resize, path, self.images.upright)
             edge = (self.resize - self.size) // 2
             image = image[edge : edge + self.size, edge : edge + self.size]
         else:
-            image = random_resized_crop(path, self.size, derive("augment", self.seed, epoch, index))
-        return torch.from_numpy(image.copy()), int(self.images.labels[index])
+            seed = derive("augment", self.seed, epoch, index)
+            image, is_transparent = random_resized_crop(path, self.size, seed, self.images.upright)
+        return torch.from_numpy(image.copy()), int(self.images.labels[index]), is_transparent
 
 
-def random_resized_crop(path: Path, size: int, seed: int) -> NDArray[np.uint8]:
+def random_resized_crop(path: Path, size: int, seed: int, upright: bool = False) -> tuple[NDArray[np.uint8], bool]:
     """Decode a random part of an image (Szegedy et al. 2015), resized and flipped with probability 1/2.
 
     Args:
         path: The image.
         size: Height and width of the result.
         seed: Seed of the crop and the flip.
+        upright: Whether to rotate the image as its EXIF orientation says.
 
     Returns:
-        Array (size, size, 3): 8 to 100% of the image's area, with an aspect ratio of 3/4 to 4/3.
+        Array (size, size, 3): 8 to 100% of the image's area, with an aspect ratio of 3/4 to 4/3; and whether parts of
+        the image were transparent, which are now white.
 
     Raises:
         DataError: The image is missing, damaged or too large, or has more than 8 bits per channel.
@@ -205,11 +223,11 @@ def random_resized_crop(path: Path, size: int, seed: int) -> NDArray[np.uint8]:
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    image = decode_rgb(path, path).image
+    image, is_transparent = decode_rgb(path, path, upright=upright)
     box = _random_box(image.width, image.height, rng)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)
-    return pixels[:, ::-1] if rng.random() < 0.5 else pixels
+    return (pixels[:, ::-1] if rng.random() < 0.5 else pixels), is_transparent
 
 
 def _random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:

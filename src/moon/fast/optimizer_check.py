@@ -28,6 +28,8 @@ def optimizer_obstacle(optimizer: Optimizer) -> str | None:
     if type(optimizer) is not SGD or len(optimizer.param_groups) != 1:
         return "only SGD with one parameter group is supported"
     group = optimizer.param_groups[0]
+    if group.get("lr_factor", 1.0) != 1.0:
+        return "a parameter group with a learning rate of its own is not supported"
     parameters = [p for p in group["params"] if p.requires_grad]
     if group["dampening"] or group["maximize"] or isinstance(group["lr"], Tensor):
         return "SGD with dampening, maximize or a tensor learning rate is not supported"

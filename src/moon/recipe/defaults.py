@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
+from torch import nn
 
 from moon.data import Benchmark, count_images, find_benchmark
 from moon.recipe import build
 from moon.recipe.presets import Scalar
+from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
 from moon.sparse import DropSchedule, SparseTopology, sparse_weights
 from moon.sparse.allocation import check_sparse
 from moon.sparse.schedule import FEW_CHANGES, check_fraction
 from moon.suggest import counted, did_you_mean
+from moon.training import CosineRate
 
 _TYPES = get_type_hints(Recipe)
 
@@ -48,6 +51,10 @@ def make_recipe(
     Two defaults shrink with a short run: `quiet_epochs` of an objective keeps its share of 100 epochs, and
     `delta_t_steps` is reduced, if the training images can be counted under `root`, so that the masks change at least
     five times.
+
+    With `optimizer="adamw"` the rates of a schedule are a hundredth and `weight_decay` is 0.05. With `pretrained` the
+    rates are a tenth, and the first masks keep the weights of largest magnitude. Where both are given, both apply. For
+    these, `lr_start` scales the whole schedule.
 
     Args:
         benchmark: A benchmark, or the name of one.
@@ -132,7 +139,8 @@ def _filled(
         sparsity = 0.0
     elif sparsity is None:
         sparsity = build.pattern(pattern).sparsity or Recipe.sparsity
-    filled = {"net": benchmark.net, "lr_start": rate.start} | settings
+    scale = _rate_scale(rate, settings)
+    filled = {"net": benchmark.net, "lr_start": rate.start * scale} | _of_start(settings) | settings
     if unknown := filled.keys() - Recipe.__dataclass_fields__.keys():
         name = min(unknown)
         raise ValueError(f"a recipe has no setting '{name}'{did_you_mean(name, Recipe.__dataclass_fields__)}")
@@ -141,13 +149,34 @@ def _filled(
         objective=objective,
         objective_options=tuple(_options(options, objective).items()),
         sparsity=sparsity,
-        lr_end=rate.end,
+        lr_end=rate.end * scale,
         lr_hold_share=hold,
         lr_cycles=rate.cycles,
-        lr_peak=rate.peak,
+        lr_peak=rate.peak * scale,
         vote_share=vote_share,
         **filled,
     )
+
+
+def _rate_scale(rate: CosineRate, settings: Mapping[str, Any]) -> float:
+    """What a schedule is multiplied by: 1 for SGD from scratch, less for AdamW and for pretrained weights.
+
+    If a first rate is given for these two, the whole schedule follows it, so that no later rate is higher. For SGD from
+    scratch the last rate stays, as in earlier versions.
+    """
+    usual = (0.01 if settings.get("optimizer") == "adamw" else 1.0) * (0.1 if settings.get("pretrained") else 1.0)
+    given = settings.get("lr_start")
+    return usual if given is None or usual == 1.0 or not rate.start else given / rate.start
+
+
+def _of_start(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that AdamW and pretrained weights determine."""
+    found: dict[str, Any] = {"weight_decay": 0.05} if settings.get("optimizer") == "adamw" else {}
+    if path := settings.get("pretrained"):
+        found["pretrained_sha256"] = weights_digest(Path(path))
+        if issubclass(pick("topology", settings.get("topology", Recipe.topology)), SparseTopology):
+            found["first_mask"] = "magnitude"
+    return found
 
 
 def quiet_epochs(objective: str, epochs: int) -> dict[str, Scalar]:
@@ -191,8 +220,9 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
     build.rate(recipe)
     build.schedule(recipe, 1000 * recipe.epochs)
     _check_votes(recipe)
-    with torch.device("meta"):
-        model = build.network(recipe, benchmark, "meta")
+    model = _empty_network(recipe, benchmark)
+    if recipe.pretrained:
+        load_pretrained(model, read_weights(Path(recipe.pretrained), recipe.net), recipe.pretrained, recipe.net)
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
     allocation = pick("allocation", recipe.allocation)
     topology = pick("topology", recipe.topology)
@@ -203,9 +233,20 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
         check_sparse(densities, recipe.sparsity, topology.__name__)
         if topology.only_replaces() and not topology.superposes:  # a ticket replaces a fraction of its own
             check_fraction(DropSchedule(t_end=2, delta_t=1, fraction=recipe.drop_fraction), topology.__name__)
+    elif recipe.first_mask != Recipe.first_mask:
+        raise ValueError(f"a dense network has no masks (first_mask={recipe.first_mask} was given)")
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern ('{recipe.pattern}' was given); choose a sparse topology")
     build.objective(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
+
+
+def _empty_network(recipe: Recipe, benchmark: Benchmark) -> nn.Module:
+    """The network without memory for its weights; a net whose constructor needs values gets memory."""
+    try:
+        with torch.device("meta"):
+            return build.network(recipe, benchmark, "meta")
+    except (NotImplementedError, RuntimeError):
+        return build.network(recipe, benchmark, "cpu")
 
 
 def _check_outliers(recipe: Recipe) -> None:

@@ -14,9 +14,13 @@ from moon.errors import DamagedCheckpoint
 from moon.recipe.parameters import Parameter, Scalar, detail, setting
 from moon.records import read_json
 from moon.shapes import Number, Optional, check_shape
+from moon.suggest import did_you_mean
 
 _OWN = "the objective's"
 _SHAPES = {str: str, bool: bool, int: Number(kind=int), float: Number()}
+_CHOICES = {
+    "precision": ("float32", "bfloat16"), "optimizer": ("sgd", "adamw"), "first_mask": ("random", "magnitude"),
+}  # fmt: skip
 MAX_EPOCHS = 1_000_000  # far beyond any schedule; a mistyped number must not start a run that never ends
 
 # The fields of version 0.2, whose values are all part of a run's name. A field that is added later is part of the name
@@ -26,6 +30,7 @@ _NAMED = frozenset((
     "drop_fraction", "delta_t_steps", "t_end_share", "epochs", "batch_size", "lr_start", "lr_end", "lr_hold_share",
     "lr_cycles", "lr_peak", "momentum", "nesterov", "weight_decay", "vote_share", "precision", "seed",
 ))  # fmt: skip
+_UNNAMED = frozenset(("pretrained",))  # where a file is does not matter, only what it contains
 _ADDED_IN_0_2 = frozenset(("outliers", "pattern", "lr_cycles", "lr_peak"))
 
 
@@ -45,6 +50,10 @@ class Recipe:
 
     benchmark: str = detail("the benchmark: the known set and its unknown sets")
     net: str = setting("net", "the network", otherwise="the benchmark's", table="net")
+    pretrained: str = setting(
+        "pretrained", "weights to start from, safetensors or a state_dict", default="", otherwise="none", metavar="FILE"
+    )
+    pretrained_sha256: str = detail("the SHA-256 of the weights to start from", default="")
     objective: str = setting("objective", "the training objective", otherwise="moon", table="objective")
     objective_options: tuple[tuple[str, Scalar], ...] = detail("options of the objective", default=())
     outliers: str = setting(
@@ -56,6 +65,9 @@ class Recipe:
     )
     allocation: str = setting("allocation", "how sparsity is divided among layers", default="erk", table="allocation")
     pattern: str = setting("pattern", "keep N of every M neighbouring inputs, such as 2:4", default="", metavar="N:M")
+    first_mask: str = setting(
+        "first_mask", "first masks, random or magnitude", default="random", otherwise="magnitude with --pretrained"
+    )
     drop_fraction: float = setting(
         "drop", "fraction of weights replaced at the first rewiring", default=0.3, metavar="FRACTION"
     )
@@ -68,9 +80,13 @@ class Recipe:
     lr_hold_share: float = detail("fraction of the run, at its end, during which lr_end is held")
     lr_cycles: int = detail("learning-rate cycles in the held part, each ending with a vote", default=0)
     lr_peak: float = detail("highest learning rate of the cycles", default=0.0)
-    momentum: float = detail("momentum of SGD", default=0.9)
-    nesterov: bool = detail("whether to use Nesterov momentum", default=True)
-    weight_decay: float = setting("weight_decay", "weight decay of SGD", default=5e-4)
+    backbone_lr_factor: float = setting(
+        "backbone_lr_factor", "factor of the rate of all layers but the classifier", default=1.0, metavar="FACTOR"
+    )
+    optimizer: str = setting("optimizer", "sgd or adamw", default="sgd")
+    momentum: float = detail("momentum of SGD, beta1 of AdamW", default=0.9)
+    nesterov: bool = detail("whether SGD uses Nesterov momentum", default=True)
+    weight_decay: float = setting("weight_decay", "weight decay", default=5e-4, otherwise="0.0005, with AdamW 0.05")
     vote_share: float = setting(
         "vote", "fraction of epochs, at the end, that vote; 0 for none", otherwise=_OWN, metavar="FRACTION"
     )
@@ -84,6 +100,11 @@ class Recipe:
                 raise ValueError(f"{item.name} must be finite, not {value}")
         if self.weight_decay < 0 or not 0 <= self.momentum < 1:
             raise ValueError(f"weight_decay={self.weight_decay} must be at least 0, momentum={self.momentum} in [0, 1)")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be {' or '.join(choices)}, not {value}{did_you_mean(value, choices)}")
+        if self.backbone_lr_factor < 0:
+            raise ValueError(f"backbone_lr_factor must be at least 0, not {self.backbone_lr_factor}")
         if self.epochs < 1 or self.batch_size < 1:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
         if self.epochs > MAX_EPOCHS:
@@ -93,8 +114,6 @@ class Recipe:
         for name in ("t_end_share", "vote_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"precision must be float32 or bfloat16, not {self.precision}")
         pairs = dict(self.objective_options)  # a mapping is accepted as well
         object.__setattr__(self, "objective_options", tuple(sorted(pairs.items())))
 
@@ -145,7 +164,8 @@ class Recipe:
     def _digest(self, always: frozenset[str]) -> str:
         """A digest that covers these fields, and the others where they differ from their defaults."""
         defaults = {item.name: item.default for item in fields(self)}
-        covered = {key: v for key, v in self.to_json().items() if key in always or v != defaults[key]}
+        named = {key: value for key, value in self.to_json().items() if key not in _UNNAMED}
+        covered = {key: value for key, value in named.items() if key in always or value != defaults[key]}
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
     def _name(self, always: frozenset[str]) -> str:

@@ -16,12 +16,14 @@ from moon.detect import DETECTORS, Detector
 from moon.nets import NETS
 from moon.objectives import OBJECTIVES, Objective
 from moon.recipe.import_path import imported
+from moon.recipe.model_zoo import PACKAGES, net_of_package
 from moon.recipe.names import group_of
 from moon.recipe.presets import PRESETS, RATES
 from moon.sparse import ALLOCATIONS, TOPOLOGIES, Topology
 from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
+_OTHER_NETS = ", timm:NAME, torchvision:NAME, openood:NAME, or an import path such as package.module:function"
 _FACTS = ("epochs", "num_known", "num_features", "outliers", "outlier_classes")  # a run provides them to objectives
 
 
@@ -144,7 +146,8 @@ def pick(kind: str, name: str) -> Any:
 
     Args:
         kind: One of `kinds()`.
-        name: The name of the method. For a net also an import path, such as "mypackage.nets:make".
+        name: The name of the method. For a net also an import path, such as "mypackage.nets:make", or a
+            net of another package, such as "timm:resnet50".
 
     Returns:
         The class, function or value of that name.
@@ -155,10 +158,12 @@ def pick(kind: str, name: str) -> Any:
     entries = table(kind)
     if name in entries:
         return entries[name]
+    if kind == "net" and name.partition(":")[0] in PACKAGES:
+        return net_of_package(name)
     if kind == "net" and ":" in name:
         return imported(kind, name, num_classes=10, in_channels=3)
     called = "learning rates" if kind == "rates" else kind
-    choices = ", ".join(entries) + (", or an import path such as package.module:function" if kind == "net" else "")
+    choices = ", ".join(entries) + (_OTHER_NETS if kind == "net" else "")
     raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {choices}")
 
 

@@ -38,7 +38,7 @@ def check_identity(path: Path, found: Mapping[str, Any], folder: Path) -> None:
         folder: The run folder.
 
     Raises:
-        DamagedCheckpoint: If it belongs to another run.
+        DamagedCheckpoint: If it belongs to another run, or `data.json` is missing, by which that is known.
     """
     if RECIPE not in found:
         return
@@ -46,6 +46,10 @@ def check_identity(path: Path, found: Mapping[str, Any], folder: Path) -> None:
     if found[RECIPE] != own[RECIPE]:
         raise DamagedCheckpoint(
             f"{path}: belongs to the run {found.get(RUN)}, not to {own[RUN]}; move it back to its own folder"
+        )
+    if found.get(DATA) and not own[DATA]:
+        raise DamagedCheckpoint(
+            f"{folder / 'data.json'}: is missing; restore it, or give the command of the run again, which writes it"
         )
     if own[DATA] and found.get(DATA) and found[DATA] != own[DATA]:
         raise DamagedCheckpoint(f"{path}: belongs to a run on other data than data.json says; restore data.json")

@@ -192,6 +192,7 @@ class BenchmarkImages:
         parts = self.splits | ({} if self.outliers is None else {"outliers": self.outliers})
         b = self.benchmark
         prepared = {"size": b.size, "mean": list(b.mean), "std": list(b.std), "crop": b.crop, "flip": b.flip}
+        prepared |= {"resize": b.resize} if b.folder else {}
         classes = list(self.splits["train"].classes)
         known = {"num_known": b.num_known, "channels": b.channels, "size": b.size, "classes": classes}
         return {"known": known, "preparation": prepared} | {

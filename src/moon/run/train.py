@@ -94,9 +94,11 @@ def train_run(
             for part in (folder, folder / "checkpoints"):
                 remove_leftovers(part)
             if is_trained(folder):
+                claim(
+                    folder, recipe, images
+                )  # writes data.json if it is missing; then the result is checked against it
                 check_model(folder, load_result(folder))
                 ranks.wait()
-                claim(folder, recipe, images)
                 return load_result(folder)
             # Invalid recipes fail here, before anything is written.
             training = build.training(recipe, images.benchmark, images.splits["train"], device, images.outliers, ranks)

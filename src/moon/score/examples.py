@@ -45,7 +45,7 @@ def examples(sets: Mapping[str, AnySet], scores: Mapping[str, NDArray], known: E
 def thumbnails(data: AnySet, indices: NDArray) -> NDArray[np.uint8]:
     """These images, small enough for a report."""
     if isinstance(data, ImageList):
-        return np.stack([decode_image(path, 64, path) for path in (data.root / data.paths[i] for i in indices)])
+        return np.stack([decode_image(path, 64, path).pixels for path in (data.root / data.paths[i] for i in indices)])
     return data.images[indices]
 
 

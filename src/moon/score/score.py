@@ -98,24 +98,55 @@ def score_run(
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
     home = folder if out is None else Path(out)
-    target = scores_folder(home, mirrored)
     if not is_writable(home):
         raise ValueError(f"{home}: cannot be written; give another folder for the scores (out)")
-    _check_request(folder, recipe, images, precision, read_summary(target, recipe.objective))
+    old = read_summary(scores_folder(home, mirrored), recipe.objective)
+    _check_request(folder, recipe, images, precision, old)
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was given; name at least one")
     chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
     with locked(home):  # fails before anything is computed
         pass
-    model = load(folder, device, images.benchmark)
-    digest = load_result(folder)["model_sha256"]
+    model, digest = load(folder, device, images.benchmark), load_result(folder)["model_sha256"]
+    about = identity(folder) | {MODEL: digest}
     cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored)
     must_fit = detectors is not None and not skip_unfit
+    return score_network(recipe, images, model, cache, chosen, about, home, must_fit, track)
+
+
+def score_network(
+    recipe: Recipe,
+    images: BenchmarkImages,
+    model: nn.Module,
+    cache: EvidenceCache,
+    detectors: dict[str, Detector],
+    about: dict[str, Any],
+    home: Path,
+    must_fit: bool,
+    track: Track,
+) -> tuple[dict[str, Any], Scores]:
+    """Score a network and write the result.
+
+    Args:
+        recipe: The run; its objective determines temperatures.
+        images: The images of the benchmark.
+        model: The network.
+        cache: Its evidence.
+        detectors: The detectors by name.
+        about: What `scores.json` says about the network.
+        home: The folder to write to.
+        must_fit: Whether a detector that cannot be used is an error; otherwise it is left out.
+        track: As for `score_run`.
+
+    Returns:
+        The content of `scores.json`, and the scores by detector and set.
+    """
     scored = _Scoring(recipe, images, model, cache, must_fit)
-    scored.run(chosen, track)
-    result = identity(folder) | {MODEL: digest} | _summary(scored) | {"detectors": _tables(scored.scores, images)}
+    scored.run(detectors, track)
+    result = about | _summary(scored) | {"detectors": _tables(scored.scores, images)}
+    target = scores_folder(home, cache.mirrored)
     with locked(home):
-        if mirrored:
+        if cache.mirrored:
             own_folder(target)
         others = {"known.npz": known_values(cache[KNOWN])}
         if scored.scores:
@@ -132,18 +163,24 @@ def _check_request(
     name = images.benchmark.name
     if recipe.benchmark != name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {name}")
-    if not images.unknown:
-        if images.tuning or recipe.outliers:
-            raise ValueError("no unknown set is left to score: all were used for training or tuning; name others")
-        raise ValueError(
-            f"no unknown set was found for {name} (looked for {', '.join(images.missing) or 'none'}); name sets under "
-            "the data root when the images are opened (near, far), or declare them in benchmarks.toml in the data root"
-        )
+    check_unknown(images)
     check_data(folder, images)
     if precision != "float32" and old is not None and "precision" not in old:
         raise ValueError(
             f"{folder}: already has float32 scores, which are more exact; use float32, or another folder for the "
             "scores (out)"
+        )
+
+
+def check_unknown(images: BenchmarkImages) -> None:
+    """Raise a ValueError if there is no unknown set to score."""
+    name = images.benchmark.name
+    if not images.unknown:
+        if images.tuning or images.outliers is not None:
+            raise ValueError("no unknown set is left to score: all were used for training or tuning; name others")
+        raise ValueError(
+            f"no unknown set was found for {name} (looked for {', '.join(images.missing) or 'none'}); name sets under "
+            "the data root when the images are opened (near, far), or declare them in benchmarks.toml in the data root"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from weakref import WeakValueDictionary
 
 import torch
@@ -49,6 +49,8 @@ class SparseTopology(Topology):
         dense: Names of weights to leave dense, in addition to those that the allocation makes dense.
         seed: The seed of the first masks and of random growth.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+        first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude", for
+            a model that was trained before.
 
     Attributes:
         rewires: Whether the method takes a schedule.
@@ -86,7 +88,10 @@ class SparseTopology(Topology):
         dense: Collection[str] = (),
         seed: int = 0,
         pattern: Pattern = UNSTRUCTURED,
+        first_mask: Literal["random", "magnitude"] = "random",
     ) -> None:
+        if first_mask not in ("random", "magnitude"):
+            raise ValueError(f"first_mask must be random or magnitude, not {first_mask}")
         if self.rewires != (schedule is not None):
             raise ValueError(
                 f"{type(self).__name__} needs a schedule, such as schedule=DropSchedule(t_end=steps)"
@@ -120,7 +125,10 @@ class SparseTopology(Topology):
         self.counts = {name: self.count(name) for name in weights}
         self.masks = {}
         for index, (name, weight) in enumerate(weights.items()):
-            scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
+            if first_mask == "magnitude":
+                scores = weight.detach().abs().cpu()
+            else:
+                scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
             mask = torch.zeros(weight.shape, dtype=torch.bool)
             for rows, count in self._groups.divide(name, self.counts[name]):
                 (mask[rows],) = pattern.fill([mask[rows]], [scores[rows]], [count])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from math import inf
 from typing import Any
@@ -26,7 +27,9 @@ from moon.objectives.epoch import DeviceEpoch
 from moon.sparse import SparseTopology, Topology
 from moon.training.setup import TrainingSetup
 
-_TRUSTED = ("moon", "torch")
+# Layers of timm and torchvision decide nothing by the values of tensors, and their random numbers (dropout, stochastic
+# depth) come from the generator of the device.
+_TRUSTED = ("moon", "torch", "timm", "torchvision")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -37,8 +40,8 @@ class CaptureFailed(Exception):
 def capture_obstacle(setup: TrainingSetup) -> str | None:
     """Return why training steps cannot be captured.
 
-    The Python code of a captured step runs only once, when it is captured. Code from outside of `moon` and `torch` may
-    not allow for that, so it is captured only if its class declares `capturable = True`.
+    The Python code of a captured step runs only once, when it is captured. Code from outside of `moon`, `torch`, `timm`
+    and `torchvision` may not allow for that, so it is captured only if its class declares `capturable = True`.
 
     Args:
         setup: What the steps work on.
@@ -73,7 +76,9 @@ def _updates_as_usual(topology: type[Topology]) -> bool:
 
 
 def _undeclared(value: Any) -> str | None:
-    """The name of an object's class if it is not of torch or moon and does not declare `capturable = True`."""
+    """The name of an object's class if it is not of a trusted package and does not declare `capturable = True`."""
+    while isinstance(value, partial):
+        value = value.func
     owner = getattr(value, "__self__", value)  # the object of a bound method
     kind = owner if hasattr(owner, "__qualname__") else type(owner)
     is_trusted = kind.__module__.partition(".")[0] in _TRUSTED

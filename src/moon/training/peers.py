@@ -8,14 +8,16 @@ needs gloo; with NCCL, torch's own watchdog ends the processes.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import itertools
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -26,6 +28,7 @@ from moon.errors import RankLost
 
 SIGN_SECONDS = 1.0  # from one sign of life to the next
 GRACE_SECONDS = 5.0  # to find out who was lost, and for the others to do so
+T = TypeVar("T")
 _NOTICED, _CLOSED = "noticed", "closed"  # signs of a process that knows of a loss, and of one that ends
 
 
@@ -164,14 +167,8 @@ def join(backend: str) -> None:
         RankLost: If they cannot be reached, or do not all start within half an hour.
     """
     global _peers
-    made = None
     try:
-        store, rank, count = next(rendezvous("env://"))
-        # After a restart torchrun's store still has the addresses of the processes that ended.
-        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        if backend == "gloo":
-            made = Peers(PrefixStore("alive", store.clone()), rank, count)  # pyright: ignore[reportAttributeAccessIssue]
-        dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+        made = _in_a_thread(lambda: _join(backend))
     except RuntimeError as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         name = f"rank {os.environ.get('RANK', '?')} of {os.environ.get('WORLD_SIZE', '?')}"
@@ -180,6 +177,31 @@ def join(backend: str) -> None:
         _peers = made
         made.start()
         atexit.register(close)
+
+
+def _join(backend: str) -> Peers | None:
+    store, rank, count = next(rendezvous("env://"))
+    # After a restart torchrun's store still has the addresses of the processes that ended.
+    store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    made = None
+    if backend == "gloo":
+        made = Peers(PrefixStore("alive", store.clone()), rank, count)  # pyright: ignore[reportAttributeAccessIssue]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+    return made
+
+
+def _in_a_thread(function: Callable[[], T]) -> T:
+    """Call a function of torch that waits without returning to Python: signals are handled in the meantime."""
+    future: futures.Future[T] = futures.Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="moon-join", daemon=True).start()
+    return future.result()
 
 
 def close() -> None:
@@ -220,5 +242,11 @@ def barrier() -> None:
 def _run(operation: Callable[..., Any], *arguments: Any) -> None:
     if _peers is None:
         operation(*arguments)
-    else:
+        return
+    try:
         _peers.finish(operation(*arguments, async_op=True))
+    except BaseException:
+        # The operation may go on, and the end of the group would wait for it as long as torch does, half an hour if a
+        # process is stopped. With one reference too many, the group never ends, and the process can.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
+        raise

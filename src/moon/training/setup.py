@@ -60,9 +60,9 @@ class TrainingSetup:
             return self.objective(self.model, x, y, epoch=epoch)
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of every parameter group."""
+        """Set the learning rate of every parameter group: `lr`, times the group's `lr_factor` if it has one."""
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_factor", 1.0)
 
 
 class Steps(Protocol):

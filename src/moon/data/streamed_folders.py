@@ -1,0 +1,83 @@
+"""Class folders that stay on disk, declared in `benchmarks.toml`: for images that do not fit into memory.
+
+[flowers]
+folder = "flowers"      # under the data root: flowers/train/<class>/<image>, test and, optionally, val
+size = 224              # of the network's input
+near = ["birds"]        # sets under the root, as for other benchmarks
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moon.data.benchmarks import BENCHMARKS, Benchmark
+from moon.data.folders import find_splits
+from moon.data.image_files import class_images
+from moon.data.streams import ImageList
+from moon.errors import DataError
+
+_MAX_SIZE = 1024  # pixels; a mistyped size must not fill the memory
+
+
+def folder_splits(root: Path, benchmark: Benchmark) -> dict[str, Path]:
+    """The folder of each split of a streamed known set."""
+    return find_splits(root / benchmark.folder).splits
+
+
+def open_folder(root: Path, benchmark: Benchmark, split: str) -> ImageList:
+    """List the images of a split of a streamed known set, without reading them.
+
+    Args:
+        root: The data root.
+        benchmark: The benchmark, with a `folder`.
+        split: "train", "val" or "test".
+
+    Returns:
+        The list, with the names of its classes.
+
+    Raises:
+        DataError: There is no such split, or it has no class folders, or one without images.
+    """
+    folder = root / benchmark.folder
+    if split not in (splits := folder_splits(root, benchmark)):
+        raise DataError(f"{folder}: has no split '{split}'; expected {folder.name}/{split}/<class>/<image>")
+    images, names = class_images(splits[split], folder)
+    paths = tuple(str(path.relative_to(folder)) for path, _ in images)
+    return ImageList(folder, paths, np.array([label for _, label in images], np.int64), names, upright=True)
+
+
+def streamed_benchmark(root: Path, name: str, table: dict[str, Any], where: str) -> Benchmark:
+    """Make the benchmark of a declaration with a `folder`, without its other fields.
+
+    The images are not read, so mean and standard deviation are those of ImageNet unless the declaration has others.
+
+    Args:
+        root: The data root.
+        name: The name of the benchmark.
+        table: The declaration.
+        where: The declaration, for messages.
+
+    Returns:
+        The benchmark, without unknown sets.
+
+    Raises:
+        DataError: The declaration or the folder is invalid.
+    """
+    folder, size = table["folder"], table.get("size", 224)
+    resize = table.get("resize", round(size * 256 / 224) if type(size) is int else 0)
+    if not isinstance(folder, str) or not folder:
+        raise DataError(f"{where} 'folder' must be a string, not {folder!r}")
+    if type(size) is not int or type(resize) is not int or not 8 <= size <= resize <= _MAX_SIZE:
+        raise DataError(f"{where} 'size' and 'resize' must be integers, 8 <= size <= resize <= {_MAX_SIZE}")
+    if not (root / folder).is_dir():
+        raise DataError(f"{where} folder = '{folder}': there is no folder {root / folder}")
+    usual = BENCHMARKS["imagenet-v1.5"]
+    made = Benchmark(
+        name, near=(), far=(), num_known=0, size=size, channels=3, mean=usual.mean, std=usual.std,
+        net="resnet18-imagenet" if size >= 64 else "resnet18", resize=resize, folder=folder,
+    )  # fmt: skip
+    return replace(made, num_known=len(open_folder(root, made, "train").classes))

@@ -1,0 +1,101 @@
+"""Score somebody's checkpoint, without a run folder: weights from a file in a network that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moon.evidence import classifier_name
+from moon.recipe import Recipe, build, make_recipe, table
+from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
+from moon.run.images import BenchmarkImages
+from moon.score.cache import EvidenceCache
+from moon.score.files import MODEL, Scores, is_writable, read_summary, scores_folder
+from moon.score.score import Track, check_unknown, score_network
+from moon.training import locked
+
+
+def score_checkpoint(
+    path: Path | str,
+    net: str,
+    images: BenchmarkImages,
+    detectors: Iterable[str] | None = None,
+    *,
+    out: Path | str,
+    device: torch.device | str = "cpu",
+    keep_evidence: bool = False,
+    precision: str = "float32",
+    mirrored: bool = False,
+    track: Track = lambda items, _: items,
+) -> tuple[dict[str, Any], Scores]:
+    """Score the network of a checkpoint and write the result into a folder, in the files that `score_run` writes.
+
+    A network with K+1 outputs is taken for one whose last output is the unknown one. Logits are taken as they are: T is
+    1 unless a detector is named with the suffix `:scaled`.
+
+    Args:
+        path: The weights: safetensors, or a state_dict that `torch.save` wrote. Nothing in the file is executed.
+        net: The network, such as `torchvision:resnet18`, `openood:resnet18_32x32` or `package.module:make`.
+        images: The images of the benchmark.
+        detectors: Names of detectors; None means all that can be used with the model and the data.
+        out: The folder to write to.
+        device: Where to run the model.
+        keep_evidence: As for `score_run`.
+        precision: As for `BenchmarkImages.evidence`.
+        mirrored: As for `BenchmarkImages.evidence`.
+        track: Wraps a list of names, with a description, for a progress bar.
+
+    Returns:
+        The content of `scores.json`, and the scores by detector and set.
+
+    Raises:
+        ValueError: If the weights do not fit the network, there is nothing to score, a named detector cannot be used,
+            or the folder cannot be written or contains scores of another model.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> from moon import BenchmarkImages, lenet
+        >>> from moon.score import score_checkpoint
+        >>> images = BenchmarkImages.open("data", "digits")  # embedded
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch.save(lenet(10).state_dict(), f"{folder}/lenet.pth")
+        ...     summary, _ = score_checkpoint(f"{folder}/lenet.pth", "lenet", images, ["msp"], out=f"{folder}/scores")
+        >>> summary["checkpoint"], summary["net"], list(summary["detectors"])
+        ('lenet.pth', 'lenet', ['msp'])
+    """
+    path, out = Path(path), Path(out)
+    if not is_writable(out):
+        raise ValueError(f"{out}: cannot be written; give another folder for the scores (out)")
+    if detectors is not None and not (detectors := list(detectors)):
+        raise ValueError("no detector was given; name at least one")
+    check_unknown(images)
+    digest = weights_digest(path)
+    old = read_summary(scores_folder(out, mirrored), "cross-entropy")
+    if old is not None and old.get(MODEL) != digest:
+        raise ValueError(f"{out}: contains the scores of another model; choose another folder (out)")
+    weights = read_weights(path, net)
+    recipe = _recipe(net, images, weights)
+    chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
+    model = build.network(recipe, images.benchmark, device)
+    if reasons := load_pretrained(model, weights, path, net):
+        known = f"{images.benchmark.name} has {images.benchmark.num_known} known classes"
+        raise ValueError(f"{reasons[0]}; {known}, so this network cannot be scored on it")
+    with locked(out):  # fails before anything is computed
+        pass
+    cache = EvidenceCache(images, model.eval(), digest, out, keep_evidence, precision, mirrored)
+    about = {MODEL: digest, "checkpoint": path.name, "net": net}
+    return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
+
+
+def _recipe(net: str, images: BenchmarkImages, weights: dict[str, torch.Tensor]) -> Recipe:
+    """A recipe of such a network: an objective with as many outputs, and logits that are not normalised."""
+    plain = make_recipe(images.benchmark, "cross-entropy", topology="dense", net=net)
+    model = build.network(plain, images.benchmark, "cpu")
+    name = classifier_name(model)
+    head = weights.get(f"{name}.weight" if name else "weight")
+    is_open = head is not None and len(head) == images.benchmark.num_known + 1
+    return make_recipe(images.benchmark, "moon", topology="dense", net=net) if is_open else plain
