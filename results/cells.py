@@ -114,7 +114,20 @@ def difference(found: Comparison | None, digits: int) -> str:
     return f"**{text}**" if found.verdict in ("better", "worse") else text
 
 
-def differences_table(kept: Kept, family: str, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> str:
+def subtracted(pair: tuple[str, str]) -> str:
+    """What a row of differences is called: the trainings of two networks."""
+    a, b = (label(network.split("/")[2]) for network in pair)
+    return f"{a} - {b}"
+
+
+def differences_table(
+    kept: Kept,
+    family: str,
+    pairs: Sequence[tuple[str, str]],
+    columns: Sequence[str],
+    heading: str = "",
+    name: Callable[[tuple[str, str]], str] = subtracted,
+) -> str:
     """A table with a difference of two networks in each row, paired by seed, and a line about the tests below it.
 
     Args:
@@ -122,6 +135,8 @@ def differences_table(kept: Kept, family: str, pairs: Sequence[tuple[str, str]],
         family: The family of comparisons that is tested together.
         pairs: The networks of each row.
         columns: Keys of `COLUMNS`.
+        heading: The heading of the names of the rows.
+        name: The name of a row.
 
     Returns:
         The table. n is the number of seeds that both networks have.
@@ -136,20 +151,17 @@ def differences_table(kept: Kept, family: str, pairs: Sequence[tuple[str, str]],
             counts |= {len(each.a) for each in found if each is not None}
             texts = [difference(each, digits) for each in found]
             cells.append(" / ".join(texts) if any(found) else MISSING)
-        rows.append([f"{label(a.split('/')[2])} - {label(b.split('/')[2])}", str(max(counts)), *cells])
-    return f"{markdown(['', 'n', *columns], rows)}\n\n{tests_line(tested)}"
+        rows.append([name((a, b)), str(max(counts)), *cells])
+    return f"{markdown([heading, 'n', *columns], rows)}\n\n{line_about_tests(tested, name)}"
 
 
-def tests_line(tested: dict[Pair, Comparison]) -> str:
+def line_about_tests(tested: dict[Pair, Comparison], name: Callable[[tuple[str, str]], str] = subtracted) -> str:
     """What was tested, and the smallest p-values."""
     several = {pair: found for pair, found in tested.items() if found.p == found.p}
     if not several:
         return "No comparison has three seeds, so none is tested."
     lowest = sorted(several.items(), key=lambda item: item[1].p)[:3]
-    texts = [
-        f"{label(pair.a.split('/')[2])} - {label(pair.b.split('/')[2])}, {metric_name(pair.metric)}, {p_text(found.p)}"
-        for pair, found in lowest
-    ]
+    texts = [f"{name((pair.a, pair.b))}, {metric_name(pair.metric)}, {p_text(found.p)}" for pair, found in lowest]
     noun = "comparison" if len(several) == 1 else "comparisons"
     return (
         f"Bold: p < 0.05 in a paired t-test after Holm's correction over the {len(several)} {noun} with three "

@@ -83,6 +83,11 @@ NORMALISED_PAIRS = at(
     "cifar10/rigl95",
     ("logitnorm+vote", "logitnorm"), ("moon-logitnorm", "logitnorm+vote"), ("moon-logitnorm", "control"),
 )  # fmt: skip
+ADDED_PAIRS = [
+    pair
+    for topology in ("rigl80", "rigl90", "rigl95", "rigl99", "rigl90-99")
+    for pair in at(f"cifar10/{topology}", ("moon-logitnorm", "logitnorm+vote"))
+]
 ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
 PARAMETERS = (
     *(f"w_f={w}" for w in ("0.1", "0.5", "2", "4")),
@@ -111,6 +116,8 @@ FAMILIES: dict[str, list[Pair]] = {
     "rivals": _pairs(RIVAL_PAIRS, NINE),
     "moon": _pairs(MOON_PAIRS, NINE),
     "normalised": _pairs(NORMALISED_PAIRS, NINE),
+    "added": _pairs(ADDED_PAIRS, [f"{name} {group}" for name in ("msp", "knn", "fdbd") for group in ("near", "far")])
+    + _pairs(ADDED_PAIRS, ["accuracy", "ece-scaled"]),
     "ablations": _pairs(ABLATION_PAIRS, NINE),
     "first-trial": _pairs(FIRST_TRIAL_PAIRS, ["msp near", "msp far"]),
     "tin100": _pairs(TIN100_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),

@@ -24,15 +24,16 @@ from cells import (
     difference,
     differences_table,
     label,
+    line_about_tests,
     markdown,
     metric_name,
     networks_table,
-    tests_line,
 )
 from kept import COLLECTIONS, OTHER_FOLDERS, Kept
 from sources import (
     ABLATION_PAIRS,
     ABLATIONS,
+    ADDED_PAIRS,
     MOON_PAIRS,
     NINE,
     NORMALISED_PAIRS,
@@ -66,7 +67,7 @@ def cifar10(kept: Kept) -> str:
 @BLOCKS.add
 def sparsities(kept: Kept) -> str:
     columns = ["MSP", "the paper's MSP", *MEASURED[1:]]
-    return networks_table(kept, ["sparsity", "training"], at_sparsities("cifar10", FOUR), columns)
+    return networks_table(kept, ["sparsity", "training"], at_sparsities("cifar10", FIVE), columns)
 
 
 @BLOCKS.add
@@ -79,7 +80,7 @@ def summary_differences(kept: Kept) -> str:
         rows.append(
             [metric_name(metric), *(difference(tested.get(Pair(*pair, metric)), digits) for pair in SUMMARY_PAIRS)]
         )
-    return f"{markdown(['', *names], rows)}\n\n{tests_line(tested)}"
+    return f"{markdown(['', *names], rows)}\n\n{line_about_tests(tested)}"
 
 
 @BLOCKS.add
@@ -154,6 +155,17 @@ def normalised_differences(kept: Kept) -> str:
 
 
 # --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs
+
+
+@BLOCKS.add
+def added_to_logitnorm(kept: Kept) -> str:
+    columns = ["MSP", "KNN", "FDBD", "accuracy %", "ECE, scaled"]
+    return differences_table(kept, "added", ADDED_PAIRS, columns, heading="sparsity", name=_sparsity)
+
+
+def _sparsity(pair: tuple[str, str]) -> str:
+    """The sparsity of a pair of networks, such as 90% or 90-99%."""
+    return f"{pair[0].split('/')[1].removeprefix('rigl')}%"
 
 
 def _is_same(a: Run, b: Run) -> bool:

@@ -15,10 +15,10 @@ from cells import (
     difference,
     differences_table,
     label,
+    line_about_tests,
     markdown,
     metric_name,
     networks_table,
-    tests_line,
 )
 from kept import Kept
 from sources import FIRST_TRIAL_FAR, FIRST_TRIAL_PAIRS, LENGTH_PAIRS, TIN100_PAIRS, Pair, test_family
@@ -148,7 +148,7 @@ def first_trial_differences(kept: Kept) -> str:
         agrees = "yes" if far.interval[0] <= claimed <= far.interval[1] else "no"
         rows.append([f"{label(first)} - {label(second)}", *texts, f"{claimed:+d}" if claimed else "0", agrees])
     headings = ["MSP near", "p", "MSP far", "p", "far, first trial", "agrees"]
-    return f"{markdown(['', *headings], rows)}\n\n{tests_line(tested)}"
+    return f"{markdown(['', *headings], rows)}\n\n{line_about_tests(tested)}"
 
 
 @BLOCKS.add

@@ -10,16 +10,22 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str) -> str:
+def run(name: str, *warnings: str) -> str:
+    filters = [part for warning in ("error", *warnings) for part in ("-W", warning)]
     done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name], capture_output=True, text=True, timeout=1800, check=False
+        [sys.executable, *filters, EXAMPLES / name], capture_output=True, text=True, timeout=1800, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_there_is_a_test_for_every_example():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"plug_in.py", "score_a_model.py", "own_detector.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "lightning_fit.py",
+        "own_detector.py",
+        "plug_in.py",
+        "score_a_model.py",
+    }
 
 
 @pytest.mark.slow
@@ -27,6 +33,16 @@ def test_plug_in():
     output = run("plug_in.py")
     assert "sparsity 95.0%" in output
     assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 90
+    digits, letters = map(float, re.search(r"digits ([\d.]+), on letters ([\d.]+)", output).groups())
+    assert digits > letters
+
+
+@pytest.mark.slow
+def test_lightning_fit():
+    pytest.importorskip("lightning")
+    output = run("lightning_fit.py", "ignore::UserWarning", "ignore::FutureWarning")  # of Lightning
+    assert "sparsity 95.0%" in output
+    assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 80
     digits, letters = map(float, re.search(r"digits ([\d.]+), on letters ([\d.]+)", output).groups())
     assert digits > letters
 

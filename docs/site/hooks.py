@@ -142,7 +142,9 @@ def method_nav() -> list[str | dict[str, list[str]]]:
     """The cards by kind, in the order of the table of methods; cards that it does not list come last."""
     kinds: dict[str, list[str]] = {}
     folder = ROOT / "docs/methods"
-    for row in re.finditer(r"^\| [^|]+ \| ([^|]+) \| .*\[(\w+\.md)\]", (folder / "README.md").read_text(), re.MULTILINE):
+    for row in re.finditer(
+        r"^\| [^|]+ \| ([^|]+) \| .*\[(\w+\.md)\]", (folder / "README.md").read_text(), re.MULTILINE
+    ):
         kind = row[1].strip()
         kinds.setdefault(KINDS.get(kind, "Parts of training"), []).append(f"methods/{row[2]}")
     listed = {page for pages in kinds.values() for page in pages} | {"methods/README.md"}

@@ -199,7 +199,7 @@ def test_the_update_computes_the_same_as_torch(nesterov, separate, latest):
     masks = {layer.to(DEVICE).weight: mask.to(DEVICE)}
     buffers = FlatBuffers(torch.optim.SGD(layer.parameters(), **options), masks, torch.bfloat16)
     for lr in (0.05, 0.03):
-        with layers_on_buffers(layer), buffers.step() as gradients:
+        with layers_on_buffers(layer), buffers.step() as gradients, buffers.collect_gradients():
             for ours, theirs in zip(layer.parameters(), expected.parameters(), strict=True):
                 theirs.grad = torch.randn_like(theirs).bfloat16().float()
                 if separate:

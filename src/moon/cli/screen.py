@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -47,13 +47,14 @@ def train_on_screen(
     ranks: Ranks | None = None,
     plain: bool = False,
     exact: bool = True,
+    loggers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """`train_run` with its progress, which only the first of several processes shows.
 
     On a CPU, the number of threads is OMP_NUM_THREADS if it is set; otherwise it is chosen, see `threads_for`.
     """
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
-    settings |= {"captured": False if plain else None, "exact": exact}
+    settings |= {"captured": False if plain else None, "exact": exact, "loggers": loggers}
     is_given = "OMP_NUM_THREADS" in os.environ
     with nullcontext() if is_given else chosen_threads(recipe, images.benchmark, folder, device):
         if ranks is not None and not ranks.is_first:

@@ -30,10 +30,14 @@ examples:
   moon train cifar10 --topology rigl --sparsity 0.95 --objective moon --seed 0
   moon train cifar10 --preset control                                  cross-entropy with MOON's rates and vote
   moon train cifar10 --set final=2 --set quiet_epochs=3                options of the objective
+  moon train digits --log tensorboard csv                              TensorBoard, and metrics.csv
   moon train cifar10 --topology rigl --pattern 2:4                     a pattern that hardware supports
   torchrun --nproc-per-node 4 -m moon train cifar10                    four processes train as one
   moon train digits --objective outlier-exposure --outliers photos     with images of no known class
 """
+
+
+LOGGERS = ("tensorboard", "csv", "wandb")
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +47,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help="an option of the objective")
     add("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/<name made from the recipe>)")
     add_checkpoint_seconds(parser)
+    add(
+        "--log", nargs="+", choices=(*LOGGERS, "none"), metavar="LOGGER",
+        help=f"where the log is written besides log.jsonl: {', '.join(LOGGERS)} (offline), several of them, or none "
+        "(default: tensorboard if it is installed)",
+    )  # fmt: skip
     add("--plain", action="store_true", help="on a GPU: use the plain loop instead of CUDA graphs")
     add_inexact(parser)
     add_data(parser)
@@ -65,6 +74,7 @@ def _train(arguments: argparse.Namespace) -> None:
     from moon.recipe.expand import recipe_of
     from moon.run.folder import find_run
     from moon.run.images import BenchmarkImages
+    from moon.run.loggers import check_loggers
     from moon.suggest import counted
     from moon.training.ranks import Ranks
 
@@ -75,9 +85,11 @@ def _train(arguments: argparse.Namespace) -> None:
     folder = arguments.out or find_run(Path("runs"), recipe)
     _check_folder(folder)
     images = BenchmarkImages.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
+    loggers = None if arguments.log is None else [name for name in arguments.log if name != "none"]
     result = train_on_screen(
-        recipe, folder, images, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact
-    )
+        recipe, folder, images, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact,
+        check_loggers(loggers),
+    )  # fmt: skip
     if not ranks.is_first:
         return
     known = result["known"]

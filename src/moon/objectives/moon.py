@@ -96,10 +96,32 @@ class Moon(Objective):
         self.weight = weight
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        logits = open_logits(model, x, self)
+        return {"unknown_aware": self.loss(open_logits(model, x, self), y, epoch=epoch)}
+
+    def loss(self, logits: Tensor, y: Tensor, *, epoch: Epoch) -> Tensor:
+        """Compute the loss from logits, for loops that run the forward pass themselves.
+
+        Call it for training batches only: in quiet epochs the weight w learns from each of them.
+
+        Args:
+            logits: (N, K+1); the unknown output is the last column.
+            y: (N,), classes, integers in [0, K).
+            epoch: The epoch, counted from 0.
+
+        Returns:
+            The loss, a scalar.
+
+        Example:
+            >>> import torch
+            >>> from moon import AutoWeight, Moon
+            >>> objective = Moon(AutoWeight(epochs=10, quiet_epochs=1))
+            >>> loss = objective.loss(torch.zeros(2, 4), torch.tensor([0, 2]), epoch=0)
+            >>> round(loss.item(), 4)  # log 4
+            1.3863
+        """
         if isinstance(self.weight, AutoWeight) and self.has_started(epoch, self.weight.quiet_epochs) is not True:
             self.weight.observe(*_observation(logits.detach(), y), epoch_number(epoch))
-        return {"unknown_aware": moon_loss(logits, y, self._w(epoch_number(epoch)))}
+        return moon_loss(logits, y, self._w(epoch_number(epoch)))
 
     def phase(self, epoch: int) -> bool:
         return isinstance(self.weight, AutoWeight) and epoch >= self.weight.quiet_epochs

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moon.errors import DamagedCheckpoint
-from moon.files import open_regular, open_to_append, own_folder, write_text, writing
+from moon.files import open_regular, open_to_append, write_text, writing
 from moon.recipe import Recipe
 from moon.records import json_digest, parse_json
+from moon.run.loggers import Loggers
 from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training.loop import Record
 
@@ -24,10 +26,15 @@ _LINE = {
 
 
 class Log:
-    """Writes `log.jsonl`; resuming removes the lines after the checkpoint. Also writes TensorBoard event files if
-    tensorboard is installed."""
+    """Writes `log.jsonl`, and the same records to other loggers. Resuming removes the lines after the checkpoint.
 
-    def __init__(self, folder: Path, next_epoch: int) -> None:
+    Args:
+        folder: The run folder.
+        next_epoch: The epoch that the run starts with.
+        loggers: The names of the other loggers, see `check_loggers`.
+    """
+
+    def __init__(self, folder: Path, next_epoch: int, loggers: Sequence[str] = ()) -> None:
         self.path = folder / "log.jsonl"
         kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
         if len(kept) < next_epoch:
@@ -36,13 +43,7 @@ class Log:
             )
         self._digest = _start(folder)
         write_text(self.path, "".join(map(self._line, kept)))
-        self.board = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            pass
-        else:
-            self.board = SummaryWriter(own_folder(folder / "tensorboard"), purge_step=next_epoch)
+        self._loggers = Loggers(loggers, folder, Recipe.load(folder / "recipe.json"), kept)
 
     def _line(self, record: Record) -> str:
         """The next line of the file."""
@@ -55,14 +56,10 @@ class Log:
             file.write(self._line(record).encode())
             file.flush()
             os.fsync(file.fileno())
-        if self.board is not None:
-            for name, value in record.items():
-                if name != "epoch" and value is not None:
-                    self.board.add_scalar(name, value, record["epoch"])
+        self._loggers.write(record)
 
     def close(self) -> None:
-        if self.board is not None:
-            self.board.close()
+        self._loggers.close()
 
 
 def _start(folder: Path) -> str:

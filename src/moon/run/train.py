@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from moon.run.folder import check_model, claim, is_trained, load_result
 from moon.run.identity import check_identity, identity
 from moon.run.images import BenchmarkImages
 from moon.run.log import Log, log_digest, read_log
+from moon.run.loggers import check_loggers
 from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
@@ -42,6 +43,7 @@ def train_run(
     ranks: Ranks | None = None,
     captured: bool | None = None,
     exact: bool = True,
+    loggers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Train a recipe in its folder, or resume it from its last checkpoint.
 
@@ -61,6 +63,8 @@ def train_run(
         exact: Whether the result is reproducible bit for bit with the same software, hardware, and number of processes
             and CPU threads. A resumed run then gets as many threads as before. Otherwise the fastest kernels are used
             on a GPU, and `result.json` says why it is not exact.
+        loggers: Where the log is written besides `log.jsonl`: "tensorboard", "wandb" (Weights & Biases, offline) and
+            "csv". None: "tensorboard" if it is installed. One that fails does not end the run.
 
     Returns:
         The content of `result.json`.
@@ -82,6 +86,7 @@ def train_run(
     folder, ranks = Path(folder), ranks or Ranks()
     if recipe.benchmark != images.benchmark.name:
         raise ValueError(f"the recipe is for {recipe.benchmark}, but the images are those of {images.benchmark.name}")
+    loggers = check_loggers(loggers)
     with cudnn_mode(exact), threads_kept():
         if not ranks.is_first:
             return _follow(recipe, folder, images, ranks, device, exact)
@@ -112,7 +117,8 @@ def train_run(
             ranks.wait()  # the others load the same checkpoint
             if on_start is not None:
                 on_start(training)
-            model = _train(recipe, folder, images, training, checkpoints, checkpoint_seconds, on_step, on_epoch)
+            log = Log(folder, training.next_epoch, loggers)
+            model = _train(recipe, log, images, training, checkpoints, checkpoint_seconds, on_step, on_epoch)
             save_tensors(folder / "model.safetensors", dict(model.state_dict()))
             write_record(folder / "result.json", _result(recipe, folder, images, training, model, device, facts))
             ranks.wait()
@@ -121,7 +127,7 @@ def train_run(
 
 def _train(
     recipe: Recipe,
-    folder: Path,
+    log: Log,
     images: BenchmarkImages,
     training: Training,
     checkpoints: Checkpoints,
@@ -130,7 +136,6 @@ def _train(
     on_epoch: Callable[[Record], object] | None,
 ) -> nn.Module:
     """Train to the end, with a log."""
-    log = Log(folder, training.next_epoch)
 
     def record_epoch(record: Record) -> None:
         log.write(record)

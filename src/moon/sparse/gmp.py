@@ -21,6 +21,7 @@ class Gmp(Gradual):
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
         seed: Not used; the method is deterministic.
         pattern: Not supported.
+        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
 
     Example:
         >>> import torch

@@ -22,6 +22,7 @@ class GraNet(Gradual):
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
         seed: The seed of the first masks.
         pattern: Not supported.
+        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
 
     Example:
         >>> import torch

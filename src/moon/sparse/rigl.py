@@ -21,6 +21,7 @@ class RigL(SparseTopology):
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
         seed: The seed of the first masks.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
 
     Example:
         >>> import torch

@@ -270,11 +270,6 @@ class SparseTopology(Topology):
         self._enforce()
         return True
 
-    def update(self) -> None:
-        with self._stepping():
-            super().update()
-        self._enforce()
-
     def turnover(self) -> float:
         return int(self._grown) / sum(self.counts.values())
 

@@ -35,12 +35,16 @@ class StepGuard:
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weights = (weight for group in optimizer.param_groups for weight in group["params"])
         topologies = self.governing(weights)
-        if not topologies or any(topology.is_stepping for topology in topologies):
+        if not topologies or any(_steps(topology, optimizer) for topology in topologies):
             return
         name = type(topologies[-1]).__name__
         raise RuntimeError(
             f"optimizer.step() would fill the weights that {name}, the newest topology of this model, keeps at zero; "
-            "call topology.step() instead. With a GradScaler, call scaler.step(topology); in Lightning, set "
-            "self.automatic_optimization = False and call topology.step() in training_step. To train without masks, "
-            "delete the topology first"
+            "call topology.step() instead, or topology.attach() once if other code steps the optimizer (GradScaler, "
+            "Lightning, Accelerate). To train without masks, delete the topology first"
         )
+
+
+def _steps(topology: Topology, optimizer: Optimizer) -> bool:
+    """Whether a step of the optimizer is one of the topology."""
+    return topology.is_stepping or (topology.is_attached and topology.optimizer is optimizer)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from moon.sparse.step_hooks import StepHooks
 
 
 class Topology(ABC):
@@ -23,8 +25,8 @@ class Topology(ABC):
     - `turnover`, if weights grow;
     - `superpose`, together with `superposes = True`, if models with different masks may be averaged.
 
-    With a `torch.amp.GradScaler`, call `scaler.step(topology)`, and `scaler.unscale_(topology)` if gradients are
-    clipped. Give the topology to both: after `unscale_(optimizer)`, `step(topology)` would unscale a second time.
+    Where other code calls `optimizer.step()`, such as a `torch.amp.GradScaler`, Lightning or Accelerate, call
+    `topology.attach()` once: each `optimizer.step()` is then a step of the topology.
 
     Attributes:
         optimizer: The optimizer of the model.
@@ -32,6 +34,7 @@ class Topology(ABC):
         weights: The weights that have a mask, by name.
         steps: The number of steps so far.
         is_stepping: Whether a call of `step` or `update` is in progress.
+        is_attached: Whether `optimizer.step()` is a step of the topology, see `attach`.
         frozen_after: The number of steps after which the masks do not change, so that the weights of later epochs can
             be averaged.
         rates: The name of the learning-rate schedule that belongs to the method; None for the objective's.
@@ -61,9 +64,13 @@ class Topology(ABC):
     superposes: ClassVar[bool] = False
     dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
     frozen_after: int = 0
+    _hooks: StepHooks | None = None
 
     def step(self) -> None:
         """Take one training step: update the weights, or change the topology instead. Call it after `backward()`."""
+        if self.is_attached:
+            self.optimizer.step()  # the hooks do the rest
+            return
         with self._stepping():
             if not self.change():
                 self.update()
@@ -79,9 +86,83 @@ class Topology(ABC):
             self.is_stepping = before
 
     @property
+    def is_attached(self) -> bool:
+        return self._hooks is not None
+
+    def attach(self) -> Self:
+        """Make every `optimizer.step()` a step of the topology, for code that steps the optimizer itself.
+
+        A step that a `GradScaler` skips does not count. Gradients must be unscaled and accumulated as usual before the
+        optimizer steps. Does nothing if the topology is attached already.
+
+        Returns:
+            The topology.
+
+        Raises:
+            ValueError: If another topology is attached to the optimizer, or if the method needs its own `step`.
+
+        Example:
+            >>> import torch
+            >>> from moon import Static
+            >>> model = torch.nn.Linear(8, 4)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> topology = Static(model, optimizer, sparsity=0.5).attach()
+            >>> model(torch.ones(2, 8)).sum().backward()
+            >>> optimizer.step()
+            >>> topology.steps, topology.density()
+            (1, 0.5)
+        """
+        if self._hooks is not None:
+            return self
+        kind = type(self)
+        if kind.step is not Topology.step or kind.update is not Topology.update:
+            raise ValueError(f"{kind.__name__} overrides step or update; call its step() instead of optimizer.step()")
+        self._hooks = StepHooks(self.optimizer, self.change, self._after_update)
+        return self
+
+    def detach(self) -> None:
+        """Undo `attach`."""
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def _after_update(self) -> None:
+        self._enforce()
+        self.steps += 1
+
+    def _enforce(self) -> None:  # noqa: B027  (a dense network has nothing to restore)
+        """Restore what the masks guarantee, after the optimizer changed weights."""
+
+    @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the optimizer, which `GradScaler` needs for `step(topology)`."""
-        return self.optimizer.param_groups
+        """Not supported: a `GradScaler` needs the optimizer, which it must unscale only once per step."""
+        raise AttributeError(
+            "a GradScaler takes the optimizer, not the topology: call topology.attach() once, then "
+            "scaler.unscale_(optimizer) and scaler.step(optimizer) as usual"
+        )
+
+    @torch.no_grad()
+    def mask_gradients(self) -> None:
+        """Set gradients outside the masks to zero, for example before their norm is clipped.
+
+        The norm is then that of the gradient of the sparse network. Nothing happens in a step in which the masks may
+        change, because the method may need the gradients of all weights.
+
+        Example:
+            >>> import torch
+            >>> from moon import Static
+            >>> model = torch.nn.Linear(8, 4, bias=False)
+            >>> topology = Static(model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.5)
+            >>> model(torch.ones(1, 8)).sum().backward()
+            >>> topology.mask_gradients()
+            >>> int(model.weight.grad.sum())
+            16
+        """
+        if self.is_due:
+            return
+        for name, mask in self.masks.items():
+            if (gradient := self.weights[name].grad) is not None:
+                gradient.masked_fill_(~mask, 0.0)
 
     @property
     def is_due(self) -> bool:
@@ -100,7 +181,9 @@ class Topology(ABC):
 
     def update(self) -> None:
         """Update the weights: `optimizer.step()`, and whatever the masks require after it."""
-        self.optimizer.step()
+        with self._stepping():
+            self.optimizer.step()
+        self._enforce()
 
     def keep_masks_in(self, memory: Mapping[nn.Parameter, Tensor]) -> None:
         """Move masks into given tensors, which then hold them.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -19,6 +20,9 @@ def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 
     Returns:
         The weights by their names in the model. A weight that several layers share is listed once.
+
+    Raises:
+        ValueError: If a weight is divided among processes (FSDP, DTensor).
 
     Example:
         >>> import torch
@@ -38,5 +42,18 @@ def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
             continue
         for name, weight in found.items():
             if weight is not None and all(weight is not other for other in weights.values()):
-                weights[f"{prefix}.{name}" if prefix else name] = weight
+                full = f"{prefix}.{name}" if prefix else name
+                _check_whole(full, weight)
+                weights[full] = weight
     return weights
+
+
+def _check_whole(name: str, weight: Tensor) -> None:
+    """Raise a ValueError if this process has only a part of a weight."""
+    tensors = sys.modules.get("torch.distributed.tensor")  # a DTensor exists only if its module was imported
+    is_sharded = tensors is not None and isinstance(weight, tensors.DTensor)
+    if is_sharded or weight.dim() < 2:  # older FSDP and ZeRO flatten weights
+        raise ValueError(
+            f"'{name}' is divided among processes (FSDP, tensor parallelism or ZeRO), but masks need whole weights in "
+            "every process: train with DDP, or dense with the loss alone"
+        )

@@ -72,7 +72,7 @@ def _updates_as_usual(topology: type[Topology]) -> bool:
     """Whether a topology overrides nothing but `change`, which is not captured, and the scores."""
     if issubclass(topology, SparseTopology) and topology._enforce is not SparseTopology._enforce:
         return False
-    return topology.step is Topology.step and topology.update in (Topology.update, SparseTopology.update)
+    return topology.step is Topology.step and topology.update is Topology.update
 
 
 def _undeclared(value: Any) -> str | None:

@@ -1,0 +1,322 @@
+"""What callbacks for the training loops of others share: masks, vote, BatchNorm, several processes, and their state.
+
+A callback builds a `SparseTraining` from the arguments of its user and calls, from the hooks of the foreign loop,
+
+- `begin(model, optimizer, steps=..., epochs=...)` when model and optimizer are complete and on their device, and
+  weights and optimizer state of a checkpoint are loaded. From then on `optimizer.step()` is a step of the topology
+  (`Topology.attach`), whoever calls it; nothing else has to be done per step;
+- `average(objective)` after each batch if several processes train as one;
+- `end_epoch(epoch)` after each epoch, before a checkpoint is written;
+- `record(epoch)` for the log;
+- `elect(batches)` after the last epoch: the vote replaces the weights, in place;
+- `end()` when the loop is left, for whatever reason;
+- `state_dict()` for each checkpoint, and `load_state_dict(state)` before `begin`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moon.evidence import OpenHead, classifier_name
+from moon.objectives import AutoWeight, Objective
+from moon.recipe.registry import pick
+from moon.seeds import derive
+from moon.sparse import Dense, DropSchedule, SparseTopology, Topology
+from moon.sparse.pattern import UNSTRUCTURED, Pattern
+from moon.sparse.schedule import FEW_CHANGES
+from moon.sparse.weights import sparse_weights
+from moon.training.vote import WeightVote, check_vote
+
+_log = logging.getLogger(__name__)
+
+
+class SparseTraining:
+    """A topology and a vote for a training loop that belongs to somebody else.
+
+    Args:
+        topology: The name of a topology, as for `moon train`, or its class.
+        sparsity: The fraction of weights that are zero, in [0, 1).
+        schedule: When the masks change. None: every `delta_t` steps in the first part of the run, `t_end_share`.
+        t_end_share: The fraction of the run in which the masks change.
+        delta_t: The number of optimizer steps between two changes. None: 100, or fewer in a short run.
+        fraction: The initial fraction of non-zero weights that is replaced.
+        allocation: How the sparsity is divided among layers: "erk" or "uniform", or a function.
+        dense: Names of weights to leave dense. Weights of objectives always are.
+        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+        seed: The seed of the masks.
+        vote_share: The fraction of epochs, at the end of the run, whose weights are averaged; 0 for none. None: that
+            of the topology or the objective, 0.2 for MOON.
+
+    Attributes:
+        topology: The topology; None before `begin`.
+        vote: The vote; None before `begin`, or if there is none.
+
+    Example:
+        >>> import torch
+        >>> from moon.integrations.common import SparseTraining
+        >>> model = torch.nn.Linear(8, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> training = SparseTraining("set", 0.5, vote_share=0.5)
+        >>> training.begin(model, optimizer, steps=20, epochs=2)
+        >>> for epoch in range(2):
+        ...     for _ in range(10):
+        ...         optimizer.zero_grad()
+        ...         model(torch.randn(2, 8)).square().sum().backward()
+        ...         optimizer.step()
+        ...     training.end_epoch(epoch)
+        >>> training.elect([]), training.record(1)["density"]
+        (1, 0.5)
+    """
+
+    def __init__(
+        self,
+        topology: str | type[Topology] = "rigl",
+        sparsity: float = 0.9,
+        *,
+        schedule: DropSchedule | None = None,
+        t_end_share: float = 0.7,
+        delta_t: int | None = None,
+        fraction: float = 0.3,
+        allocation: Any = "erk",
+        dense: Collection[str] = (),
+        pattern: Pattern = UNSTRUCTURED,
+        seed: int = 0,
+        vote_share: float | None = None,
+    ) -> None:
+        self.kind: type[Topology] = pick("topology", topology) if isinstance(topology, str) else topology
+        self.allocation = pick("allocation", allocation) if isinstance(allocation, str) else allocation
+        if not 0 <= t_end_share <= 1 or not 0 <= (vote_share or 0) <= 1:
+            raise ValueError(f"t_end_share={t_end_share} and vote_share={vote_share} must be in [0, 1]")
+        self.sparsity, self.schedule, self.dense, self.pattern, self.seed = sparsity, schedule, dense, pattern, seed
+        self.t_end_share, self.delta_t, self.fraction, self.vote_share = t_end_share, delta_t, fraction, vote_share
+        self.topology: Topology | None = None
+        self.vote: WeightVote | None = None
+        self.vote_from: int | None = None
+        self._model: nn.Module | None = None
+        self._objectives: list[Objective] = []
+        self._loaded: dict[str, Any] = {}
+        self._epochs_ended = 0
+
+    def begin(
+        self, model: nn.Module, optimizer: Optimizer, *, steps: int, epochs: int, within: nn.Module | None = None
+    ) -> None:
+        """Create topology and vote, attach them to the optimizer, and restore their state if one was loaded.
+
+        Args:
+            model: The network.
+            optimizer: Its optimizer.
+            steps: The number of optimizer steps of the whole run.
+            epochs: The number of epochs of the whole run.
+            within: The module that contains the objectives; None: the model itself.
+
+        Raises:
+            ValueError: If the masks would never change, or change after the first vote.
+        """
+        self._model = model
+        modules = [*(within or model).modules()]
+        self._objectives = [module for module in modules if isinstance(module, Objective)]
+        for weight in modules:
+            if isinstance(weight, AutoWeight) and weight.epochs != epochs:
+                _log.warning(
+                    "AutoWeight was built for %d epochs, but the run has %d; its weight reaches the final value in "
+                    "epoch %d",
+                    *(weight.epochs, epochs, weight.epochs),
+                )
+        state, self._loaded = self._loaded, {}
+        if state:
+            # A new topology zeroes what is outside of its first masks; these weights have others.
+            with _kept(model, optimizer):
+                self.topology = self._build(model, optimizer, steps)
+            self.topology.load_state_dict(state["topology"])
+        else:
+            self.topology = self._build(model, optimizer, steps)
+        self.topology.attach()
+        shares = (self.vote_share, self.kind.vote_share, *(objective.vote_share for objective in self._objectives), 0.0)
+        share = next(share for share in shares if share is not None)
+        if share:
+            self.vote_from = epochs - max(1, round(share * epochs))
+            check_vote(self.topology, steps // epochs, epochs, self.vote_from)
+            self.vote = WeightVote(model, self.topology)
+            self.vote.load_state_dict(state.get("vote", {}))
+        self._epochs_ended = state.get("epochs_ended", 0)
+
+    def _build(self, model: nn.Module, optimizer: Optimizer, steps: int) -> Topology:
+        kind = self.kind
+        if not issubclass(kind, SparseTopology):
+            return Dense(optimizer) if kind is Dense else cast(Any, kind)(optimizer)
+        schedule = self.schedule
+        if schedule is None and kind.rewires:
+            t_end = int(self.t_end_share * steps)
+            interval = min(100, max(1, (t_end - 1) // FEW_CHANGES)) if self.delta_t is None else self.delta_t
+            schedule = DropSchedule(t_end, interval, self.fraction)
+        weights = sparse_weights(model)
+        own = {id(weight) for objective in self._objectives for weight in objective.parameters()}
+        dense = {*self.dense, *(name for name, weight in weights.items() if id(weight) in own)}
+        return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Cast a vote, if the epoch has one. A second call for the same epoch does nothing.
+
+        Args:
+            epoch: The epoch that has ended, counted from 0.
+        """
+        if epoch < self._epochs_ended:
+            return
+        self._epochs_ended = epoch + 1
+        if self.vote is not None and self.vote_from is not None and epoch >= self.vote_from:
+            assert self._model is not None
+            self.vote.cast(self._model)
+
+    def record(self, epoch: int) -> dict[str, float]:
+        """Numbers for the log: density, turnover, and those of the objectives inside the model.
+
+        Args:
+            epoch: The epoch that has ended, counted from 0.
+
+        Returns:
+            The numbers by name.
+        """
+        assert self.topology is not None
+        values = {"density": self.topology.density(), "turnover": self.topology.turnover()}
+        for objective in self._objectives:
+            values |= objective.log(epoch)
+        return values
+
+    def elect(self, batches: Iterable) -> int:
+        """Replace the weights of the model by the average of the votes, and estimate its BatchNorm statistics again.
+
+        The order of the batches may be random; it is then determined by the seed. With several processes, each gives
+        its own batches, and the statistics are averaged.
+
+        Args:
+            batches: The training data, as for `moon.read`.
+
+        Returns:
+            The number of votes. If it is 0, nothing was changed, and a warning is logged.
+        """
+        if self.vote is None or self._model is None:
+            return 0
+        if not self.vote.voters:
+            _log.warning("training ended before the first vote; the weights are those of the last step")
+            return 0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive("training", self.seed))
+            elected = self.vote.elect(batches)
+        statistics = _norm_buffers(elected)
+        average_over_processes(statistics.values())
+        for name, weight in self._model.named_parameters():
+            weight.data.copy_(elected.get_parameter(name))
+        for name, buffer in _norm_buffers(self._model).items():
+            buffer.copy_(statistics[name])
+        return self.vote.voters
+
+    def average(self, objective: nn.Module) -> None:
+        """Average the moving averages of an objective, such as beta of `AutoWeight`, over all processes.
+
+        Args:
+            objective: The objective, or a module that contains it.
+        """
+        average_over_processes(
+            [module.get_buffer(name) for module in objective.modules() for name in getattr(module, "averages", ())]
+        )
+
+    def end(self) -> None:
+        """Give the optimizer back to its owner. The masks no longer hold."""
+        if self.topology is not None:
+            self.topology.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that a checkpoint needs.
+
+        Returns:
+            Tensors and numbers in dicts; empty before `begin`.
+        """
+        if self.topology is None:
+            return self._loaded
+        vote = {} if self.vote is None else self.vote.state_dict()
+        return {"topology": self.topology.state_dict(), "vote": vote, "epochs_ended": self._epochs_ended}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep a state for `begin`, which restores it.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        self._loaded = state
+
+
+@contextmanager
+def _kept(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
+    """Context at whose end the weights of a model and the state of its optimizer are as at its beginning."""
+    weights = list(sparse_weights(model).values())
+    states = [value for weight in weights for value in optimizer.state.get(weight, {}).values()]
+    tensors = [*weights, *(value for value in states if isinstance(value, Tensor))]
+    copies = [tensor.detach().clone() for tensor in tensors]
+    yield
+    with torch.no_grad():
+        for tensor, copy in zip(tensors, copies, strict=True):
+            tensor.copy_(copy)
+
+
+def _norm_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The BatchNorm statistics of a model by name."""
+    norms = {name: m for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    return {f"{name}.{key}": buffer for name, norm in norms.items() for key, buffer in norm.named_buffers()}
+
+
+def average_over_processes(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their averages over all processes of `torch.distributed`, in place.
+
+    Args:
+        tensors: The tensors. Integers, such as counters, and tensors of a single process are left as they are.
+    """
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            dist.all_reduce(tensor)
+            tensor.div_(dist.get_world_size())
+
+
+def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int, **options: Any) -> Objective:
+    """Build an objective from its name.
+
+    Args:
+        objective: A name, as for `moon train`, or an objective, which is returned as it is.
+        model: The network; its classifier determines the numbers of classes and features.
+        epochs: The number of epochs of the run.
+        **options: Options of the objective, such as `final=2.0` for MOON.
+
+    Returns:
+        The objective.
+
+    Raises:
+        ValueError: If there is no such objective, or if options are given for an objective that exists already.
+
+    Example:
+        >>> from moon import lenet, open_head
+        >>> from moon.integrations.common import make_objective
+        >>> make_objective("moon", open_head(lenet(10)), epochs=100).log(99)
+        {'w': 1.0}
+    """
+    if not isinstance(objective, str):
+        if options:
+            raise ValueError(f"{type(objective).__name__} is built already; give its options to its constructor")
+        return objective
+    kind = pick("objective", objective)
+    head = model.get_submodule(classifier_name(model))
+    facts = {"epochs": epochs}
+    if isinstance(head, nn.Linear):
+        facts |= {
+            "num_known": head.out_features - isinstance(head, OpenHead),
+            "num_features": head.in_features,
+        }
+    return kind.for_run(**{name: facts[name] for name in kind.takes() if name in facts}, **options)
