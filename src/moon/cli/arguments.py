@@ -40,8 +40,16 @@ def add_inexact(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_TOPICS = {
+    "what is trained": ("preset", "net", "pretrained", "objective", "outliers"),
+    "sparsity": ("topology", "sparsity", "allocation", "pattern", "first_mask", "drop", "delta_t", "t_end"),
+}
+_OTHER_TOPIC = "optimization"
+
+
 def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add a flag for each parameter of a run; with `several` each takes a list of values."""
+    """Add a flag for each parameter of a run, by topic; with `several` each takes a list of values."""
+    topics = {topic: parser.add_argument_group(topic) for topic in (*_TOPICS, _OTHER_TOPIC)}
     for parameter in PARAMETERS.values():
         if parameter.name == "benchmark":  # positional
             continue
@@ -52,7 +60,8 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
             text += ", timm:NAME, torchvision:NAME, or an import path, package.module:function"
         if parameter.default:
             text += f" (default: {parameter.default})"
-        parser.add_argument(
+        topic = next((topic for topic, names in _TOPICS.items() if parameter.name in names), _OTHER_TOPIC)
+        topics[topic].add_argument(
             f"--{parameter.name.replace('_', '-')}",
             type=parameter.type if parameter.minimum is None else whole,
             metavar=parameter.metavar,

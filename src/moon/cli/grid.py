@@ -36,6 +36,7 @@ compare.toml:
   [[runs]]                                        cross-entropy with MOON's rates and vote
   preset = "control"
 """
+JSON = "for each run its folder, state and result"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
 
 
-def act(arguments: argparse.Namespace) -> None:
+def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from rich.console import Console
 
     from moon.cli.runner import run_grid, state_table
@@ -63,11 +64,23 @@ def act(arguments: argparse.Namespace) -> None:
     near, far = tuple(arguments.near) or described.near, tuple(arguments.far) or described.far
     settings = arguments.out, described.recipes, detectors, arguments.retries
     if arguments.plan:
-        Console().print(state_table(Grid.of(*settings, near=near, far=far)))
-        return
+        grid = Grid.of(*settings, near=near, far=far)
+        Console().print(state_table(grid))
+        return _facts(grid)
     grid = Grid.plan(*settings, data_facts(arguments.data, near, far), near=near, far=far)
     run_grid(grid, arguments)
     _show(grid, arguments.out)
+    return _facts(grid)
+
+
+def _facts(grid: Grid) -> list[dict[str, Any]]:
+    """The folder and state of each run, and its result if it is trained."""
+    from moon.run.folder import is_trained, load_result
+
+    return [
+        {"folder": job.folder, "state": job.state().value} | (load_result(job.folder) if is_trained(job.folder) else {})
+        for job in grid.jobs
+    ]
 
 
 def _described(arguments: argparse.Namespace) -> GridFile:

@@ -9,40 +9,57 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import NoReturn
 
 from moon.cli.stopping import Stop, stopped_by_signals
 
-VERBS = (
-    "demo", "train", "score", "pack", "predict", "export", "grid", "paper", "report", "methods", "bench", "data",
-)  # fmt: skip
+GROUPS = {
+    "start": ("demo", "data", "methods"),
+    "train and compare": ("train", "score", "grid", "report", "paper", "bench"),
+    "use a network": ("pack", "predict", "serve", "export"),
+    "shell": ("completion",),
+}
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
+ANSWERS = ("predict", "methods", "completion")  # verbs whose output is all that they are for
 EPILOG = """exit codes:
-  0 success   1 unexpected error   2 invalid arguments   3 invalid data   4 damaged checkpoint or model
-  5 the loss diverged   6 another process uses the run folder   7 the disk is full
-  8 one of several processes that train together was lost   130 stopped with Ctrl-C
+  0 success   1 unexpected error   2 invalid arguments   3 invalid data
+  4 damaged checkpoint or model   5 the loss diverged
+  6 another process uses the run folder   7 the disk is full
+  8 one of several processes that train together was lost
+  130 stopped with Ctrl-C: the same command resumes
   75 stopped by SIGTERM or SIGHUP: the same command resumes"""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser; the module of each command adds its own arguments."""
+    """Build the parser; the module of each command adds its own arguments.
+
+    A module whose `act` returns what a script would want to know describes it in `JSON`.
+    """
     from moon import __version__
+    from moon.cli.help import examples, overview, paragraph, shorten_usage
     from moon.cli.parsing import Parser
 
-    top = Parser(
-        prog="moon", description="Train sparse neural networks that know what they do not know.", epilog=EPILOG
-    )
+    modules = {name: import_module(f"moon.cli.{name}") for name in VERBS}
+    texts = {name: (module.__doc__ or "").strip() for name, module in modules.items()}
+    about = f"Train sparse neural networks that know what they do not know.\n\n{overview(GROUPS, texts)}"
+    top = Parser(prog="moon", usage="moon [-h] [--version] VERB ...", description=about, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"moon {__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name in VERBS:
-        module = import_module(f"moon.cli.{name}")
-        text = (module.__doc__ or "").strip()
-        epilog = module.EXAMPLES.strip("\n")
-        made = verbs.add_parser(name, help=text.replace("%", "%%"), description=text, epilog=epilog)
+    verbs = top.add_subparsers(prog="moon", dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS)
+    for name, module in modules.items():
+        made = verbs.add_parser(
+            name, help=texts[name], description=paragraph(texts[name]), epilog=examples(module.EXAMPLES)
+        )
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if name not in ANSWERS:
+            made.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+        if hasattr(module, "JSON"):
+            made.add_argument("--json", action="store_true", help=f"print only this, as JSON: {module.JSON}")
         made.set_defaults(act=module.act)
         module.describe(made)
+        shorten_usage(made)
     return top
 
 
@@ -61,6 +78,24 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
+def _act(arguments: argparse.Namespace) -> None:
+    """Call the command, and print what it returns if JSON was asked for."""
+    is_json = getattr(arguments, "json", False) and arguments.verb not in ANSWERS
+    with _silence() if is_json or getattr(arguments, "quiet", False) else nullcontext():
+        value = arguments.act(arguments)
+    if is_json and value is not None:
+        import json
+
+        print(json.dumps(value, indent=2, default=str))
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Context in which nothing is printed to standard output."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
 def _run(argv: Sequence[str] | None, stop: Stop) -> None:
     from moon.cli.arguments import check_data
 
@@ -74,7 +109,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
         sys.path.append(os.getcwd())
     try:
         check_data(arguments)
-        arguments.act(arguments)
+        _act(arguments)
     except Exception as error:
         if stop.code is not None:  # an error while it was being stopped, such as a terminal that is gone
             raise KeyboardInterrupt from error

@@ -21,6 +21,7 @@ examples:
   moon pack runs/cifar10-... --per-class                      a threshold for each predicted class
   moon predict digits.moon photo.png                          ask the file
 """
+JSON = "the file, its size, threshold and what was measured"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +67,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def act(arguments: argparse.Namespace) -> None:
+def act(arguments: argparse.Namespace) -> dict[str, Any]:
     from moon.cli.screen import tracked
     from moon.deploy import Guarantee, pack_run
     from moon.recipe import Recipe
@@ -94,6 +95,7 @@ def act(arguments: argparse.Namespace) -> None:
         checked=max(0, arguments.check), device=device_of(arguments.device), track=tracked,
     )  # fmt: skip
     _show(path, facts, guarantee, arguments.detector)
+    return {"file": path, **facts}
 
 
 def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from moon.cli.arguments import add_data, add_device
 from moon.cli.unknown_sets import add_unknown_sets
@@ -19,6 +20,7 @@ examples:
   moon score /shared/run --out scores                                    if the run folder is read-only
   moon score --checkpoint best.ckpt --net openood:resnet18_32x32 --benchmark cifar10-v1.5 --out scores
 """
+JSON = "for each run the folder, and the content of scores.json"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -73,16 +75,16 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def act(arguments: argparse.Namespace) -> None:
+def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     _check(arguments)
     if arguments.checkpoint is None:
         from moon.cli.scoring import score_runs
 
-        score_runs(arguments)
+        return score_runs(arguments)
     else:
         from moon.cli.scoring import score_file
 
-        score_file(arguments)
+        return [score_file(arguments)]
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ class _Scored:
     summary: Mapping[str, Any]  # its scores.json
 
 
-def score_runs(arguments: argparse.Namespace) -> None:
+def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Score the runs that the arguments of `moon score` name.
 
     Images of a benchmark are read once. If there are several runs, one that fails does not stop the others.
@@ -120,9 +120,10 @@ def score_runs(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"{len(failures)} of {counted(len(folders), 'run')} were not scored, the first one: {failures[0]}"
         )
+    return [{"folder": homes[run.folder], **run.summary} for run in done]
 
 
-def score_file(arguments: argparse.Namespace) -> None:
+def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
     """Score the checkpoint that the arguments of `moon score` name."""
     detectors, device = _detectors(arguments), device_of(arguments.device)
     name, path, out = arguments.benchmark, arguments.checkpoint, arguments.out
@@ -149,6 +150,7 @@ def score_file(arguments: argparse.Namespace) -> None:
     show_group(unknown_table({path.name: [summary]}))
     _show_files({out: out}, arguments)
     _show_remarks([(out, "", summary)], arguments)
+    return {"folder": out, **summary}
 
 
 def _detectors(arguments: argparse.Namespace) -> list[str] | None:

@@ -9,7 +9,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from moon.cli.arguments import (
     add_checkpoint_seconds,
@@ -37,6 +37,7 @@ examples:
 """
 
 
+JSON = "the folder, and the content of its result.json"
 LOGGERS = ("tensorboard", "csv", "wandb")
 
 
@@ -58,18 +59,18 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def act(arguments: argparse.Namespace) -> None:
+def act(arguments: argparse.Namespace) -> dict[str, Any] | None:
     from moon.errors import RankLost
 
     # Read by `import torch`: without it, C++ traces are printed if the process that serves the common store is lost.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        _train(arguments)
+        return _train(arguments)
     except RankLost as error:
         _leave(error, arguments.debug)
 
 
-def _train(arguments: argparse.Namespace) -> None:
+def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     from moon.cli.screen import train_on_screen
     from moon.recipe.expand import recipe_of
     from moon.run.folder import find_run
@@ -91,12 +92,13 @@ def _train(arguments: argparse.Namespace) -> None:
         check_loggers(loggers),
     )  # fmt: skip
     if not ranks.is_first:
-        return
+        return None
     known = result["known"]
     print(
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
         f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s\nnext: moon score {folder}"
     )
+    return {"folder": folder, **result}
 
 
 def _leave(error: Exception, debug: bool) -> NoReturn:
