@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -52,6 +52,8 @@ class SparseTraining:
         dense: Names of weights to leave dense. Weights of objectives always are.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
         seed: The seed of the masks.
+        first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude", for
+            a model that was trained before.
         vote_share: The fraction of epochs, at the end of the run, whose weights are averaged; 0 for none. None: that
             of the topology or the objective, 0.2 for MOON.
 
@@ -89,6 +91,7 @@ class SparseTraining:
         dense: Collection[str] = (),
         pattern: Pattern = UNSTRUCTURED,
         seed: int = 0,
+        first_mask: Literal["random", "magnitude"] = "random",
         vote_share: float | None = None,
     ) -> None:
         self.kind: type[Topology] = pick("topology", topology) if isinstance(topology, str) else topology
@@ -97,6 +100,7 @@ class SparseTraining:
             raise ValueError(f"t_end_share={t_end_share} and vote_share={vote_share} must be in [0, 1]")
         self.sparsity, self.schedule, self.dense, self.pattern, self.seed = sparsity, schedule, dense, pattern, seed
         self.t_end_share, self.delta_t, self.fraction, self.vote_share = t_end_share, delta_t, fraction, vote_share
+        self.first_mask: Literal["random", "magnitude"] = first_mask
         self.topology: Topology | None = None
         self.vote: WeightVote | None = None
         self.vote_from: int | None = None
@@ -160,7 +164,9 @@ class SparseTraining:
         weights = sparse_weights(model)
         own = {id(weight) for objective in self._objectives for weight in objective.parameters()}
         dense = {*self.dense, *(name for name, weight in weights.items() if id(weight) in own)}
-        return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern)
+        # Classes of other packages may not have the argument; its default is theirs.
+        first: dict[str, Any] = {} if self.first_mask == "random" else {"first_mask": self.first_mask}
+        return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern, **first)
 
     def end_epoch(self, epoch: int) -> None:
         """Cast a vote, if the epoch has one. A second call for the same epoch does nothing.
