@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.files import write_arrays, write_json
+from moon.files import open_regular, write_arrays, write_json
 from moon.score.files import KNOWN, read_scores
 from moon.score.score import mean_metrics
 
@@ -66,7 +66,7 @@ def keep(run: Path, folder: Path, near: list[str], log: bool = True) -> None:
     for detector in DETECTORS:
         if by_set := scores.get(detector):
             arrays |= {f"{detector}/{name}": values for name, values in levels(by_set).items()}
-    with np.load(run / "known.npz") as known:
+    with open_regular(run / "known.npz") as file, np.load(file, allow_pickle=False) as known:
         arrays["correct"] = np.packbits(known["prediction"] == known["labels"])
     (folder / "scores").mkdir(exist_ok=True)
     write_arrays(folder / "scores" / f"{run.name}.npz", arrays)

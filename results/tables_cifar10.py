@@ -45,6 +45,7 @@ from sources import (
     test_family,
 )
 
+from moon.files import open_regular
 from moon.metrics import auroc
 from moon.paper.spec import SPARSITIES
 from moon.results.collect import Run, collect
@@ -209,7 +210,8 @@ def _near_sets(kept: Kept, name: str, seed: int, run: Run) -> list[float]:
     if other is not None and _is_same(run, other):
         tin = 100 * other.summary["detectors"]["msp"]["sets"]["tin"]["auroc"]
     else:
-        with np.load(kept.results / "cifar10-open" / "scores" / f"{run.folder.name}.npz") as levels:
+        path = kept.results / "cifar10-open" / "scores" / f"{run.folder.name}.npz"
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as levels:
             tin = 100 * auroc(levels["msp/known"], levels["msp/tin"])
     return [part, tin, tin_open, (part + tin) / 2, (part + tin_open) / 2]
 

@@ -19,19 +19,20 @@ import tempfile
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import archive_cases
 import array_cases
 import image_cases
+import moon_cases
 import text_cases
 from cases import Case
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 SECONDS = 60  # of waiting, for example for a named pipe; reading.py limits processor time to 10 seconds
 MEMORY_KIB = 10**6  # of resident memory: 1 GB
-# Modules with `cases() -> list[Case]`. `.moon` files: add one here, and a reader in reading.py.
-MODULES = (image_cases, array_cases, archive_cases, text_cases)
+MODULES = (image_cases, array_cases, archive_cases, text_cases, moon_cases)  # each with `cases() -> list[Case]`
 PROBLEMS = ("executed", "read outside", "crashes", "over 1 GB", "hangs over 10 s", "unforeseen errors", "wrong answers")
 
 
@@ -109,6 +110,9 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write the files")
     arguments = parser.parse_args()
     cases = [case for case in all_cases() if (arguments.only or "") in case.name]
+    if find_spec("moon_runtime") is None:
+        print("packed networks are only read by moon itself, because moon-runtime is not installed")
+        cases = [case for case in cases if case.reader != "packed network"]
     if arguments.sample:
         cases = cases[:: max(1, len(cases) // arguments.sample)]
     if arguments.write:

@@ -19,7 +19,7 @@ from moon.data.decoding import decode_rgb
 from moon.data.image_files import read_folders, read_list
 from moon.data.readers import read_any
 from moon.data.toml_file import read_toml
-from moon.errors import DataError
+from moon.errors import DamagedCheckpoint, DataError
 from moon.records import read_json
 
 MEMORY = 2 * 2**30
@@ -42,6 +42,12 @@ def _read(reader: str, path: Path) -> str:
         return value_of(np.asarray(decode_rgb(path, path).image), [])
     if reader in ("toml", "json"):
         return repr((read_toml if reader == "toml" else read_json)(path))[:200]
+    if reader == "moon file":
+        from moon.export.reading import read_file
+
+        return repr(sorted(read_file(path)[1]))[:200]
+    if reader == "packed network":
+        return repr(moon.load(path).metadata)[:200]
     if reader == "npz":
         dataset = load(path.parents[1], path.parent.name, path.stem)
     elif reader == "folders":
@@ -74,7 +80,7 @@ def main(reader: str, folder: str, path: str) -> None:
     answer: dict[str, Any] = {}
     try:
         answer["value"] = _read(reader, Path(folder) / path)
-    except DataError as error:
+    except (DataError, DamagedCheckpoint) as error:
         answer["refused"] = str(error)
     except BaseException as error:
         answer["unforeseen"] = f"{type(error).__name__}: {error}"[:500]

@@ -48,3 +48,35 @@ def test_the_corpus_notices_harm(tmp_path, read, problem):
     )  # fmt: skip
     assert done.returncode == 1
     assert problem in done.stdout.splitlines()[-1], done.stdout
+
+
+@pytest.mark.slow
+def test_changed_files_are_accepted_or_refused():
+    """A small sample; `python tests/hostile/fuzz.py --count 100000` reads many."""
+    fuzz = CORPUS.with_name("fuzz.py")
+    done = subprocess.run(
+        [sys.executable, str(fuzz), "--count", "1000"], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("1000 changed files of ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashes: SIGSEGV"),
+        ("raise KeyError(1)", "unforeseen errors: KeyError: 1"),
+        ("os.system('true')", "executed: os.system"),
+        ("open('/etc/passwd').close()", "read outside: /etc/passwd"),
+        ("bytearray(b'x') * 1_200_000_000", "over 1 GB"),
+    ],
+)
+def test_the_fuzzer_notices_harm(harm, problem):
+    script = f"import os, signal, sys; sys.path.insert(0, {str(CORPUS.parent)!r}); import fuzz\n"
+    script += f"def read(seed, root):\n    if seed.name == 'log log.jsonl': {harm}\nfuzz.read = read\n"
+    script += "sys.exit(fuzz.main(['--count', '4', '--only', 'log']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"0 (log log.jsonl): {problem}" in done.stdout
+    assert "4 changed files of" in done.stdout

@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 from concurrent import futures
 
@@ -7,6 +8,7 @@ import torch
 
 from moon.files import write_json
 from moon.training import Checkpoints, DamagedCheckpoint
+from moon.training.checkpoint import load_tensors
 
 STATE = {
     "epoch": 3,
@@ -178,3 +180,18 @@ def test_an_interrupt_while_waiting_is_raised_after_the_checkpoint_is_written(tm
         checkpoints.wait()
     assert len(calls) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tree.json", "tensors.safetensors"])
+def test_a_named_pipe_in_a_checkpoint_is_damage_and_does_not_block(tmp_path, name):
+    checkpoints = Checkpoints(tmp_path)
+    for number in (1, 2):
+        checkpoints.save(number, {"weight": torch.ones(2)})
+    checkpoints.wait()
+    (tmp_path / "000002" / name).unlink()
+    os.mkfifo(tmp_path / "000002" / name)
+    number, _ = checkpoints.latest()
+    assert number == 1
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(DamagedCheckpoint, match="named pipe"):
+        load_tensors(tmp_path / "model.safetensors")

@@ -11,14 +11,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from moon.export.graph import Graph
 from moon.files import write_atomic
+
+if TYPE_CHECKING:
+    from moon.export.graph import Graph  # which imports torch
 
 FORMAT = 1
 PRECISIONS = ("float32", "float16", "int8")

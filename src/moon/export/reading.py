@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from safetensors.numpy import load
 
 from moon.errors import DamagedCheckpoint, DataError
 from moon.export.file import FORMAT, SKIP
+from moon.files import open_regular
 
+_MOST_HEADER = 2**24  # bytes
 _MOST_WEIGHTS = 2**29  # in one dense weight: 2 GiB of float32
 
 
@@ -29,24 +32,30 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], dict[str, NDArray]]:
         The description (the JSON text of the file) and the tensors by name.
 
     Raises:
-        DataError: If the file is not a `.moon` file, or of a later format.
+        DataError: If the file is not a regular file or not a `.moon` file, or of a later format.
         DamagedCheckpoint: If it is one but was truncated or changed.
     """
     path = Path(path)
-    content = path.read_bytes()
     foreign = DataError(f"{path}: is not a .moon file; `moon pack` writes one")
     damaged = DamagedCheckpoint(f"{path}: is damaged or incomplete; copy it again, or write it again with `moon pack`")
-    size = int.from_bytes(content[:8], "little")
-    header = content[8 : 8 + size]
-    if not header.startswith(b"{"):
-        raise foreign
-    try:
-        metadata = json.loads(header)["__metadata__"]
-        text, digest = metadata["moon"], metadata["sha256"].encode()
-    except (ValueError, RecursionError):
-        raise damaged if header.startswith(b'{"__metadata__":{') else foreign from None
-    except (KeyError, TypeError, AttributeError):
-        raise foreign from None
+    with open_regular(path) as file:
+        start = file.read(8)
+        size = int.from_bytes(start, "little")
+        header = file.read(min(size, _MOST_HEADER))
+        if not header.startswith(b"{"):
+            raise foreign
+        try:
+            entries = json.loads(header)
+            metadata = entries.pop("__metadata__")
+            text, digest = metadata["moon"], metadata["sha256"].encode()
+            end = 8 + size + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        except (ValueError, RecursionError):
+            raise damaged if header.startswith(b'{"__metadata__":{') else foreign from None
+        except (KeyError, TypeError, AttributeError, IndexError):
+            raise foreign from None
+        if end != os.fstat(file.fileno()).st_size:  # before the rest is read: a file can be longer than the memory
+            raise damaged
+        content = start + header + file.read()
     at = content.find(digest)
     zeros = content[:at] + b"0" * len(digest) + content[at + len(digest) :]
     if len(digest) != 64 or hashlib.sha256(zeros).hexdigest().encode() != digest:

@@ -19,7 +19,7 @@ from torch import nn
 
 from moon.data import AnySet
 from moon.evidence import Evidence
-from moon.files import own_folder, write_atomic
+from moon.files import open_regular, own_folder, write_atomic
 from moon.records import arrays_digest
 from moon.run.images import BenchmarkImages
 
@@ -76,6 +76,7 @@ class EvidenceCache:
             return None
         device = next(self.model.parameters()).device
         try:
+            open_regular(path).close()  # opening a named pipe would wait for a writer
             with safe_open(path, "pt", device=str(device)) as file:
                 header = file.metadata() or {}
                 if any(header.get(key) != value for key, value in self._header(data).items()):

@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from moon.errors import DamagedCheckpoint
-from moon.files import own_folder, remove, sha256, write_atomic, write_json
+from moon.errors import DamagedCheckpoint, DataError
+from moon.files import open_regular, own_folder, remove, sha256, write_atomic, write_json
+from moon.records import read_json
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +61,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         DamagedCheckpoint: If it is missing or not a safetensors file.
     """
     try:
+        open_regular(path).close()  # opening a named pipe would wait for a writer
         return load_file(path)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, DataError) as error:
         raise DamagedCheckpoint(f"{path}: {error}") from error
 
 
@@ -179,12 +181,12 @@ class Checkpoints:
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         try:
-            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+            manifest = read_json(path / _MANIFEST)
             for name in (_TREE, _TENSORS):
                 if sha256(path / name) != manifest[name]:
                     raise DamagedCheckpoint(f"{path / name} does not match its SHA-256")
-            return _unpack(json.loads((path / _TREE).read_text(encoding="utf-8")), load_tensors(path / _TENSORS))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return _unpack(_read_tree(path / _TREE), load_tensors(path / _TENSORS))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
 
 
@@ -219,6 +221,11 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise TypeError(f"{path}: a {type(value).__name__} cannot be saved; use tensors, numbers, strings and containers")
+
+
+def _read_tree(path: Path) -> Any:
+    with open_regular(path) as file:
+        return json.load(file)
 
 
 def _unpack(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
