@@ -188,7 +188,7 @@ def test_the_model_is_the_average_of_the_last_epochs_with_new_batch_norm_statist
 )
 def test_a_resumed_run_ends_with_the_same_weights(make, stop, changes, tmp_path):
     def run(folder, **more):
-        options = {"save_strategy": "steps", "save_steps": 1} | changes
+        options = {"save_strategy": "steps", "save_steps": stop} | changes
         return trainer(tmp_path / folder, open_head(make()), **more, **options)
 
     whole = run("whole")
