@@ -83,7 +83,8 @@ def main(reader: str, folder: str, path: str) -> None:
     except (DataError, DamagedCheckpoint) as error:
         answer["refused"] = str(error)
     except BaseException as error:
-        answer["unforeseen"] = f"{type(error).__name__}: {error}"[:500]
+        is_documented = reader == "json" and isinstance(error, ValueError)  # what `read_json` raises
+        answer["refused" if is_documented else "unforeseen"] = f"{type(error).__name__}: {error}"[:500]
     answer |= {"started": list(started), "outside": list(outside)}
     print(json.dumps(answer))
 
