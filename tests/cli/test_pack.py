@@ -52,6 +52,16 @@ def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
     assert (tmp_path / "a.moon").exists()
 
 
+def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
+    settings = ("--objective", "outlier-exposure", "--outliers", "dtd", "--epochs", "1", "--log", "none")
+    run = tmp_path / "run"
+    code, _, err = moon("train", "mnist", "--net", "lenet-norm", "--topology", "static", *settings, "--out", run)
+    assert code == 0, err
+    code, _, err = moon("pack", run, "-o", tmp_path / "a.moon", "--accept", "0.5", "--detector", "mls")
+    assert code == 0, err
+    assert (tmp_path / "a.moon").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

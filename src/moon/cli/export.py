@@ -90,7 +90,8 @@ def _pack(run: Path, data: Path, path: Path) -> None:
     from moon.run.images import BenchmarkImages
 
     load_result(run)  # fails before images are read
-    images = BenchmarkImages.open(data, Recipe.load(run / "recipe.json").benchmark)
+    recipe = Recipe.load(run / "recipe.json")
+    images = BenchmarkImages.open(data, recipe.benchmark, outliers=recipe.outliers)
     pack_run(run, images, path, checked=0)
 
 

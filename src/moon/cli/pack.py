@@ -83,11 +83,13 @@ def act(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"{path.parent}: there is no such folder (--out)")
     guarantee = Guarantee(arguments.accept, arguments.confidence, arguments.per_class)
     load_result(arguments.run)  # fails before images are read
+    recipe = Recipe.load(arguments.run / "recipe.json")
     images = BenchmarkImages.open(
         arguments.data,
-        Recipe.load(arguments.run / "recipe.json").benchmark,
+        recipe.benchmark,
         tuple(arguments.near),
         tuple(arguments.far),
+        recipe.outliers,
         track=lambda items: tracked(items, "reading images"),
     )
     facts = pack_run(
