@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py)
+RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py) \
+	$(wildcard runtime/moon_runtime/serve/*.py) $(wildcard runtime/moon_runtime/serve/page/*)
 # One thread per process: two test processes share two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
@@ -25,7 +26,7 @@ test-fast: .venv/dev
 test-cross-check: .venv-cross/ready
 	OMP_NUM_THREADS=1 .venv-cross/bin/python -m pytest tests/cross_check
 
-# The runtime without PyTorch; needs a C compiler.
+# The runtime and its server without PyTorch; needs a C compiler, and Chromium for the tests of the page.
 test-runtime: .venv-runtime/ready
 	.venv-runtime/bin/python -m pytest -q -p no:cacheprovider runtime/tests
 
@@ -95,7 +96,7 @@ dist: .venv/dev
 .venv-runtime/ready: $(RUNTIME)
 	@echo "installing moon-runtime into .venv-runtime"
 	$(PYTHON) -m venv .venv-runtime
-	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest './runtime[images]'
+	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest './runtime[serve]'
 	touch $@
 
 clean:

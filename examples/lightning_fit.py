@@ -29,7 +29,7 @@ def loader(name: str, split: str, shuffle: bool = False) -> DataLoader:
     return DataLoader(TensorDataset(x, torch.from_numpy(data.labels)), batch_size=64, shuffle=shuffle)
 
 
-def main(epochs: int = 5) -> None:
+def main(epochs: int = 4) -> None:
     L.seed_everything(0, verbose=False)
     module = Classifier(epochs)
     sparse = Sparse("rigl", sparsity=0.95, network="net")  # moon: masks, vote, BatchNorm

@@ -1,4 +1,4 @@
-"""Keep scored runs: python results/keep.py FOLDER RUN [RUN ...] --near SET [SET ...] [--without-log]
+"""Keep scored runs: python results/keep.py FOLDER RUN [RUN ...] --near SET [SET ...]
 
 Copies what the tables need of each run, without weights, into FOLDER: recipe, data, result, log, metrics of the far
 sets and of the near sets that are named, and the choice of a detector if there is one (`choose.py`). The scores of the
@@ -51,7 +51,7 @@ def levels(scores: dict[str, NDArray]) -> dict[str, NDArray]:
     return {name: np.searchsorted(edges, values, side="right").astype(np.uint8) for name, values in scores.items()}
 
 
-def keep(run: Path, folder: Path, near: list[str], log: bool = True) -> None:
+def keep(run: Path, folder: Path, near: list[str]) -> None:
     """Keep one run."""
     if (found := read_scores(run)) is None:
         raise SystemExit(f"{run}: has no readable scores; score it first (moon score)")
@@ -59,7 +59,7 @@ def keep(run: Path, folder: Path, near: list[str], log: bool = True) -> None:
     target = folder / run.name
     target.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
-        if (run / name).exists() and (log or name != "log.jsonl"):
+        if (run / name).exists():
             shutil.copyfile(run / name, target / name)
     write_json(target / "scores.json", restricted(summary, near))
     arrays = {}
@@ -77,10 +77,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to keep them, such as results/cifar10")
     parser.add_argument("runs", type=Path, nargs="+", help="folders of scored runs")
     parser.add_argument("--near", nargs="+", required=True, help="the near sets; the far sets are those of the runs")
-    parser.add_argument("--without-log", action="store_true", help="the log of the epochs is kept in another folder")
     arguments = parser.parse_args()
     for run in arguments.runs:
-        keep(run, arguments.folder, arguments.near, log=not arguments.without_log)
+        keep(run, arguments.folder, arguments.near)
         print(f"kept: {arguments.folder / run.name}")
 
 

@@ -108,7 +108,10 @@ class Kept:
         for folder in collection.folders:
             if not (self.results / folder).is_dir():
                 raise ValueError(f"results/{folder} is missing; its tables cannot be made without it")
-            for run in collect([self.results / folder])[0]:
+            runs, unreadable = collect([self.results / folder])
+            if unreadable:
+                raise ValueError(unreadable[0])
+            for run in runs:
                 shown = {group: run.summary.get(group) for group in ("near", "far", "sha256")}
                 if (images := images or shown) != shown:
                     raise ValueError(f"results/{folder}/{run.folder.name} was scored on other images than the rest")

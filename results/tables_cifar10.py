@@ -155,9 +155,6 @@ def normalised_differences(kept: Kept) -> str:
     return differences_table(kept, "normalised", NORMALISED_PAIRS, MEASURED)
 
 
-# --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs
-
-
 @BLOCKS.add
 def added_to_logitnorm(kept: Kept) -> str:
     columns = ["MSP", "KNN", "FDBD", "accuracy %", "ECE, scaled"]
@@ -167,6 +164,9 @@ def added_to_logitnorm(kept: Kept) -> str:
 def _sparsity(pair: tuple[str, str]) -> str:
     """The sparsity of a pair of networks, such as 90% or 90-99%."""
     return f"{pair[0].split('/')[1].removeprefix('rigl')}%"
+
+
+# --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs
 
 
 def _is_same(a: Run, b: Run) -> bool:

@@ -48,7 +48,8 @@ def training_of(model: nn.Module, captured: bool, precision: torch.dtype) -> Tra
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     topology = RigL(model, optimizer, sparsity=0.8, schedule=DropSchedule(t_end=10_000, delta_t=3))
     parts = CrossEntropy(), topology, CosineRate(0.01, 0.01)
-    training = Training(model, optimizer, *parts, [], epochs=1, captured=captured, precision=precision)
+    how = {"epochs": 1, "captured": captured, "precision": precision}
+    training = Training(model, optimizer, *parts, [], **how)  # pyright: ignore[reportArgumentType]
     training.begin()
     model.train()
     return training

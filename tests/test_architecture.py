@@ -31,7 +31,7 @@ ARROWS = {
     "export": BASE | {"evidence", "detect"},
     "training": BASE | {"evidence", "objectives", "sparse", "fast"},
     "recipe": BASE | METHODS,
-    "integrations": BASE | METHODS | {"recipe"},
+    "integrations": BASE | METHODS | {"recipe", "deploy", "results"},
     "run": BASE | METHODS | {"recipe", "export"},
     "score": BASE | METHODS | {"recipe", "run"},
     "deploy": BASE | METHODS | {"export", "recipe", "run", "score"},

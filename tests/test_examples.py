@@ -10,17 +10,18 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str, *warnings: str) -> str:
+def run(name: str, *warnings: str, arguments: tuple[str, ...] = ()) -> str:
     filters = [part for warning in ("error", *warnings) for part in ("-W", warning)]
-    done = subprocess.run(
-        [sys.executable, *filters, EXAMPLES / name], capture_output=True, text=True, timeout=1800, check=False
-    )
+    command = [sys.executable, *filters, EXAMPLES / name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_there_is_a_test_for_every_example():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "hf_text.py",
+        "hf_vit.py",
         "lightning_fit.py",
         "own_detector.py",
         "plug_in.py",
@@ -53,3 +54,17 @@ def test_scores(name, least):
     found = [float(value) for value in re.findall(r"AUROC ([\d.]+)", run(name))]
     assert len(found) == (5 if name == "score_a_model.py" else 1)
     assert max(found) > least
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "arguments", "least"),
+    [("hf_vit.py", "digits", ("--epochs", "3"), 0.7), ("hf_text.py", "docstrings", (), 0.5)],
+)
+@pytest.mark.slow
+def test_hugging_face(name, folder, arguments, least, tmp_path):
+    pytest.importorskip("transformers", reason="needs the extra hf")
+    output = run(name, arguments=(*arguments, "--folder", str(tmp_path)))
+    assert "sparsity 80.0%" in output
+    assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 60
+    assert max(float(value) for value in re.findall(r"AUROC ([\d.]+)", output)) > least
+    assert (tmp_path / folder / "README.md").exists()

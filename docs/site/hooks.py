@@ -140,16 +140,19 @@ def notebook_page(path: Path) -> str:
 
 def method_nav() -> list[str | dict[str, list[str]]]:
     """The cards by kind, in the order of the table of methods; cards that it does not list come last."""
-    kinds: dict[str, list[str]] = {}
+    kind_of: dict[str, str] = {}
     folder = ROOT / "docs/methods"
     for row in re.finditer(
         r"^\| [^|]+ \| ([^|]+) \| .*\[(\w+\.md)\]", (folder / "README.md").read_text(), re.MULTILINE
     ):
-        kind = row[1].strip()
-        kinds.setdefault(KINDS.get(kind, "Parts of training"), []).append(f"methods/{row[2]}")
-    listed = {page for pages in kinds.values() for page in pages} | {"methods/README.md"}
-    kinds["More"] = [uri for path in sorted(folder.glob("*.md")) if (uri := f"methods/{path.name}") not in listed]
-    return ["methods/README.md", *({kind: list(dict.fromkeys(pages))} for kind, pages in kinds.items())]
+        kind_of.setdefault(f"methods/{row[2]}", KINDS.get(row[1].strip(), "Parts of training"))
+    for path in sorted(folder.glob("*.md")):
+        kind_of.setdefault(f"methods/{path.name}", "More")
+    del kind_of["methods/README.md"]
+    kinds: dict[str, list[str]] = {}
+    for page, kind in kind_of.items():
+        kinds.setdefault(kind, []).append(page)
+    return ["methods/README.md", *({kind: pages} for kind, pages in kinds.items())]
 
 
 def reference_pages() -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moon_runtime.answers import Answers
-from moon_runtime.images import ImageError, check_pixels, fit_image, is_pillow
+from moon_runtime.images import MAX_PIXELS, ImageError, check_pixels, fit_image, is_pillow
 from moon_runtime.network import Network, NetworkError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Classifier:
         accept: The share of images of known classes that the threshold accepts.
         confidence: The confidence of this guarantee; None: it holds on average over calibration sets.
         calibration: The detector's scores of the calibration images.
+        thresholds: Images with a lower score are unknown: one number, or one for each class.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
@@ -52,6 +53,7 @@ class Classifier:
         self.accept: float = self.metadata["threshold"]["accept"]
         self.confidence: float | None = self.metadata["threshold"].get("confidence")
         self.calibration: np.ndarray = self._network.tensor("calibration")
+        self.thresholds: np.ndarray = self._network.tensor("threshold")
         # An image is resized to this length of its shorter side before the centre is cropped.
         self._shorter_side: int | None = self.metadata["preprocess"].get("shorter_side")
 
@@ -78,12 +80,13 @@ class Classifier:
         """
         return Answers(self._network.predict(self._fit(images)), self.classes)
 
-    def prepare(self, image: AnyImage, where: str | None = None) -> np.ndarray:
+    def prepare(self, image: AnyImage, where: str | None = None, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         """One image as the network needs it.
 
         Args:
             image: An array, a Pillow image, or a file: its path, or open.
             where: What it is called in errors; None: its path, or "the image".
+            max_pixels: Larger images are refused before they are decoded.
 
         Returns:
             Its pixels, uint8 with the shape (rows, columns, channels), resized and cropped.
@@ -91,7 +94,7 @@ class Classifier:
         Raises:
             ImageError: If it is not an image, has the wrong type or number of channels, or is too large.
         """
-        return fit_image(image, self.input_shape, where, self._shorter_side)
+        return fit_image(image, self.input_shape, where, self._shorter_side, max_pixels)
 
     def _size(self) -> tuple[int, int, int]:
         channels, rows, columns = self.input_shape

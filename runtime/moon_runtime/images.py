@@ -32,12 +32,15 @@ class ImageError(NetworkError):
     """Something that is not an image, or not one that the network can be asked about."""
 
 
-def read_image(path: str | os.PathLike[str] | BufferedIOBase, where: str | None = None) -> np.ndarray:
+def read_image(
+    path: str | os.PathLike[str] | BufferedIOBase, where: str | None = None, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
     """Read an image file.
 
     Args:
         path: A file, or an open one, in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
         where: What the image is called in errors; None: its path, or "the image" if it is an open file.
+        max_pixels: Larger images are refused before they are decoded.
 
     Returns:
         The image, upright (EXIF), as RGB: uint8 with the shape (rows, columns, 3). What is transparent becomes white.
@@ -52,7 +55,7 @@ def read_image(path: str | os.PathLike[str] | BufferedIOBase, where: str | None 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
             with _opened(path, where) as file, pillow.open(file, formats=FORMATS) as image:
-                return _to_array(image, where)
+                return _to_array(image, where, max_pixels)
     except ImageError:
         raise
     except (FileNotFoundError, NotADirectoryError):
@@ -65,7 +68,11 @@ def read_image(path: str | os.PathLike[str] | BufferedIOBase, where: str | None 
 
 
 def fit_image(
-    image: AnyImage, shape: tuple[int, int, int], where: str | None = None, shorter_side: int | None = None
+    image: AnyImage,
+    shape: tuple[int, int, int],
+    where: str | None = None,
+    shorter_side: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
     """An image as a network needs it, (rows, columns, channels).
 
@@ -79,6 +86,7 @@ def fit_image(
         shape: Channels, rows and columns of the network's input.
         where: What the image is called in errors; None: its path, or "the image".
         shorter_side: The length of the shorter side before the centre is cropped; None: the image covers the input.
+        max_pixels: Images with more pixels, before or after they are resized, are refused.
 
     Raises:
         ImageError: If it cannot be used; the message says why.
@@ -86,9 +94,9 @@ def fit_image(
     is_prepared = isinstance(image, np.ndarray)  # an array that has the input's size already
     where = where or _name(image)
     if isinstance(image, (str, os.PathLike, BufferedIOBase)):
-        image = read_image(image, where)
+        image = read_image(image, where, max_pixels)
     elif is_pillow(image):
-        image = _to_array(image, where)
+        image = _to_array(image, where, max_pixels)
     pixels = check_pixels(np.asarray(image), where)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
@@ -98,7 +106,7 @@ def fit_image(
     if pixels.shape[2] != channels and (pixels.shape[2], channels) not in {(1, 3), (3, 1)}:
         raise ImageError(f"{where}: has {pixels.shape[2]} channels, the network needs {channels}")
     if pixels.shape[:2] != (rows, columns) or (not is_prepared and (shorter_side or 0) > min(rows, columns)):
-        pixels = _resize(pixels, rows, columns, where, shorter_side or 0)
+        pixels = _resize(pixels, rows, columns, where, shorter_side or 0, max_pixels)
     if pixels.shape[2] == 3 and channels == 1:
         pixels = np.rint(pixels.astype(np.float32) @ _LUMINANCE).astype(np.uint8)[:, :, None]
     return np.broadcast_to(pixels, (rows, columns, channels))
@@ -144,15 +152,15 @@ def _opened(path: str | os.PathLike[str] | BufferedIOBase, where: str) -> Abstra
     return os.fdopen(descriptor, "rb")
 
 
-def _to_array(image: Any, where: str) -> np.ndarray:
+def _to_array(image: Any, where: str, max_pixels: int) -> np.ndarray:
     """A Pillow image as RGB, upright, on white."""
     from PIL import ImageOps
 
     if kind := _deep(image):
         raise ImageError(f"{where}: has more than 8 bits per channel (mode {kind}); convert it to 8 bits")
     width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise ImageError(f"{where}: is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed")
+    if width * height > max_pixels:
+        raise ImageError(f"{where}: is {width}x{height}, more than the {max_pixels:,} pixels allowed")
     image = ImageOps.exif_transpose(image)
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -173,12 +181,12 @@ def _deep(image: Any) -> str | None:
     return None
 
 
-def _resize(pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int) -> np.ndarray:
+def _resize(pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int, max_pixels: int) -> np.ndarray:
     pillow = _pillow()
     height, width, channels = pixels.shape
     scale = max(rows / height, columns / width, shorter_side / min(height, width))
     new_height, new_width = max(rows, round(height * scale)), max(columns, round(width * scale))
-    if max(height * width, new_height * new_width) > MAX_PIXELS:
+    if max(height * width, new_height * new_width) > max_pixels:
         raise ImageError(f"{where}: is {width}x{height}, too large or too elongated to be resized")
     top, left = (new_height - rows) // 2, (new_width - columns) // 2
     box = (left, top, left + columns, top + rows)

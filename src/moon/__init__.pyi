@@ -128,6 +128,7 @@ from moon.run import (
 from moon.score import (
     read_scores as read_scores,
     read_summary as read_summary,
+    score_checkpoint as score_checkpoint,
     score_run as score_run,
 )
 from moon.sparse import (

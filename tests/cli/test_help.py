@@ -47,7 +47,7 @@ def test_long_examples_are_broken():
         "examples:",
         short,
         "  # many options",
-        "  moon train digits --set a=1 --set a=1 --set a=1 --set a=1 --set a=1 \\",
+        "  moon train digits --set a=1 --set a=1 --set a=1 --set a=1 --set a=1 --set \\",
     ]
     assert broken[4].startswith("    ")
 

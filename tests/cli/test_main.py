@@ -115,7 +115,7 @@ def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("fly",), ["unknown command 'fly'; choose from: demo, train"]),
+        (("fly",), ["unknown command 'fly'; choose from: demo, data"]),
         ((), ["required: VERB"]),
         (("train", "mnst"), ["unknown benchmark 'mnst'", "did you mean 'mnist'"]),
         ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl', did you mean 'rigl'"]),

@@ -4,7 +4,9 @@ import pytest
 def test_options_are_printed_by_name(moon):
     code, out, _ = moon("methods", "rigl")
     assert code == 0
-    assert "options: schedule=None, allocation=erk, dense=(), seed=0, pattern=unstructured\n" in out
+    assert (
+        "options: schedule=None, allocation=erk, dense=(), seed=0, pattern=unstructured, first_mask='random'\n" in out
+    )
 
 
 @pytest.mark.parametrize("kind", ["objective", "topology", "allocation", "rates", "detector", "net", "preset"])
@@ -13,3 +15,9 @@ def test_nothing_is_printed_by_its_address(moon, kind):
 
     for name in table(kind):
         assert " at 0x" not in moon("methods", name)[1]
+
+
+def test_nets_of_other_packages_are_mentioned(moon):
+    code, out, _ = moon("methods", "net")
+    assert code == 0
+    assert "timm:NAME" in out

@@ -1,6 +1,7 @@
 import copy
 import logging
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -219,3 +220,49 @@ def test_looking_leaves_no_hooks_even_after_an_error():
     with pytest.raises(RuntimeError):
         look(model, torch.ones(2, 5))
     assert not any(module._forward_hooks for module in model.modules())
+
+
+class Configured(Net):
+    """Like a Hugging Face model: its configuration names the outputs."""
+
+    def __init__(self, *labels, outputs=3):
+        super().__init__("hidden", "fc", outputs=outputs)
+        self.num_labels = len(labels)
+        self.config = SimpleNamespace(id2label=dict(enumerate(labels)), label2id={n: i for i, n in enumerate(labels)})
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: nn.Sequential(model)])
+def test_open_head_names_the_unknown_output(wrap):
+    model = Configured("cat", "dog", "owl")
+    open_head(wrap(model))
+    assert model.config.id2label == {0: "cat", 1: "dog", 2: "owl", 3: "unknown"}
+    assert model.config.label2id == {"cat": 0, "dog": 1, "owl": 2, "unknown": 3}
+    assert (model.num_labels, model.config.num_known) == (4, 3)
+
+
+def test_a_saved_classifier_with_the_unknown_output_becomes_an_open_head_again():
+    model, x = open_head(Configured("cat", "dog", "owl")), torch.randn(5, 4)
+    saved = Configured("cat", "dog", "owl", "unknown", outputs=4)
+    saved.config = copy.deepcopy(model.config)
+    saved.load_state_dict(model.state_dict())
+    for _ in range(2):
+        evidence = look(saved, x)
+        assert (evidence.num_known, evidence.is_open) == (3, True)
+        assert torch.equal(evidence.logits, look(model, x).logits)
+        if not isinstance(saved.fc, OpenHead):
+            open_head(saved)
+    assert saved.fc.num_known == 3
+    assert saved.config.id2label == model.config.id2label
+
+
+def test_labels_that_do_not_fit_are_not_changed(caplog):
+    model = open_head(Configured("no", "yes", outputs=5))
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    assert "config.id2label has 2 labels, but the classifier had 5 outputs" in caplog.text
+
+
+def test_a_known_class_must_not_be_called_unknown():
+    model = Configured("cat", "unknown", "owl")
+    with pytest.raises(ValueError, match=r"called 'unknown' \(config.id2label\); .* another name"):
+        open_head(model)
+    assert model.fc.out_features == 3

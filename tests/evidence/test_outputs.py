@@ -139,10 +139,16 @@ def test_batches_that_are_not_tensors_are_an_error():
         read(model, [{"pixel_values": X, "path": ["a.png"] * 5}])
     with pytest.raises(ValueError, match="a batch contains a str"):
         read(model, ["a.png"])
-    with pytest.raises(
-        ValueError, match=r"perturb changes one tensor, .* the inputs \['pixel_values'\]; let the loader"
-    ):
-        read(model, [{"pixel_values": X, "labels": Y}], Odin().perturb)
+
+
+def test_perturb_needs_one_floating_point_tensor():
+    model, mask = Net(OUTPUTS["tensor"]), torch.ones(6)
+    alone = read(model, [(X, Y)], Odin(epsilon=0.1).perturb)
+    assert torch.equal(read(model, [{"pixel_values": X, "labels": Y}], Odin(epsilon=0.1).perturb).logits, alone.logits)
+    assert not torch.equal(read(model, [(X, Y)]).logits, alone.logits)
+    for batch in ({"pixel_values": X, "mask": mask}, {"mask": mask}, {"pixel_values": X.long()}):
+        with pytest.raises(ValueError, match=r"perturb changes one floating-point tensor, .* use a detector that"):
+            read(model, [batch], Odin().perturb)
 
 
 def test_read_warns_if_the_output_is_not_that_of_the_classifier(caplog):

@@ -270,6 +270,25 @@ def test_what_is_refused_in_one_line(module, options, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_a_checkpoint_without_masks_is_refused(tmp_path):
+    fit(Classifier(), L.Callback(), tmp_path, epochs=1, callbacks=[ModelCheckpoint(tmp_path, "dense")])
+    again = {"callbacks": [ModelCheckpoint(tmp_path / "again", "dense")], "ckpt_path": tmp_path / "dense.ckpt"}
+    with pytest.raises(ValueError, match="goes on after 6 steps, but without masks"):
+        fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, **again)
+
+
+def test_a_callback_can_be_used_again(tmp_path):
+    sparse = Sparse("rigl", 0.9, network="net")
+    results = []
+    for _ in range(2):
+        module = Classifier()
+        fit(module, sparse, tmp_path)
+        assert sparse.topology.steps == 30
+        assert sparse.vote.voters == 1
+        results.append(module)
+    assert_same(*results)
+
+
 def test_a_run_without_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"length of the run; give Trainer\(max_epochs"):
         fit(Classifier(), Sparse(network="net"), tmp_path, epochs=-1)

@@ -11,6 +11,7 @@ from torch import nn
 
 from moon import open_head, resnet18
 from moon.data import BENCHMARKS, open_set
+from moon.fast import optimizer_obstacle
 from moon.nets import lenet, lenet_norm
 from moon.recipe import Recipe, build, make_recipe
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
@@ -187,6 +188,12 @@ def test_the_backbone_learns_at_a_rate_of_its_own(small_set):
     training.captured = True
     with pytest.raises(ValueError, match="only SGD with one parameter group is supported"):
         training.begin()
+
+
+def test_a_single_group_with_a_rate_of_its_own_is_not_captured():
+    layer = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD([{"params": layer.parameters(), "lr_factor": 0.1}], lr=0.1)
+    assert optimizer_obstacle(optimizer) == "a parameter group with a learning rate of its own is not supported"
 
 
 def test_adamw_has_its_own_defaults_and_says_why_it_is_not_captured(small_set):

@@ -14,6 +14,8 @@ from moon.evidence import OpenHead
 from moon.run import load
 from moon.score import read_scores, score_checkpoint
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def images():

@@ -39,6 +39,7 @@ def _add_completions(parser: argparse.ArgumentParser) -> None:
 
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
+            action.help = "commands"  # what is not listed is not completed
             for made in action.choices.values():
                 _add_completions(made)
         elif action.dest in _KINDS:

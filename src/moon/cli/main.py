@@ -19,7 +19,7 @@ from moon.cli.stopping import Stop, stopped_by_signals
 GROUPS = {
     "start": ("demo", "data", "methods"),
     "train and compare": ("train", "score", "grid", "report", "paper", "bench"),
-    "use a network": ("pack", "predict", "export"),
+    "use a network": ("pack", "predict", "serve", "export"),
     "shell": ("completion",),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
@@ -45,11 +45,13 @@ def parser() -> argparse.ArgumentParser:
     modules = {name: import_module(f"moon.cli.{name}") for name in VERBS}
     texts = {name: (module.__doc__ or "").strip() for name, module in modules.items()}
     about = f"Train sparse neural networks that know what they do not know.\n\n{overview(GROUPS, texts)}"
-    top = Parser(prog="moon", description=about, epilog=EPILOG)
+    top = Parser(prog="moon", usage="moon [-h] [--version] VERB ...", description=about, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"moon {__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, help="one of the above")
+    verbs = top.add_subparsers(prog="moon", dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS)
     for name, module in modules.items():
-        made = verbs.add_parser(name, description=paragraph(texts[name]), epilog=examples(module.EXAMPLES))
+        made = verbs.add_parser(
+            name, help=texts[name], description=paragraph(texts[name]), epilog=examples(module.EXAMPLES)
+        )
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name not in ANSWERS:
             made.add_argument("--quiet", action="store_true", help="print warnings and errors only")

@@ -59,6 +59,8 @@ def _list(found: list[Method]) -> None:
                 paper = f" [dim]({method.paper})[/]" if method.paper else ""
                 table.add_row(method.name, escape(method.summary) + paper, method.source.rpartition("/")[2])
         show_table(table)
+        if kind == "net":
+            print("and timm:NAME, torchvision:NAME, openood:NAME, package.module:function (docs/nets.md)\n")
 
 
 def _explained(method: Method) -> str:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-
-import numpy as np
-
 from moon.arrays import Numbers, to_array
-
-_JUMP = 0.01  # the share of the capital that is divided anew in each step
-_BETS = np.array([-1.0, 0.0, 1.0])  # on low p-values, on none, on high ones
+from moon.export.runtime import runtime
 
 
 class DriftMonitor:
@@ -24,6 +18,9 @@ class DriftMonitor:
     an alarm. Where the order says nothing, shuffle. A threshold is only as good as its calibration images: after an
     alarm, calibrate again.
 
+    It is computed by `moon_runtime.DriftMonitor`, which servers and devices without `moon` use. This class takes
+    tensors as well.
+
     Args:
         known_scores: The detector's scores of known inputs that were not trained on.
         false_alarm: The probability that an alarm is ever raised although nothing has changed.
@@ -36,6 +33,7 @@ class DriftMonitor:
 
     Raises:
         ValueError: If `false_alarm` is not above 0 and below 1.
+        MissingPackage: If moon-runtime is not installed.
 
     Example:
         >>> import numpy as np
@@ -49,17 +47,23 @@ class DriftMonitor:
     """
 
     def __init__(self, known_scores: Numbers, false_alarm: float = 0.01, seed: int = 0) -> None:
-        if not 0 < false_alarm < 1:
-            raise ValueError(f"false_alarm must be a fraction between 0 and 1, not {false_alarm}")
-        self.false_alarm = false_alarm
-        self.alarm, self.seen = False, 0
-        self._scores: list[float] = np.sort(to_array(known_scores, "known_scores").astype(np.float64)).tolist()
-        self._ties = np.random.default_rng(seed)
-        self._capitals = np.full(len(_BETS), 1 / len(_BETS))
+        self._monitor = runtime().DriftMonitor(to_array(known_scores, "known_scores"), false_alarm, seed)
+
+    @property
+    def false_alarm(self) -> float:
+        return self._monitor.false_alarm
 
     @property
     def capital(self) -> float:
-        return float(self._capitals.sum())
+        return self._monitor.capital
+
+    @property
+    def alarm(self) -> bool:
+        return self._monitor.alarm
+
+    @property
+    def seen(self) -> int:
+        return self._monitor.seen
 
     def update(self, scores: Numbers) -> bool:
         """Add the scores of new inputs, in the order in which they came.
@@ -70,16 +74,4 @@ class DriftMonitor:
         Returns:
             Whether an alarm has been raised so far.
         """
-        for score in to_array(scores, "scores").astype(np.float64).tolist():
-            p = self._p_value(score)
-            total = self._capitals.sum()
-            self._capitals = ((1 - _JUMP) * self._capitals + _JUMP * total / len(_BETS)) * (1 + _BETS * (p - 0.5))
-            self.seen += 1
-            self.alarm = self.alarm or self.capital >= 1 / self.false_alarm
-        return self.alarm
-
-    def _p_value(self, score: float) -> float:
-        """The smoothed p-value of a score, which then joins the scores that later ones are compared with."""
-        lower, upper = bisect_left(self._scores, score), bisect_right(self._scores, score)
-        self._scores.insert(upper, score)
-        return (lower + self._ties.random() * (upper - lower + 1)) / len(self._scores)
+        return self._monitor.update(to_array(scores, "scores"))

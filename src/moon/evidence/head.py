@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from moon.evidence.labels import check_labels, label_unknown
 from moon.evidence.tracing import output_layers
 from moon.suggest import did_you_mean
 
@@ -194,7 +195,10 @@ def _listed(linears: _Linears, names: list[str]) -> str:
 def open_head(model: nn.Module, classifier: str | None = None) -> nn.Module:
     """Replace the model's classifier by an `OpenHead` with one more output.
 
-    The rows of the known classes keep their weights; the new row has PyTorch's default initialisation.
+    The rows of the known classes keep their weights; the new row has PyTorch's default initialisation. A Hugging Face
+    model also gets the label "unknown": `config.id2label`, `config.label2id` and `num_labels` count the new output, and
+    `config.num_known` is K. If such a model was saved and loaded, its classifier has the unknown output already; it
+    becomes an `OpenHead` again, with the same weights.
 
     Args:
         model: A model whose output is that of a `torch.nn.Linear` with K outputs. It is changed in place.
@@ -205,7 +209,8 @@ def open_head(model: nn.Module, classifier: str | None = None) -> nn.Module:
         The model, now with K+1 outputs. If the model is itself a `Linear`, the new `OpenHead`.
 
     Raises:
-        ValueError: If the classifier cannot be determined, or if the model already has an open head.
+        ValueError: If the classifier cannot be determined, if the model already has an open head, or if a known class
+            is called "unknown".
 
     Example:
         >>> from moon import open_head, resnet18
@@ -219,14 +224,38 @@ def open_head(model: nn.Module, classifier: str | None = None) -> nn.Module:
     name = classifier_name(model, classifier)
     old = model.get_submodule(name)
     assert isinstance(old, nn.Linear)
-    head = OpenHead(old.in_features, old.out_features, old.bias is not None, old.weight.device, old.weight.dtype)
+    parent, _, attribute = name.rpartition(".")
+    steps = parent.split(".") if parent else []
+    parents = [model.get_submodule(".".join(steps[:count])) for count in range(len(steps) + 1)] if name else []
+    num_known = known_outputs(model, old)
+    is_new = num_known == old.out_features
+    if is_new:
+        check_labels(parents)
+    head = OpenHead(old.in_features, num_known, old.bias is not None, old.weight.device, old.weight.dtype)
     with torch.no_grad():
-        head.weight[:-1] = old.weight
+        head.weight[: old.out_features] = old.weight
         if old.bias is not None:
-            head.bias[:-1] = old.bias
+            head.bias[: old.out_features] = old.bias
     head.train(old.training)
     if not name:  # the model is the classifier
         return head
-    parent, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(parent), attribute, head)
+    setattr(parents[-1], attribute, head)
+    if is_new:
+        label_unknown(parents, num_known)
     return model
+
+
+def known_outputs(model: nn.Module, head: nn.Linear) -> int:
+    """K, the number of outputs of a classifier that stand for known classes.
+
+    Args:
+        model: The model.
+        head: Its classifier: an `OpenHead`, or the Linear layer of a Hugging Face model that was saved with one.
+
+    Returns:
+        The number of outputs, without the unknown output.
+    """
+    if isinstance(head, OpenHead):
+        return head.num_known
+    saved = getattr(getattr(model, "config", None), "num_known", None)
+    return head.out_features - 1 if saved == head.out_features - 1 else head.out_features

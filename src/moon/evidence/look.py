@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from moon.evidence.evidence import Evidence
-from moon.evidence.head import OpenHead, classifier_name
-from moon.evidence.outputs import Inputs, Recording
+from moon.evidence.head import classifier_name, known_outputs
+from moon.evidence.outputs import Inputs, Recording, only_tensor
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def _look(model: nn.Module, x: Inputs, y: Tensor | None, classifier: str | None)
             f"{found if len(features) < 2 else 'repeatedly'}; it must be called once per forward pass, with features "
             "of shape (N, D)"
         )
-    num_known = head.num_known if isinstance(head, OpenHead) else head.out_features
+    num_known = known_outputs(model, head)
     bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
     return Evidence(logits, features[0], num_known, y, (head.weight.detach(), bias.detach())), recording
 
@@ -105,12 +105,13 @@ def read(
         for batch in loader:
             x, y = split_batch(batch, device)
             if perturb is not None:
-                if isinstance(x, Mapping):
+                tensor = only_tensor(model, x)
+                if tensor is None:
                     raise ValueError(
-                        f"perturb changes one tensor, but a batch is a mapping with the inputs {list(x)}; "
-                        "let the loader yield (inputs, labels)"
+                        f"perturb changes one floating-point tensor, but a batch has the inputs {list(x)}; use a "
+                        "detector that leaves inputs as they are, or, for images, let the loader yield (images, labels)"
                     )
-                x = perturb(model, x)
+                x = perturb(model, tensor)
             with torch.no_grad():
                 evidence, recording = _look(model, x, y, None)
                 if not parts:

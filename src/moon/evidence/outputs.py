@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import signature
 from typing import Any, Self
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
@@ -63,6 +64,33 @@ def logits_of(model: nn.Module, x: Inputs, forward: Callable[[Inputs], Any] | No
     with Recording(model, classifier_name(model)) as recording:
         output = forward(x)
     return recording.logits(output)
+
+
+def only_tensor(model: nn.Module, x: Inputs) -> Tensor | None:
+    """The inputs as one tensor, for what computes with inputs: ODIN, Mixup and others.
+
+    Args:
+        model: The model.
+        x: A batch of inputs, or a mapping of keyword arguments.
+
+    Returns:
+        The tensor, if it can be given to the model by itself: the batch, or the only entry of the mapping, if it is the
+        first argument of the model's forward pass and contains floating-point numbers. Otherwise None.
+
+    Example:
+        >>> import torch
+        >>> from moon.evidence.outputs import only_tensor
+        >>> x = torch.ones(2, 4)
+        >>> only_tensor(torch.nn.Linear(4, 3), {"input": x}) is x
+        True
+        >>> only_tensor(torch.nn.Linear(4, 3), {"input": x, "mask": x}) is None
+        True
+    """
+    if isinstance(x, Tensor):
+        return x
+    first = next(iter(signature(model.forward).parameters), None)
+    tensor = x.get(first) if len(x) == 1 and first is not None else None
+    return tensor if isinstance(tensor, Tensor) and tensor.is_floating_point() else None
 
 
 class _Memory:

@@ -16,16 +16,15 @@ A callback builds a `SparseTraining` from the arguments of its user and calls, f
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, cast
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from moon.evidence import OpenHead, classifier_name
+from moon.integrations.tensors import average_over_processes, kept, norm_buffers
 from moon.objectives import AutoWeight, Objective
 from moon.recipe.registry import pick
 from moon.seeds import derive
@@ -52,6 +51,8 @@ class SparseTraining:
         dense: Names of weights to leave dense. Weights of objectives always are.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
         seed: The seed of the masks.
+        first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude", for
+            a model that was trained before.
         vote_share: The fraction of epochs, at the end of the run, whose weights are averaged; 0 for none. None: that
             of the topology or the objective, 0.2 for MOON.
 
@@ -89,6 +90,7 @@ class SparseTraining:
         dense: Collection[str] = (),
         pattern: Pattern = UNSTRUCTURED,
         seed: int = 0,
+        first_mask: Literal["random", "magnitude"] = "random",
         vote_share: float | None = None,
     ) -> None:
         self.kind: type[Topology] = pick("topology", topology) if isinstance(topology, str) else topology
@@ -97,6 +99,7 @@ class SparseTraining:
             raise ValueError(f"t_end_share={t_end_share} and vote_share={vote_share} must be in [0, 1]")
         self.sparsity, self.schedule, self.dense, self.pattern, self.seed = sparsity, schedule, dense, pattern, seed
         self.t_end_share, self.delta_t, self.fraction, self.vote_share = t_end_share, delta_t, fraction, vote_share
+        self.first_mask: Literal["random", "magnitude"] = first_mask
         self.topology: Topology | None = None
         self.vote: WeightVote | None = None
         self.vote_from: int | None = None
@@ -104,6 +107,11 @@ class SparseTraining:
         self._objectives: list[Objective] = []
         self._loaded: dict[str, Any] = {}
         self._epochs_ended = 0
+
+    @property
+    def has_state(self) -> bool:
+        """Whether `begin` will restore a state."""
+        return bool(self._loaded)
 
     def begin(
         self, model: nn.Module, optimizer: Optimizer, *, steps: int, epochs: int, within: nn.Module | None = None
@@ -120,7 +128,7 @@ class SparseTraining:
         Raises:
             ValueError: If the masks would never change, or change after the first vote.
         """
-        self._model = model
+        self._model, self.vote, self.vote_from = model, None, None
         modules = [*(within or model).modules()]
         self._objectives = [module for module in modules if isinstance(module, Objective)]
         for weight in modules:
@@ -133,7 +141,7 @@ class SparseTraining:
         state, self._loaded = self._loaded, {}
         if state:
             # A new topology zeroes what is outside of its first masks; these weights have others.
-            with _kept(model, optimizer):
+            with kept(model, optimizer):
                 self.topology = self._build(model, optimizer, steps)
             self.topology.load_state_dict(state["topology"])
         else:
@@ -160,7 +168,9 @@ class SparseTraining:
         weights = sparse_weights(model)
         own = {id(weight) for objective in self._objectives for weight in objective.parameters()}
         dense = {*self.dense, *(name for name, weight in weights.items() if id(weight) in own)}
-        return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern)
+        # Classes of other packages may not have the argument; its default is theirs.
+        first: dict[str, Any] = {} if self.first_mask == "random" else {"first_mask": self.first_mask}
+        return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern, **first)
 
     def end_epoch(self, epoch: int) -> None:
         """Cast a vote, if the epoch has one. A second call for the same epoch does nothing.
@@ -210,11 +220,11 @@ class SparseTraining:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive("training", self.seed))
             elected = self.vote.elect(batches)
-        statistics = _norm_buffers(elected)
+        statistics = norm_buffers(elected)
         average_over_processes(statistics.values())
         for name, weight in self._model.named_parameters():
             weight.data.copy_(elected.get_parameter(name))
-        for name, buffer in _norm_buffers(self._model).items():
+        for name, buffer in norm_buffers(self._model).items():
             buffer.copy_(statistics[name])
         return self.vote.voters
 
@@ -251,39 +261,6 @@ class SparseTraining:
             state: What `state_dict` returned.
         """
         self._loaded = state
-
-
-@contextmanager
-def _kept(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-    """Context at whose end the weights of a model and the state of its optimizer are as at its beginning."""
-    weights = list(sparse_weights(model).values())
-    states = [value for weight in weights for value in optimizer.state.get(weight, {}).values()]
-    tensors = [*weights, *(value for value in states if isinstance(value, Tensor))]
-    copies = [tensor.detach().clone() for tensor in tensors]
-    yield
-    with torch.no_grad():
-        for tensor, copy in zip(tensors, copies, strict=True):
-            tensor.copy_(copy)
-
-
-def _norm_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The BatchNorm statistics of a model by name."""
-    norms = {name: m for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
-    return {f"{name}.{key}": buffer for name, norm in norms.items() for key, buffer in norm.named_buffers()}
-
-
-def average_over_processes(tensors: Iterable[Tensor]) -> None:
-    """Replace tensors by their averages over all processes of `torch.distributed`, in place.
-
-    Args:
-        tensors: The tensors. Integers, such as counters, and tensors of a single process are left as they are.
-    """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return
-    for tensor in tensors:
-        if tensor.is_floating_point():
-            dist.all_reduce(tensor)
-            tensor.div_(dist.get_world_size())
 
 
 def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int, **options: Any) -> Objective:

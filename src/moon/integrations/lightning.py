@@ -125,6 +125,11 @@ class Sparse(pl.Callback):
                 "Sparse needs to know the length of the run; give Trainer(max_epochs=...) or max_steps, and "
                 "limit_train_batches if the training data has no length"
             )
+        if trainer.global_step > 0 and not self._training.has_state:
+            raise ValueError(
+                f"the run goes on after {trainer.global_step} steps, but without masks: the checkpoint was written "
+                "without Sparse; start a new run from its weights (load_from_checkpoint)"
+            )
         epochs = trainer.max_epochs or -1
         if epochs < 0:
             epochs = ceil(steps / ceil(per_epoch / trainer.accumulate_grad_batches))

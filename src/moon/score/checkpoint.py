@@ -58,8 +58,7 @@ def score_checkpoint(
     Example:
         >>> import tempfile
         >>> import torch
-        >>> from moon import BenchmarkImages, lenet
-        >>> from moon.score import score_checkpoint
+        >>> from moon import BenchmarkImages, lenet, score_checkpoint
         >>> images = BenchmarkImages.open("data", "digits")  # embedded
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     torch.save(lenet(10).state_dict(), f"{folder}/lenet.pth")

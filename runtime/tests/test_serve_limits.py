@@ -1,0 +1,197 @@
+"""Limits of the server: slow clients, signals, bad options."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+import moon_runtime
+from moon_runtime.serve.app import Service
+from moon_runtime.serve.listening import Server, listen, make_protocol
+from moon_runtime.serve.settings import Settings
+from serving import cases, get, post, read_answer, request_once, serve
+
+FILE = Path(__file__).parent / "kept" / "format1.moon"
+KNOWN = cases(FILE, 2)
+
+
+def running(service: Service, **options: Any) -> tuple[Server, int, threading.Thread]:
+    """A server in a thread of this process."""
+    server, sock = Server(service), listen("127.0.0.1", 0)
+    server.config.http = make_protocol(service, **options)
+    thread = threading.Thread(target=server.run, args=([sock],))
+    thread.start()
+    return server, sock.getsockname()[1], thread
+
+
+def service_with(**settings: Any) -> Service:
+    content = FILE.read_bytes()
+    return Service(moon_runtime.load(content), content, Settings(**settings))
+
+
+def test_clients_that_send_nothing_are_cut() -> None:
+    server, port, thread = running(service_with(), header_seconds=0.2)
+    try:
+        for begin in (b"", b"GET /ready HTT"):
+            with socket.create_connection(("127.0.0.1", port), 20) as connection:
+                connection.sendall(begin)
+                with pytest.raises(ConnectionError):
+                    read_answer(connection)
+        assert request_once(port, get("/ready"))[0] == 200
+    finally:
+        server.handle_exit(0, None)
+        thread.join()
+
+
+def test_a_body_that_does_not_come_is_408_and_too_many_connections_503() -> None:
+    server, port, thread = running(service_with(body_timeout=0.2, max_connections=2))
+    try:
+        status, headers, body = request_once(port, post(b"abc", length=100))
+        assert (status, headers["connection"]) == (408, "close")
+        assert "not complete after 0.2 seconds" in json.loads(body)["error"]
+        held = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(2)]
+        for connection in held:
+            connection.sendall(get("/ready"))
+            assert read_answer(connection)[0] == 200
+        with socket.create_connection(("127.0.0.1", port), 10) as third:
+            status, headers, body = read_answer(third)
+        assert (status, headers["retry-after"], json.loads(body)) == (503, "1", {"error": "too many connections; wait"})
+        for connection in held:
+            connection.close()
+    finally:
+        server.handle_exit(0, None)
+        thread.join()
+
+
+def test_memory_of_all_requests_is_limited() -> None:
+    service = service_with()
+    service._budget.used = service._budget.limit - 10
+    server, port, thread = running(service)
+    try:
+        status, headers, body = request_once(port, post(KNOWN[0].data))
+        assert (status, headers["retry-after"]) == (429, "1")
+        service._budget.used = 0
+        assert request_once(port, post(KNOWN[0].data))[0] == 200
+        assert service._budget.used == 0
+        service.batcher.answer = None  # type: ignore[assignment,method-assign]
+        status, headers, body = request_once(port, post(KNOWN[0].data))  # something unforeseen
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert json.loads(body) == {"error": "something failed; try again"}
+        assert service._budget.used == service.in_flight == 0
+    finally:
+        server.handle_exit(0, None)
+        thread.join()
+
+
+def test_sigterm_finishes_what_was_accepted_and_refuses_the_rest() -> None:
+    with serve(FILE) as server:
+        request = post(KNOWN[0].data)
+        with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+            connection.sendall(request[:-20])
+            while b"moon_requests_in_flight 1" not in request_once(server.port, get("/metrics"))[2]:
+                time.sleep(0.01)
+            began = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            while (found := request_once(server.port, get("/ready")))[0] == 200:
+                time.sleep(0.01)
+            assert (found[0], found[1]["retry-after"], found[1]["connection"]) == (503, "1", "close")
+            status, headers, body = request_once(server.port, request)
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert json.loads(body) == {"error": "the server is stopping; try again"}
+            connection.sendall(request[-20:])
+            status, _, body = read_answer(connection)
+            assert (status, json.loads(body)["answers"]) == (200, [{"file": None} | KNOWN[0].answer])
+        assert server.process.wait(10) == 0
+        assert time.monotonic() - began < 5
+
+
+def test_a_client_that_never_ends_does_not_stop_the_end() -> None:
+    with serve(FILE) as server, socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+        connection.sendall(post(b"abc", length=100))
+        while b"moon_requests_in_flight 1" not in request_once(server.port, get("/metrics"))[2]:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert read_answer(connection)[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["no.moon"], "no.moon: no such .moon file"),
+        ([__file__], "not a .moon file"),
+        ([FILE, "--port", "70000"], "--port must be from 0 to 65535, not 70000"),
+        ([FILE, "--max-queue", "0"], "--max-queue must be above 0, not 0"),
+        ([FILE, "--timeout", "nan"], "--timeout must be above 0, not nan"),
+        ([FILE, "--batch-wait-ms", "-1"], "--batch-wait-ms must be from 0 to 1000, not -1"),
+        ([FILE, "--false-alarm", "2"], "--false-alarm must be a fraction"),
+        ([FILE, "--token", "a\nb"], "the token must be one or more printable ASCII characters"),
+        ([FILE, "--host", "256.0.0.1", "--port", "0"], "moon serve: "),
+        ([FILE, "--threads", "0"], "the number of threads must be between 1 and 256"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(options: list[Any], reason: str) -> None:
+    command = [sys.executable, "-m", "moon_runtime.serve", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert reason in done.stderr
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with listen("127.0.0.1", 0) as sock:
+        command = [sys.executable, "-m", "moon_runtime.serve", str(FILE), "--port", str(sock.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "in use" in done.stderr
+
+
+def test_a_missing_package_is_one_line() -> None:
+    code = (
+        "import sys; sys.modules['starlette'] = None; sys.argv = ['x', 'a.moon']\n"
+        "from moon_runtime.serve.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == ("moon serve: a server needs starlette; install it with: pip install 'moon-runtime[serve]'\n")
+
+
+def test_listening_to_everyone_without_a_token_is_warned_of() -> None:
+    for options, is_warned in (
+        (["--host", "0.0.0.0"], True),
+        (["--host", "0.0.0.0", "--token", "x"], False),
+        ([], False),
+    ):
+        with serve(FILE, *options) as server:
+            server.process.send_signal(signal.SIGTERM)
+            _, err = server.process.communicate(timeout=20)
+        assert server.process.returncode == 0
+        assert ("everyone who can reach this machine can use it" in err) == is_warned
+
+
+def test_a_client_that_is_gone_is_counted_and_costs_nothing() -> None:
+    service = service_with()
+    server, port, thread = running(service)
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as connection:
+            connection.sendall(post(b"abc", length=100))
+            while not service.in_flight:
+                time.sleep(0.01)
+        while service.in_flight:
+            time.sleep(0.01)
+        text = request_once(port, get("/metrics"))[2].decode()
+        assert 'moon_requests_total{path="/predict",method="POST",code="499"} 1\n' in text
+        assert service._budget.used == 0
+    finally:
+        server.handle_exit(0, None)
+        thread.join()
