@@ -156,6 +156,7 @@ def prepare(folder: Path, report: Report) -> dict[str, Command]:
     for name, command in COMMANDS.items():
         if reason := missing(command.argv[0]):
             report.skip(name, reason)
+    report.skip("serve", "it writes no files to compare; a kill of the server would be another `Command`")
     todo = {name: command for name, command in COMMANDS.items() if name not in report.skipped}
     found = {name: undisturbed(command, folder) for name, command in todo.items() if name in FORKED}
     rest = [lambda command=command: undisturbed(command, folder) for name, command in todo.items() if name in NEW]

@@ -9,9 +9,9 @@ place. `torch.save` overwrites a file and `torch.load` reads it (`weights_only=T
     damage   after two saves, a file of the newest checkpoint is changed, as in tests/torture/damage.py. Then loading is
              refused, or falls back to the checkpoint before it with a warning (said), or returns the state (identical),
              or returns other values without a word (silent).
-    kill     a process that saves half of the time is killed at a random time after its first save. Then loading returns a
-             complete state that is the newest one or newer (kept), or an older one (older), or fails (lost), or returns
-             values that were never saved (silent).
+    kill     a process that saves half of the time is killed at a random time after its first save. Then loading returns
+             a complete state that is the newest one or newer (kept), or an older one (older), or fails (lost), or
+             returns values that were never saved (silent).
 """
 
 from __future__ import annotations
