@@ -30,7 +30,7 @@ _FULL_TEXTS = [os.strerror(number) for number in sorted(_FULL)]  # for errors th
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a regular file as hexadecimal digits; a `DataError` if it is something else."""
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]  (has readinto)
 
 
 def sync(path: Path) -> None:
