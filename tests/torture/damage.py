@@ -17,6 +17,7 @@ Anything else is a finding; the worst is a changed number without a word (silent
 from __future__ import annotations
 
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -97,8 +98,11 @@ def outcome(argv: list[str], place: Path, process: Process) -> Any:
 
 
 def told(argv: list[str], place: Path, process: Process) -> Any:
-    """What a command has told; `moon train` writes nothing into the folder of a finished run."""
-    return process.text()
+    """The numbers that `moon train` has told, without times; it writes nothing into the folder of a finished run.
+
+    Without result.json the run is not finished: it resumes after the last epoch, and must end with these numbers.
+    """
+    return [re.sub(r"\d+ s$", "", line) for line in process.text().splitlines() if line.startswith(f"{RUN}: ")]
 
 
 State = tuple[Path, Path, list[str], Any, Any, str]  # folder, another run's, command, `outcome` or `told`, ...
