@@ -57,6 +57,19 @@ def test_start_python(tmp_path, monkeypatch):
     assert isinstance(names["model"], nn.Module)
 
 
+def test_every_page_with_python_is_executed():
+    """`# excerpt` in the first line marks a block that is not."""
+    executed = {
+        "README.md": "here", "docs/start.md": "here", "docs/use.md": "tests/cli/test_pack.py",
+        "docs/loops.md": "tests/integrations/test_loops.py", "docs/nets.md": "tests/cross_check/test_nets.py",
+        "docs/huggingface.md": "tests/integrations/test_huggingface_docs.py",
+    }  # fmt: skip
+    pages = {page for page in PAGES if any(not block.startswith("# excerpt") for block in python_blocks(page))}
+    assert {page for page in pages if not page.startswith("docs/methods/")} == executed.keys()
+    for page, test in executed.items():  # docs/methods: tests/test_cards.py
+        assert test == "here" or Path(page).name in (ROOT / test).read_text(), page
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_imports_of_python_blocks(page):
     for line in re.findall(r"^from moon[\w.]* import .*$", "\n".join(python_blocks(page)), re.MULTILINE):

@@ -4,9 +4,11 @@ import csv
 import inspect
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,8 @@ import pytest
 from PIL import Image
 
 from moon.run.images import BenchmarkImages
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +40,16 @@ def photos(data_root, tmp_path):
         folder = tmp_path / "photos" / ("more" if index > 9 else "")
         Image.fromarray(images[index, ..., 0]).save(folder / f"{index:02}.png")
     return tmp_path / "photos"
+
+
+def test_python_of_the_page_about_use(packed, data_root, tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use.md").read_text(), re.DOTALL)
+    shutil.copy(packed, tmp_path / "digits.moon")
+    monkeypatch.chdir(tmp_path)
+    images = BenchmarkImages.open(data_root, "mnist").splits["test"].images[:5]
+    exec(block, names := {"images": images})
+    assert len(names["answers"].verdicts) == 5
+    assert "verdict" in capsys.readouterr().out
 
 
 def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
