@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from moon import AutoWeight, Dense, DropSchedule, Moon, RigL, lenet, open_head
-from moon.integrations.common import SparseTraining, make_objective
+from moon.integrations.common import SparseTraining
+from moon.integrations.objective import make_objective
 
 
 def network():
@@ -24,7 +25,7 @@ def train(training, model, optimizer, steps=range(20)):
             training.end_epoch(step // 5)  # a second call does nothing
 
 
-def begun(topology="rigl", model=None, state=None, **options):
+def begun(topology="rigl", model=None, state=None, steps=20, epochs=4, **options):
     model = model or network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     training = SparseTraining(topology, 0.8, **{"vote_share": 0.5, "t_end_share": 0.5, "delta_t": 2} | options)
@@ -33,7 +34,7 @@ def begun(topology="rigl", model=None, state=None, **options):
         optimizer.load_state_dict(state["optimizer"])
         training.load_state_dict(state["training"])
         assert training.has_state
-    training.begin(model, optimizer, steps=20, epochs=4)
+    training.begin(model, optimizer, steps=steps, epochs=epochs)
     return training, model, optimizer
 
 
@@ -42,8 +43,7 @@ def test_a_resumed_run_is_bit_identical(at):
     """The masks of a new topology are not those of the checkpoint; no weight and no momentum may be lost to them."""
     whole, model, optimizer = begun()
     train(whole, model, optimizer, range(at))
-    parts = {"model": model, "optimizer": optimizer, "training": whole}
-    state = {name: torch_copy(part.state_dict()) for name, part in parts.items()}
+    state = saved(whole, model, optimizer)
     train(whole, model, optimizer, range(at, 20))
     again, other, second = begun(state=state)
     train(again, other, second, range(at, 20))
@@ -52,6 +52,55 @@ def test_a_resumed_run_is_bit_identical(at):
     assert whole.elect(batches) == again.elect(batches) == 2
     for name, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], value), name
+
+
+def saved(training, model, optimizer):
+    parts = {"model": model, "optimizer": optimizer, "training": training}
+    return {name: torch_copy(part.state_dict()) for name, part in parts.items()}
+
+
+@pytest.mark.parametrize("length", [{"steps": 40, "epochs": 8}, {"steps": 40}])
+def test_a_run_is_resumed_with_its_own_length(length):
+    """Otherwise masks would change after the first votes."""
+    training, model, optimizer = begun()
+    train(training, model, optimizer)
+    state = saved(training, model, optimizer)
+    with pytest.raises(ValueError, match=r"run of 20 steps in 4 epochs, but this run has 40 steps in .*start again"):
+        begun(state=state, **length)
+    for key in ("steps", "epochs"):  # as older versions saved it
+        state["training"].pop(key, None)
+    begun(state=state)
+
+
+def test_nothing_depends_on_the_length_without_schedule_and_vote():
+    training, model, optimizer = begun("static", vote_share=0)
+    train(training, model, optimizer)
+    again, *_ = begun("static", vote_share=0, state=saved(training, model, optimizer), steps=40, epochs=8)
+    assert again.topology.steps == 20
+
+
+def test_votes_with_different_masks_are_not_elected():
+    training, model, optimizer = begun()
+    train(training, model, optimizer)
+    state = saved(training, model, optimizer)
+    for key in ("steps", "epochs"):
+        state["training"].pop(key, None)
+    again, other, second = begun(state=state, steps=40, epochs=8, t_end_share=0.6)
+    train(again, other, second, range(20, 40))
+    last = torch_copy(other.state_dict())
+    with pytest.raises(ValueError, match=r"non-zero outside the mask of '.*weight', so they had different masks"):
+        again.elect([torch.randn(16, 1, 8, 8)])
+    assert all(torch.equal(value, last[name]) for name, value in other.state_dict().items())
+
+
+def test_masks_and_weights_of_different_checkpoints_are_refused():
+    training, model, optimizer = begun()
+    train(training, model, optimizer, range(5))
+    state = saved(training, model, optimizer)
+    train(training, model, optimizer, range(5, 15))
+    state["training"] = torch_copy(training.state_dict())
+    with pytest.raises(ValueError, match=r"'1.weight' is non-zero outside its saved mask: .* different checkpoints"):
+        begun(state=state)
 
 
 def torch_copy(value):
@@ -73,6 +122,8 @@ def test_the_election_replaces_the_weights_in_place():
     assert not torch.equal(model[2].running_mean, statistics)
     training.end()
     assert not training.topology.is_attached
+    train(training, model, optimizer, range(1))  # the optimizer is an ordinary one again
+    assert training.topology.density() > 0.9
 
 
 def test_names_classes_and_schedules():

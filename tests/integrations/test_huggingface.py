@@ -222,6 +222,45 @@ def test_a_checkpoint_without_masks_is_refused(tmp_path):
         trainer(tmp_path, **options).train(resume_from_checkpoint=True)
 
 
+def test_a_trainer_resumes_from_the_folder_that_it_is_given(tmp_path):
+    """Another run has left a checkpoint of the same name in the output folder."""
+    options = {"save_strategy": "steps", "save_steps": 6, "num_train_epochs": 2}
+    whole = trainer(tmp_path / "one", **options)
+    whole.train()
+    trainer(tmp_path / "two", open_head(vit(1)), **options).train()
+    folder = str(tmp_path / "one" / "checkpoint-6")
+    resumed = trainer(tmp_path / "two", **options)
+    resumed.train(resume_from_checkpoint=folder)
+    assert same(resumed.model, whole.model)
+
+
+@pytest.mark.parametrize("make", [vit, bert])
+def test_masks_of_other_weights_are_refused(make, tmp_path):
+    """A plain trainer does not tell its callbacks where it resumes, unless its arguments say so."""
+    options = {"save_strategy": "steps", "save_steps": 6, "num_train_epochs": 2}
+    data = images() if make is vit else texts()
+
+    def run(output, **more):
+        seed = {"one": 1, "other": 2}[output]  # of the order of the batches
+        settings = arguments(tmp_path / output, seed=seed, **options, **more)
+        return Trainer(make(), settings, train_dataset=data, callbacks=[callback()])
+
+    run("one").train()
+    run("other").train()
+    folder = str(tmp_path / "one" / "checkpoint-6")
+    resumed = run("other")
+    with pytest.raises(ValueError, match="its masks were saved with other weights than the trainer has loaded"):
+        resumed.train(resume_from_checkpoint=folder)
+    run("other", resume_from_checkpoint=folder).train(resume_from_checkpoint=folder)
+
+
+def test_a_run_is_not_resumed_with_another_length(tmp_path):
+    options = {"save_strategy": "epoch", "objective": CrossEntropy()}
+    trainer(tmp_path, model=vit(), num_train_epochs=2, **options).train()
+    with pytest.raises(ValueError, match="run of 8 steps in 2 epochs, but this run has 16 steps in 4"):
+        trainer(tmp_path, model=vit(), num_train_epochs=4, **options).train(resume_from_checkpoint=True)
+
+
 def test_accumulated_batches_have_the_gradient_of_one_large_batch(tmp_path):
     """Also in the last step of an epoch, which has fewer batches."""
 

@@ -290,6 +290,16 @@ def test_what_cannot_be_done_is_said():
         Examples("known", pixels(2), ["cat"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "single"), [("bert", "the cat sat"), ("bert", b"the cat"), ("vit", pixels(1)[0]), ("vit", 7)]
+)
+def test_a_single_input_is_refused(kind, single):
+    make, processor, _, _ = KINDS[kind]
+    classifier = OpenClassifier(make(), Msp(), None, np.zeros(1), processor())
+    with pytest.raises(ValueError, match=r"single input.*give a list of inputs, such as classifier\(\[x\]\)"):
+        classifier(single)
+
+
 def test_a_detector_needs_a_name_to_be_saved(tmp_path):
     class Margin(Detector):
         def score(self, evidence):

@@ -1,5 +1,6 @@
 """`moon.integrations.lightning` with the real package: masks, checkpoints, precision, clipping, DDP, refusals."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,9 @@ def test_fit_is_the_plain_loop(options, clip, accumulate, tmp_path):
     assert trainer.callback_metrics["density"] == pytest.approx(sparse.topology.density())
     # The trainer has gone: the optimizer is an ordinary one again.
     assert not sparse.topology.is_attached
+    module.net(next(iter(loader()))[0]).sum().backward()
+    trainer.optimizers[0].step()
+    assert sparse.topology.density() > 0.5  # filled
 
 
 @pytest.mark.parametrize("network", ["net", None])
@@ -277,6 +281,33 @@ def test_a_checkpoint_without_masks_is_refused(tmp_path):
         fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, **again)
 
 
+def test_a_run_is_not_resumed_with_another_length(tmp_path):
+    keep = [ModelCheckpoint(tmp_path, "short")]
+    fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, epochs=4, callbacks=keep)
+    again = {"callbacks": [ModelCheckpoint(tmp_path / "again")], "ckpt_path": tmp_path / "short.ckpt"}
+    with pytest.raises(ValueError, match="run of 24 steps in 4 epochs, but this run has 48 steps in 8"):
+        fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, epochs=8, **again)
+
+
+def test_a_network_is_not_masked_twice(tmp_path):
+    module, sparse = Classifier(), Sparse("rigl", 0.9, network="net")
+    fit(module, sparse, tmp_path)
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(ValueError, match=r"already used for a training of this network.*create a new callback"):
+        fit(module, sparse, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in module.net.state_dict(prefix="net.").items())
+
+
+def test_the_first_masks_may_keep_the_largest_weights(tmp_path):
+    module = Classifier()
+    weight = module.net[4].weight.detach().clone()
+    sparse = Sparse("static", 0.9, network="net", first_mask="magnitude")
+    fit(module, sparse, tmp_path, epochs=1)
+    mask = sparse.topology.masks["4.weight"]
+    weight, mask = weight[:4], mask[:4]  # without the unknown output, which has a share of its own
+    assert weight[mask].abs().min() >= weight[~mask].abs().max()
+
+
 def test_a_callback_can_be_used_again(tmp_path):
     sparse = Sparse("rigl", 0.9, network="net")
     results = []
@@ -299,6 +330,13 @@ def test_a_limit_of_steps_is_an_end(tmp_path):
     fit(module, sparse, tmp_path, epochs=-1, max_steps=27)
     assert sparse.topology.steps == 27
     assert sparse.vote.voters == 1  # 20% of 5 epochs, of which the last is incomplete
+
+
+def test_the_limit_of_steps_may_end_before_the_epochs(tmp_path):
+    sparse = Sparse("rigl", 0.9, network="net", vote_share=0.4)
+    fit(Classifier(Moon(1.0)), sparse, tmp_path, epochs=100, max_steps=27)
+    assert sparse.topology.steps == 27
+    assert sparse.vote.voters == 2  # of the 5 epochs that there were
 
 
 def test_ending_before_the_first_vote_says_so(tmp_path, caplog):

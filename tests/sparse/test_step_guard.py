@@ -87,12 +87,29 @@ def test_a_second_optimizer_of_the_weights_is_watched_as_well(start):
     topology.step()
 
 
-def test_topologies_of_different_layers_may_share_an_optimizer(start):
+def test_topologies_that_share_an_optimizer_step_together(start):
+    """A step of one of them would fill the weights of the other."""
     model, optimizer = start()
     body = Static(model, optimizer, 0.5, dense=["6.weight"])
-    head = Static(model, optimizer, 0.5, dense=["0.weight", "4.weight"])
-    body.step()
-    head.step()
+    head = RigL(model, optimizer, 0.5, DropSchedule(100, 10), dense=["0.weight", "4.weight"])
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        RuntimeError, match=r"weights of RigL, another topology.*attach\(\) one of two and call step\(\)"
+    ):
+        body.step()
+    with pytest.raises(RuntimeError, match="weights of Static, another topology"):
+        head.step()
+    body.attach()
+    with pytest.raises(RuntimeError, match="weights of RigL, another topology"):
+        optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    densities = body.density(), head.density()
+    for _ in range(3):
+        backward(model)
+        head.step()
+    assert (body.density(), head.density()) == densities
+    assert max(densities) < 1
+    assert body.steps == head.steps == 3
 
 
 def test_without_a_topology_the_optimizer_is_free_again(start):

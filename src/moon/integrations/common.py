@@ -23,8 +23,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from moon.evidence import OpenHead, classifier_name
-from moon.integrations.tensors import average_over_processes, kept, norm_buffers
+from moon.integrations.tensors import average_over_processes, filled, kept, norm_buffers
 from moon.objectives import AutoWeight, Objective
 from moon.recipe.registry import pick
 from moon.seeds import derive
@@ -59,6 +58,7 @@ class SparseTraining:
     Attributes:
         topology: The topology; None before `begin`.
         vote: The vote; None before `begin`, or if there is none.
+        model: The network; None before `begin`.
 
     Example:
         >>> import torch
@@ -103,9 +103,10 @@ class SparseTraining:
         self.topology: Topology | None = None
         self.vote: WeightVote | None = None
         self.vote_from: int | None = None
-        self._model: nn.Module | None = None
+        self.model: nn.Module | None = None
         self._objectives: list[Objective] = []
         self._loaded: dict[str, Any] = {}
+        self._length: dict[str, int] = {}
         self._epochs_ended = 0
 
     @property
@@ -126,9 +127,11 @@ class SparseTraining:
             within: The module that contains the objectives; None: the model itself.
 
         Raises:
-            ValueError: If the masks would never change, or change after the first vote.
+            ValueError: If the masks would never change, or change after the first vote; or if the loaded state is that
+                of a run of another length, or of other weights.
         """
-        self._model, self.vote, self.vote_from = model, None, None
+        self.model, self.vote, self.vote_from = model, None, None
+        self._length = {"steps": steps, "epochs": epochs}
         modules = [*(within or model).modules()]
         self._objectives = [module for module in modules if isinstance(module, Objective)]
         for weight in modules:
@@ -138,8 +141,11 @@ class SparseTraining:
                     "epoch %d",
                     *(weight.epochs, epochs, weight.epochs),
                 )
+        shares = (self.vote_share, self.kind.vote_share, *(objective.vote_share for objective in self._objectives), 0.0)
+        share = next(share for share in shares if share is not None)
         state, self._loaded = self._loaded, {}
         if state:
+            self._check(state, model, has_vote=share > 0)
             # A new topology zeroes what is outside of its first masks; these weights have others.
             with kept(model, optimizer):
                 self.topology = self._build(model, optimizer, steps)
@@ -147,14 +153,29 @@ class SparseTraining:
         else:
             self.topology = self._build(model, optimizer, steps)
         self.topology.attach()
-        shares = (self.vote_share, self.kind.vote_share, *(objective.vote_share for objective in self._objectives), 0.0)
-        share = next(share for share in shares if share is not None)
         if share:
             self.vote_from = epochs - max(1, round(share * epochs))
             check_vote(self.topology, steps // epochs, epochs, self.vote_from)
             self.vote = WeightVote(model, self.topology)
             self.vote.load_state_dict(state.get("vote", {}))
         self._epochs_ended = state.get("epochs_ended", 0)
+
+    def _check(self, state: dict[str, Any], model: nn.Module, has_vote: bool) -> None:
+        """Raise a ValueError if a state is that of a run of another length, or of other weights."""
+        saved = {key: state.get(key, now) for key, now in self._length.items()}  # older states have no length
+        is_planned = has_vote or (getattr(self.kind, "rewires", False) and self.schedule is None)
+        if saved != self._length and is_planned:
+            raise ValueError(
+                "the checkpoint is that of a run of {steps} steps in {epochs} epochs, ".format(**saved)
+                + "but this run has {steps} steps in {epochs}; ".format(**self._length)
+                + "masks and votes depend on the length of a run, so resume with the same length, or start again in "
+                "another folder"
+            )
+        if names := filled(sparse_weights(model), state["topology"].get("masks", {})):
+            raise ValueError(
+                f"'{names[0]}' is non-zero outside its saved mask: masks and weights are of different checkpoints; "
+                "load both from the same one, or start a new run"
+            )
 
     def _build(self, model: nn.Module, optimizer: Optimizer, steps: int) -> Topology:
         kind = self.kind
@@ -182,8 +203,8 @@ class SparseTraining:
             return
         self._epochs_ended = epoch + 1
         if self.vote is not None and self.vote_from is not None and epoch >= self.vote_from:
-            assert self._model is not None
-            self.vote.cast(self._model)
+            assert self.model is not None
+            self.vote.cast(self.model)
 
     def record(self, epoch: int) -> dict[str, float]:
         """Numbers for the log: density, turnover, and those of the objectives inside the model.
@@ -211,8 +232,11 @@ class SparseTraining:
 
         Returns:
             The number of votes. If it is 0, nothing was changed, and a warning is logged.
+
+        Raises:
+            ValueError: If the votes had different masks; the model then keeps the weights of the last step.
         """
-        if self.vote is None or self._model is None:
+        if self.vote is None or self.model is None or self.topology is None:
             return 0
         if not self.vote.voters:
             _log.warning("training ended before the first vote; the weights are those of the last step")
@@ -220,11 +244,17 @@ class SparseTraining:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive("training", self.seed))
             elected = self.vote.elect(batches)
+        names = [] if self.topology.superposes else filled(sparse_weights(elected), self.topology.masks)
+        if names:
+            raise ValueError(
+                f"the average of the votes is non-zero outside the mask of '{names[0]}', so they had different masks: "
+                "was the run resumed with another schedule or vote_share? The model keeps the weights of the last step"
+            )
         statistics = norm_buffers(elected)
         average_over_processes(statistics.values())
-        for name, weight in self._model.named_parameters():
+        for name, weight in self.model.named_parameters():
             weight.data.copy_(elected.get_parameter(name))
-        for name, buffer in norm_buffers(self._model).items():
+        for name, buffer in norm_buffers(self.model).items():
             buffer.copy_(statistics[name])
         return self.vote.voters
 
@@ -239,9 +269,10 @@ class SparseTraining:
         )
 
     def end(self) -> None:
-        """Give the optimizer back to its owner. The masks no longer hold."""
+        """Give the optimizer back to its owner, who may step it. The masks no longer hold."""
         if self.topology is not None:
             self.topology.detach()
+            SparseTopology._alive.pop(id(self.topology), None)  # the guard of steps forgets it
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint needs.
@@ -252,7 +283,8 @@ class SparseTraining:
         if self.topology is None:
             return self._loaded
         vote = {} if self.vote is None else self.vote.state_dict()
-        return {"topology": self.topology.state_dict(), "vote": vote, "epochs_ended": self._epochs_ended}
+        progress = {"epochs_ended": self._epochs_ended, **self._length}
+        return {"topology": self.topology.state_dict(), "vote": vote, **progress}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state for `begin`, which restores it.
@@ -261,39 +293,3 @@ class SparseTraining:
             state: What `state_dict` returned.
         """
         self._loaded = state
-
-
-def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int, **options: Any) -> Objective:
-    """Build an objective from its name.
-
-    Args:
-        objective: A name, as for `moon train`, or an objective, which is returned as it is.
-        model: The network; its classifier determines the numbers of classes and features.
-        epochs: The number of epochs of the run.
-        **options: Options of the objective, such as `final=2.0` for MOON.
-
-    Returns:
-        The objective.
-
-    Raises:
-        ValueError: If there is no such objective, or if options are given for an objective that exists already.
-
-    Example:
-        >>> from moon import lenet, open_head
-        >>> from moon.integrations.common import make_objective
-        >>> make_objective("moon", open_head(lenet(10)), epochs=100).log(99)
-        {'w': 1.0}
-    """
-    if not isinstance(objective, str):
-        if options:
-            raise ValueError(f"{type(objective).__name__} is built already; give its options to its constructor")
-        return objective
-    kind = pick("objective", objective)
-    head = model.get_submodule(classifier_name(model))
-    facts = {"epochs": epochs}
-    if isinstance(head, nn.Linear):
-        facts |= {
-            "num_known": head.out_features - isinstance(head, OpenHead),
-            "num_features": head.in_features,
-        }
-    return kind.for_run(**{name: facts[name] for name in kind.takes() if name in facts}, **options)

@@ -16,10 +16,11 @@ from transformers import Trainer, TrainerCallback
 
 from moon.evidence.outputs import only_tensor
 from moon.files import write_atomic
-from moon.integrations.common import SparseTraining, make_objective
+from moon.integrations.common import SparseTraining
 from moon.integrations.huggingface_answers import Answers, Examples
 from moon.integrations.huggingface_classifier import OpenClassifier
-from moon.integrations.huggingface_files import load_renamed
+from moon.integrations.huggingface_files import check_weights, digests, load_renamed
+from moon.integrations.objective import make_objective
 from moon.objectives import AutoWeight, Objective
 from moon.sparse import Topology
 
@@ -48,6 +49,7 @@ class SparseCallback(TrainerCallback):
 
     Attributes:
         objective: The objective of a `MoonTrainer`, whose state belongs to a checkpoint.
+        checkpoint: The folder from which a `MoonTrainer` resumes.
 
     Example:
         >>> from moon.integrations.huggingface import SparseCallback
@@ -57,6 +59,7 @@ class SparseCallback(TrainerCallback):
     def __init__(self, topology: str | type[Topology] = "rigl", sparsity: float = 0.9, **settings: Any) -> None:
         self.training = SparseTraining(topology, sparsity, **settings)
         self.objective: Objective | None = None
+        self.checkpoint: str | None = None
         self._own_share = self.training.vote_share
 
     @property
@@ -80,7 +83,9 @@ class SparseCallback(TrainerCallback):
             )
         training.end()
         if state.global_step:
-            self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}", model)
+            # A plain trainer does not tell its callbacks the folder; the digests show whether this is the one.
+            usual = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            self._load(Path(self.checkpoint or args.resume_from_checkpoint or usual), model)
         epochs = state.num_train_epochs if _has_length(parts["train_dataloader"]) else 1
         if self._own_share is None and training.kind.vote_share is None and self.objective is not None:
             training.vote_share = self.objective.vote_share
@@ -99,18 +104,20 @@ class SparseCallback(TrainerCallback):
                 "callback, in another folder, or it is incomplete; resume from another one, or train anew"
             )
         saved = torch.load(path, map_location="cpu", weights_only=True)
+        load_renamed(model, checkpoint, saved.get("weights", {}))
+        check_weights(model, saved.get("weights", {}), checkpoint)
         self.training.load_state_dict(saved["training"])
         if self.objective is not None:
             self.objective.load_state_dict(saved["objective"])
-        load_renamed(model, checkpoint)
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Add masks, votes and the state of the objective to a checkpoint."""
+    def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Add masks, votes, the state of the objective and digests of the weights to a checkpoint."""
         if not args.should_save or args.save_only_model:
             return
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _STATE
         objective = {} if self.objective is None else self.objective.state_dict()
         saved = {"training": self.training.state_dict(), "objective": dict(objective)}
+        saved["weights"] = digests(parts["model"])
         write_atomic(path, lambda partial: torch.save(saved, partial))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -218,6 +225,10 @@ class MoonTrainer(Trainer):
         )
         self.sparse.training.average(self.objective)
         return loss
+
+    def _inner_training_loop(self, *args: Any, resume_from_checkpoint: str | None = None, **settings: Any) -> Any:
+        self.sparse.checkpoint = resume_from_checkpoint
+        return super()._inner_training_loop(*args, resume_from_checkpoint=resume_from_checkpoint, **settings)
 
     def create_optimizer(self, *args: Any, **settings: Any) -> Any:
         """Build the objective, and the optimizer as `Trainer` does. It also updates parameters of the objective.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -94,3 +94,25 @@ class Classifier(Protocol):
     def sparsity(self) -> float: ...
 
     def __call__(self, inputs: Any, /) -> Answers: ...
+
+
+def check_several(inputs: Any, dimensions: int) -> None:
+    """Check that raw inputs are several, not one: a text is a sequence of characters, an image one of rows.
+
+    Args:
+        inputs: The inputs.
+        dimensions: The number of dimensions of an array of several inputs.
+
+    Raises:
+        ValueError: If this is a single input.
+    """
+    is_array = hasattr(inputs, "ndim")
+    if is_array and inputs.ndim < dimensions:
+        raise ValueError(
+            f"an array of shape {tuple(inputs.shape)} is a single input, or has too few dimensions; give a list of "
+            "inputs, such as classifier([x])"
+        )
+    if isinstance(inputs, str | bytes) or not (is_array or isinstance(inputs, Iterable)):
+        raise ValueError(
+            f"this is a single input, a {type(inputs).__name__}; give a list of inputs, such as classifier([x])"
+        )

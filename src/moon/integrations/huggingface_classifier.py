@@ -18,7 +18,7 @@ from moon.deploy.threshold import Threshold, find_threshold, p_values
 from moon.detect import Detector
 from moon.evidence import Evidence, OpenHead, open_head, read
 from moon.evidence.labels import UNKNOWN
-from moon.integrations.huggingface_answers import Answers, Examples
+from moon.integrations.huggingface_answers import Answers, Examples, check_several
 from moon.integrations.huggingface_card import write_card
 from moon.integrations.huggingface_files import describe, load_model, read_files, write_files
 from moon.metrics import accuracy, auroc, fpr_at_tpr
@@ -146,7 +146,7 @@ class OpenClassifier:
             The answers.
 
         Raises:
-            ValueError: If raw inputs are given, but there is no processor.
+            ValueError: If raw inputs are given, but there is no processor, or if this is one input instead of several.
         """
         return self.answer(_read(self.model, [self.prepare(inputs)], self.detector))
 
@@ -160,7 +160,7 @@ class OpenClassifier:
             The keyword arguments of the model.
 
         Raises:
-            ValueError: If there is no processor.
+            ValueError: If there is no processor, or if this is one input instead of several.
         """
         if isinstance(inputs, Mapping):
             return inputs
@@ -169,7 +169,9 @@ class OpenClassifier:
                 f"the classifier has no processor, so inputs must be a mapping of the model's keyword arguments, not a "
                 f"{type(inputs).__name__}; give it one: OpenClassifier.fit(..., processor=tokenizer)"
             )
-        if isinstance(self.processor, PreTrainedTokenizerBase):
+        is_text = isinstance(self.processor, PreTrainedTokenizerBase)
+        check_several(inputs, dimensions=1 if is_text else 4)
+        if is_text:
             encoded = self.processor(list(inputs), padding=True, truncation=True, return_tensors="pt")
             names = set(self.processor.model_input_names)
             return {name: value for name, value in encoded.items() if name in names}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from hashlib import sha256 as hash_of
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import transformers
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
 from moon import __version__
@@ -159,7 +161,45 @@ def _check_files(folder: Path, digests: dict[str, str]) -> None:
             )
 
 
-def load_renamed(model: nn.Module, folder: Path) -> None:
+def digests(model: nn.Module) -> dict[str, str]:
+    """SHA-256 of each weight of a model.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The digests by name.
+    """
+    return {name: _digest(weight) for name, weight in model.named_parameters()}
+
+
+def _digest(weight: Tensor) -> str:
+    content = weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hash_of(content.numpy().data).hexdigest()
+
+
+def check_weights(model: nn.Module, saved: Mapping[str, str], folder: Path) -> None:
+    """Check that the weights of a model are those that were saved with the masks of a checkpoint.
+
+    Args:
+        model: The model.
+        saved: The digests of all or some weights.
+        folder: The checkpoint.
+
+    Raises:
+        ValueError: If a weight differs.
+    """
+    weights = dict(model.named_parameters())
+    for name, digest in saved.items():
+        if name not in weights or _digest(weights[name]) != digest:
+            raise ValueError(
+                f"{folder}: its masks were saved with other weights than the trainer has loaded ('{name}' differs); "
+                "with a plain Trainer name the folder in TrainingArguments(resume_from_checkpoint=...) as well, or use "
+                "MoonTrainer"
+            )
+
+
+def load_renamed(model: nn.Module, folder: Path, saved: Mapping[str, str]) -> None:
     """Load the weights of a checkpoint whose names are not those of the model.
 
     `save_pretrained` gives some weights the names of earlier versions, those of a ViT for example, but a `Trainer` that
@@ -168,12 +208,17 @@ def load_renamed(model: nn.Module, folder: Path) -> None:
     Args:
         model: The model; weights whose names are in the file are loaded already.
         folder: The checkpoint.
+        saved: The digests of its weights.
+
+    Raises:
+        ValueError: If the weights that are loaded already are those of another checkpoint.
     """
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:
             names |= set(file.keys())
     if isinstance(model, PreTrainedModel) and names - model.state_dict().keys():
+        check_weights(model, {name: digest for name, digest in saved.items() if name in names}, folder)
         loaded = type(model).from_pretrained(folder, local_files_only=True)
         model.load_state_dict(loaded.state_dict())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import islice
 from math import ceil, inf
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -51,6 +51,8 @@ class Sparse(pl.Callback):
         dense: Names of weights to leave dense. Weights of objectives always are.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
         seed: The seed of the masks.
+        first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude", for
+            a network that was trained before.
         vote_share: The fraction of epochs, at the end of the run, that vote; 0 for none. None: that of the topology or
             of the objective, 0.2 for MOON and 0 for cross-entropy.
 
@@ -72,12 +74,14 @@ class Sparse(pl.Callback):
         dense: Collection[str] = (),
         pattern: Pattern = UNSTRUCTURED,
         seed: int = 0,
+        first_mask: Literal["random", "magnitude"] = "random",
         vote_share: float | None = None,
     ) -> None:
         self.network = network
         self._training = SparseTraining(
             *(topology, sparsity), schedule=schedule, t_end_share=t_end_share, delta_t=delta_t, fraction=fraction,
-            allocation=allocation, dense=dense, pattern=pattern, seed=seed, vote_share=vote_share,
+            allocation=allocation, dense=dense, pattern=pattern, seed=seed, first_mask=first_mask,
+            vote_share=vote_share,
         )  # fmt: skip
 
     @property
@@ -119,6 +123,12 @@ class Sparse(pl.Callback):
             ) from None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        model = self._network(pl_module)
+        if self._training.model is model and not self._training.has_state:
+            raise ValueError(
+                "this callback was already used for a training of this network, and would draw new masks over its "
+                "weights; resume it (ckpt_path=...), or create a new callback"
+            )
         steps, per_epoch = trainer.estimated_stepping_batches, trainer.num_training_batches
         if inf in (steps, per_epoch):
             raise ValueError(
@@ -130,10 +140,10 @@ class Sparse(pl.Callback):
                 f"the run goes on after {trainer.global_step} steps, but without masks: the checkpoint was written "
                 "without Sparse; start a new run from its weights (load_from_checkpoint)"
             )
-        epochs = trainer.max_epochs or -1
-        if epochs < 0:
-            epochs = ceil(steps / ceil(per_epoch / trainer.accumulate_grad_batches))
-        model = self._network(pl_module)
+        # The limit of steps, if there is one, may end the run before max_epochs.
+        epochs = ceil(steps / ceil(per_epoch / trainer.accumulate_grad_batches))
+        if trainer.max_epochs is not None and trainer.max_epochs > 0:
+            epochs = min(epochs, trainer.max_epochs)
         self._training.begin(model, trainer.optimizers[0], steps=int(steps), epochs=epochs, within=pl_module)
         if self._training.vote is not None:
             self._check_election(trainer, model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -24,6 +24,16 @@ def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     with torch.no_grad():
         for tensor, copy in zip(tensors, copies, strict=True):
             tensor.copy_(copy)
+
+
+def filled(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> list[str]:
+    """The names of weights that are non-zero outside their masks; masks of other shapes are ignored."""
+    pairs = [(name, weight, masks[name]) for name, weight in weights.items() if name in masks]
+    return [
+        name
+        for name, weight, mask in pairs
+        if weight.shape == mask.shape and bool(((weight.detach() != 0) & ~mask.to(weight.device)).any())
+    ]
 
 
 def norm_buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from moon.sparse.topology import Topology
 
 
 class StepGuard:
-    """A hook that raises before `optimizer.step()` changes anything, unless a topology of the weights called it.
+    """A hook that raises before `optimizer.step()` changes anything, unless all topologies of its weights step with it.
 
     It is called for every optimizer of the process: a second optimizer of the same weights, even one that is built
     later, would fill them as well. It does nothing for other weights.
@@ -35,9 +35,16 @@ class StepGuard:
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weights = (weight for group in optimizer.param_groups for weight in group["params"])
         topologies = self.governing(weights)
-        if not topologies or any(_steps(topology, optimizer) for topology in topologies):
+        others = [topology for topology in topologies if not _steps(topology, optimizer)]
+        if not others:
             return
-        name = type(topologies[-1]).__name__
+        name = type(others[-1]).__name__
+        if len(others) < len(topologies):
+            raise RuntimeError(
+                f"the optimizer also updates the weights of {name}, another topology, and this step would fill those "
+                "that it keeps at zero; give each topology its own optimizer, or attach() one of two and call step() "
+                "of the other"
+            )
         raise RuntimeError(
             f"optimizer.step() would fill the weights that {name}, the newest topology of this model, keeps at zero; "
             "call topology.step() instead, or topology.attach() once if other code steps the optimizer (GradScaler, "
