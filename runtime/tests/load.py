@@ -246,8 +246,7 @@ def drain(server: Server, known: list[Case], connections: int) -> dict[str, Any]
             await _close(writer)
         return [*answers, flight], time.perf_counter() - began
 
-    answers, seconds = asyncio.run(waiting())
-    *answers, flight = answers
+    (*answers, flight), seconds = asyncio.run(waiting())
     right = sum(not isinstance(a, BaseException) and (a[0] == 503 or json.loads(a[2]).get("answers") == [
         {"file": None} | known[i % len(known)].answer]) for i, a in enumerate(answers))  # fmt: skip
     return {"seconds": round(seconds, 2), "exit_code": server.process.returncode, "in_flight": flight,

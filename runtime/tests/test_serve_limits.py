@@ -204,6 +204,17 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     assert "in use" in done.stderr
 
 
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.moon"
+    with path.open("wb") as file:
+        file.write(FILE.read_bytes())
+        file.truncate(3 * 2**30)
+    command = [sys.executable, "-m", "moon_runtime.serve", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "huge.moon: the file is damaged: it has 3,221,225,472 bytes, and its header declares" in done.stderr
+
+
 def test_a_missing_package_is_one_line() -> None:
     code = (
         "import sys; sys.modules['starlette'] = None; sys.argv = ['x', 'a.moon']\n"
