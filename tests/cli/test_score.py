@@ -80,14 +80,24 @@ def test_a_run_that_fails_does_not_lose_the_others(moon, runs):
     (runs / "plain-0" / "model.safetensors").write_bytes(b"x")
     code, out, err = moon("score", "runs", *FAST)
     assert code == 2
-    assert "failed: runs/moon-0: the run is not finished" in out
-    assert "failed: runs/plain-0/model.safetensors: is not the model" in out
-    assert err.strip() == (
+    assert "failed: runs/moon-0: the run is not finished" in err
+    assert "failed: runs/plain-0/model.safetensors: is not the model" in err
+    assert err.strip().splitlines()[-1] == (
         "moon score: 2 of 3 runs were not scored, the first one: runs/moon-0: the run is not finished; "
         "start it again with the same command"
     )
     assert (runs / "plain-1" / "scores.json").exists()
     assert "cross-entropy" in out
+
+
+def test_json_has_the_runs_that_failed_as_well(moon, runs):
+    (runs / "moon-0" / "result.json").unlink()
+    code, out, err = moon("score", "runs", *FAST, "--json")
+    found = {entry["folder"]: entry for entry in json.loads(out)}
+    assert code == 2
+    assert "the run is not finished" in found["runs/moon-0"]["error"]
+    assert found["runs/plain-1"]["detectors"]
+    assert "failed: runs/moon-0" in err
 
 
 def test_runs_of_different_benchmarks_have_a_table_each(moon, runs, data_root):

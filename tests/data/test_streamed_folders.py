@@ -87,3 +87,15 @@ def test_a_class_without_training_images_is_an_error(root):
     Image.new("RGB", (40, 40)).save(root / "photos" / "test" / "green" / "1.png")
     with pytest.raises(DataError, match="has images of class green, which photos/train does not have"):
         known_splits(root, find_benchmark(root, "photos"))
+
+
+def test_equal_files_in_two_splits_are_reported(root, caplog):
+    benchmark = find_benchmark(root, "photos")
+    known_splits(root, benchmark)
+    assert not [message for message in caplog.messages if "as well" in message]
+    for index in (0, 1, 2):
+        train = root / "photos" / "train" / "red" / f"{index:02}.png"
+        (root / "photos" / "test" / "red" / f"copy{index}.png").write_bytes(train.read_bytes())
+    known_splits(root, benchmark)
+    (message,) = [message for message in caplog.messages if "as well" in message]
+    assert message.startswith("photos/test: 3 of 43 images are training images as well")

@@ -190,6 +190,14 @@ def test_the_backbone_learns_at_a_rate_of_its_own(small_set):
         training.begin()
 
 
+def test_a_frozen_backbone_cannot_grow_weights():
+    with pytest.raises(
+        ValueError, match="the weights that RigL grows there would stay zero; use the topology 'static'"
+    ):
+        make_recipe(DIGITS, "cross-entropy", topology="rigl", backbone_lr_factor=0.0)
+    assert make_recipe(DIGITS, "cross-entropy", topology="static", backbone_lr_factor=0.0)
+
+
 def test_a_single_group_with_a_rate_of_its_own_is_not_captured():
     layer = nn.Linear(3, 2)
     optimizer = torch.optim.SGD([{"params": layer.parameters(), "lr_factor": 0.1}], lr=0.1)

@@ -1,6 +1,8 @@
 """Checkpoints of others: `moon score --checkpoint` gives the scores of a run with the same weights."""
 
 import json
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -129,3 +131,27 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(run, images, tm
     score(state)
     with pytest.raises(ValueError, match="contains the scores of another model"):
         score(state | {"fc.bias": torch.ones(10)})
+
+
+def relu(num_classes: int, in_channels: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, 16), nn.ReLU(), nn.Linear(16, num_classes))
+
+
+def tanh(num_classes: int, in_channels: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, 16), nn.Tanh(), nn.Linear(16, num_classes))
+
+
+def test_two_networks_with_the_same_weights_are_told_apart(images, tmp_path, monkeypatch):
+    """The evidence that is kept belongs to the network, not only to the file of its weights."""
+    module = ModuleType("two_nets")
+    module.relu, module.tanh = relu, tanh
+    monkeypatch.setitem(sys.modules, "two_nets", module)
+    torch.save(relu(10, images.benchmark.channels).state_dict(), tmp_path / "weights.pth")
+    settings = {"out": tmp_path / "scores", "keep_evidence": True}
+    score_checkpoint(tmp_path / "weights.pth", "two_nets:relu", images, ["msp"], **settings)
+    with pytest.raises(ValueError, match="contains the scores of another model"):
+        score_checkpoint(tmp_path / "weights.pth", "two_nets:tanh", images, ["msp"], **settings)
+    (tmp_path / "scores" / "scores.json").unlink()
+    found, _ = score_checkpoint(tmp_path / "weights.pth", "two_nets:tanh", images, ["msp"], **settings)
+    alone, _ = score_checkpoint(tmp_path / "weights.pth", "two_nets:tanh", images, ["msp"], out=tmp_path / "alone")
+    assert found["detectors"] == alone["detectors"]

@@ -56,6 +56,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from rich.console import Console
 
+    from moon.cli.output import Incomplete
     from moon.cli.runner import run_grid, state_table
     from moon.grid import Grid
 
@@ -69,7 +70,10 @@ def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         return _facts(grid)
     grid = Grid.plan(*settings, data_facts(arguments.data, near, far), near=near, far=far)
     run_grid(grid, arguments)
-    _show(grid, arguments.out)
+    try:
+        _show(grid, arguments.out)
+    except ValueError as error:
+        raise Incomplete(str(error), _facts(grid)) from error
     return _facts(grid)
 
 

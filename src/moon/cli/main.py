@@ -81,12 +81,20 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _act(arguments: argparse.Namespace) -> None:
     """Call the command, and print what it returns if JSON was asked for."""
     is_json = getattr(arguments, "json", False) and arguments.verb not in ANSWERS
+    from moon.cli.output import Incomplete
+
+    failure = None
     with _silence() if is_json or getattr(arguments, "quiet", False) else nullcontext():
-        value = arguments.act(arguments)
+        try:
+            value = arguments.act(arguments)
+        except Incomplete as error:
+            value, failure = error.value, error
     if is_json and value is not None:
         import json
 
         print(json.dumps(value, indent=2, default=str))
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -60,6 +60,19 @@ def plain_cells(table: Table) -> None:
         column._cells = [plain(cell) for cell in column._cells]  # pyright: ignore[reportAttributeAccessIssue]
 
 
+class Incomplete(ValueError):
+    """Some of several runs failed.
+
+    Args:
+        text: What failed.
+        value: What is known about all of them, which is printed with `--json`.
+    """
+
+    def __init__(self, text: str, value: object) -> None:
+        super().__init__(text)
+        self.value = value
+
+
 class _Printer(logging.Handler):
     """Prints what the library logs, above a progress bar if there is one; a warning is one line on stderr."""
 

@@ -21,7 +21,7 @@ examples:
   moon pack runs/cifar10-... --per-class                      a threshold for each predicted class
   moon predict digits.moon photo.png                          ask the file
 """
-JSON = "the file, its size, threshold and what was measured"
+JSON = "the file, its size, detector and threshold, and what was measured"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

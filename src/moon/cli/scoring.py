@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from moon.cli.arguments import device_of
 from moon.cli.failing import explained
-from moon.cli.output import plain_cells, printable, show_table
+from moon.cli.output import Incomplete, plain_cells, printable, show_table
 from moon.cli.screen import tracked
 from moon.cli.unknown_sets import no_unknown_set
 from moon.recipe import Recipe
@@ -60,7 +61,7 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     homes = _homes(folders, arguments.out)
     is_single = len(folders) == 1
     detectors = _detectors(arguments)
-    failures: list[str] = []
+    failures: dict[Path, str] = {}
     recipes: dict[Path, Recipe] = {}
     done: list[_Scored] = []
 
@@ -73,8 +74,8 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             if is_single or arguments.debug:
                 raise
             reason = explained(error)[1]
-            failures.append(reason if str(folder) in reason else f"{folder}: {reason}")
-            print(f"failed: {printable(failures[-1])}")
+            failures[folder] = reason if str(folder) in reason else f"{folder}: {reason}"
+            print(f"failed: {printable(failures[folder])}", file=sys.stderr)
 
     @lru_cache(maxsize=1)
     def opened(name: str, outliers: str) -> BenchmarkImages:
@@ -116,11 +117,14 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     _show(done)
     _show_files({run.folder: homes[run.folder] for run in done}, arguments)
     _show_remarks([(run.folder, run.recipe.outliers, run.summary) for run in done], arguments)
+    value = [{"folder": homes[run.folder], **run.summary} for run in done]
     if failures:
-        raise ValueError(
-            f"{len(failures)} of {counted(len(folders), 'run')} were not scored, the first one: {failures[0]}"
+        first = next(iter(failures.values()))
+        raise Incomplete(
+            f"{len(failures)} of {counted(len(folders), 'run')} were not scored, the first one: {first}",
+            value + [{"folder": folder, "error": reason} for folder, reason in failures.items()],
         )
-    return [{"folder": homes[run.folder], **run.summary} for run in done]
+    return value
 
 
 def score_file(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -86,6 +86,8 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     folder = arguments.out or find_run(Path("runs"), recipe)
     _check_folder(folder)
     images = BenchmarkImages.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
+    if arguments.log is not None and "none" in arguments.log and len(arguments.log) > 1:
+        raise ValueError("--log none goes with no other logger")
     loggers = None if arguments.log is None else [name for name in arguments.log if name != "none"]
     result = train_on_screen(
         recipe, folder, images, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact,

@@ -19,8 +19,10 @@ from moon.data.openood import list_path, open_list, read_list_cached
 from moon.data.streamed_folders import folder_splits, open_folder
 from moon.data.streams import ImageList
 from moon.errors import DataError
+from moon.files import open_regular
 
 _log = logging.getLogger(__name__)
+_COMPARED_FILES, _END = 100_000, 4096
 AnySet = DataSet | ImageList
 """A set in memory, or a list of images on disk."""
 
@@ -192,9 +194,13 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
 
 
 def warn_of_overlap(train: AnySet, other: AnySet, where: str) -> None:
-    """Log a warning if images of a split are training images as well: the same pixels, or the same file of a list."""
-    found = set(_identities(train))
-    if both := sum(identity in found for identity in _identities(other)):
+    """Log a warning if images of a split are training images as well: the same pixels, or equal files of a list."""
+    if isinstance(train, ImageList) and isinstance(other, ImageList):
+        both = _equal_files(train, other)
+    else:
+        found = set(_identities(train))
+        both = sum(identity in found for identity in _identities(other))
+    if both:
         _log.warning(
             "%s: %s of %s images are training images as well; results on them say nothing about new images",
             where, f"{both:,}", f"{len(other.labels):,}",
@@ -208,6 +214,42 @@ def _identities(dataset: AnySet) -> Iterator[bytes | str]:
     else:
         for image in dataset.images:
             yield hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).digest()
+
+
+def _equal_files(train: ImageList, other: ImageList) -> int:
+    """How many files of a list are also in another: the same paths, or the same length and the same end.
+
+    Lists of very many files are compared by path only.
+    """
+    if len(train.paths) + len(other.paths) > _COMPARED_FILES:
+        found = set(train.paths)
+        return sum(path in found for path in other.paths)
+    sizes = [[_size_of(images.root / path) for path in images.paths] for images in (train, other)]
+    shared = set(sizes[0]) & set(sizes[1]) - {-1}
+    ends = [
+        [
+            _end_of(images.root / path, size) if size in shared else None
+            for path, size in zip(images.paths, lengths, strict=True)
+        ]
+        for images, lengths in zip((train, other), sizes, strict=True)
+    ]
+    found = set(ends[0]) - {None}
+    return sum(end in found for end in ends[1])
+
+
+def _size_of(path: Path) -> int:
+    """The length of a file; -1 if there is none, which is reported when it is read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _end_of(path: Path, size: int) -> tuple[int, bytes]:
+    """The length of a file and its last bytes, which differ between compressed images."""
+    with open_regular(path) as file:
+        file.seek(max(0, size - _END))
+        return size, file.read(_END)
 
 
 def set_names(root: AnyPath) -> list[str]:

@@ -69,7 +69,8 @@ def pack_run(
         track: Wraps a list of names, with a description, for a progress bar.
 
     Returns:
-        What was packed and measured, as the file has it under `provenance`, and `bytes`, the size of the file.
+        What was packed and measured, as the file has it under `provenance`, the `detector`, its `threshold`, and
+        `bytes`, the size of the file.
 
     Raises:
         ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
@@ -130,7 +131,14 @@ def pack_run(
     }
     content = packed.with_description(provenance=provenance).content()
     write_atomic(Path(path), lambda partial: partial.write_bytes(content))
-    return provenance | {"bytes": len(content)}
+    return provenance | {"detector": detector, "threshold": _threshold(packed), "bytes": len(content)}
+
+
+def _threshold(packed: PackedNetwork) -> dict[str, Any]:
+    """The values of the threshold, one or one for each class, and what it promises."""
+    assert packed.threshold is not None
+    assert packed.tensors is not None
+    return {"values": packed.tensors["threshold"].tolist(), **packed.threshold}
 
 
 def _divide(validation: AnySet, detector: Detector) -> tuple[AnySet, AnySet]:

@@ -233,6 +233,11 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
         check_sparse(densities, recipe.sparsity, topology.__name__)
         if topology.only_replaces() and not topology.superposes:  # a ticket replaces a fraction of its own
             check_fraction(DropSchedule(t_end=2, delta_t=1, fraction=recipe.drop_fraction), topology.__name__)
+        if recipe.backbone_lr_factor == 0 and topology.rewires:
+            raise ValueError(
+                f"backbone_lr_factor=0 keeps all layers but the classifier as they are, so the weights that "
+                f"{topology.__name__} grows there would stay zero; use the topology 'static', or a factor above 0"
+            )
     elif recipe.first_mask != Recipe.first_mask:
         raise ValueError(f"a dense network has no masks (first_mask={recipe.first_mask} was given)")
     elif recipe.pattern:

@@ -94,9 +94,7 @@ def train_run(
             for part in (folder, folder / "checkpoints"):
                 remove_leftovers(part)
             if is_trained(folder):
-                claim(
-                    folder, recipe, images
-                )  # writes data.json if it is missing; then the result is checked against it
+                claim(folder, recipe, images)  # writes data.json if it is missing; the result is checked against it
                 check_model(folder, load_result(folder))
                 ranks.wait()
                 return load_result(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
 from moon.score.files import MODEL, Scores, is_writable, read_summary, scores_folder
-from moon.score.score import Track, check_unknown, score_network
+from moon.score.score import Track, check_precision, check_unknown, score_network
 from moon.training import locked
 
 
@@ -74,8 +75,9 @@ def score_checkpoint(
     check_unknown(images)
     digest = weights_digest(path)
     old = read_summary(scores_folder(out, mirrored), "cross-entropy")
-    if old is not None and old.get(MODEL) != digest:
+    if old is not None and (old.get(MODEL), old.get("net")) != (digest, net):
         raise ValueError(f"{out}: contains the scores of another model; choose another folder (out)")
+    check_precision(out, precision, old)
     weights = read_weights(path, net)
     recipe = _recipe(net, images, weights)
     chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
@@ -85,7 +87,9 @@ def score_checkpoint(
         raise ValueError(f"{reasons[0]}; {known}, so this network cannot be scored on it")
     with locked(out):  # fails before anything is computed
         pass
-    cache = EvidenceCache(images, model.eval(), digest, out, keep_evidence, precision, mirrored)
+    # Two networks can have the same weights.
+    both = hashlib.sha256(f"{digest} {net}".encode()).hexdigest()
+    cache = EvidenceCache(images, model.eval(), both, out, keep_evidence, precision, mirrored)
     about = {MODEL: digest, "checkpoint": path.name, "net": net}
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
 

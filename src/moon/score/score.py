@@ -165,6 +165,11 @@ def _check_request(
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {name}")
     check_unknown(images)
     check_data(folder, images)
+    check_precision(folder, precision, old)
+
+
+def check_precision(folder: Path, precision: str, old: dict[str, Any] | None) -> None:
+    """Raise a ValueError if scores would be replaced by less exact ones."""
     if precision != "float32" and old is not None and "precision" not in old:
         raise ValueError(
             f"{folder}: already has float32 scores, which are more exact; use float32, or another folder for the "
