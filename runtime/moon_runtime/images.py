@@ -24,6 +24,9 @@ MAX_PIXELS = 2**26  # per image
 _MAX_FILE_BYTES = 8 * MAX_PIXELS  # 4 channels of 16 bits per pixel
 # What Pillow may decode. Others are rare, and some call other programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+MAX_SCANS = 100  # of a JPEG file; cameras and programs write 1 to 12, and each costs time for all pixels
+# The header of a scan: its marker, its length, and the number of components, which determines the length.
+_SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
@@ -161,11 +164,28 @@ def _to_array(image: Any, where: str, max_pixels: int) -> np.ndarray:
     width, height = image.size
     if width * height > max_pixels:
         raise ImageError(f"{where}: is {width}x{height}, more than the {max_pixels:,} pixels allowed")
+    is_file = image.format in ("JPEG", "MPO") and image.tile and image.fp is not None  # not decoded yet
+    if is_file and _scans(image.fp) > MAX_SCANS:
+        raise ImageError(f"{where}: has more than {MAX_SCANS} scans of a JPEG; save it again")
     image = ImageOps.exif_transpose(image)
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
         image = image.convert("RGBA")
         image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
     return np.asarray(image.convert("RGB"))
+
+
+def _scans(file: Any) -> int:
+    """How many scans a JPEG file has; its position stays the same.
+
+    Headers that libjpeg refuses are not counted. In compressed data they cannot occur, as a zero follows each FF there.
+    """
+    position, count, rest = file.tell(), 0, b""
+    file.seek(0)
+    while chunk := file.read(2**20):
+        count += sum(1 for _ in _SCAN.finditer(rest + chunk))
+        rest = chunk[-4:]  # one byte less than a match, so that none is counted twice
+    file.seek(position)
+    return count
 
 
 def _deep(image: Any) -> str | None:

@@ -153,6 +153,35 @@ def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("start", "size", "message"),
+    [
+        (make(), 3 * 2**30, r"it has 3,221,225,472 bytes, and its header declares \d"),
+        (make(), len(make()) + 1, "its header declares"),
+        (make(), len(make()) - 1, "its header declares"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, 2**60])), 3 * 2**30, "header declares"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, float("nan")])), 3 * 2**30, "declares"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets="ab")), 3 * 2**30, "header is damaged"),
+        (with_header(lambda header: b"[" * 10**6), 3 * 2**30, "header is damaged"),
+        (b"", 3 * 2**30, "header is damaged"),
+        (b"\1\0\0\0", 4, "only 4 bytes"),
+        (b"\xff" * 8, 3 * 2**30, "not a .moon file, or it is cut off"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_length_is_not_read(
+    start: bytes, size: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moon_runtime.network.library", None)  # which reads all of it
+    path = tmp_path / "a.moon"
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(size)
+    with pytest.raises(NetworkError, match=message) as raised:
+        Network(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "\n" not in str(raised.value)
+
+
 def test_digest_is_that_of_hashlib() -> None:
     for size in (0, 1, 55, 56, 63, 64, 65, 1000):
         data = np.arange(size, dtype="u1")

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("uvicorn")
 
 import moon_runtime
+from moon_runtime.serve.describing import without_paths
 from serving import Server, cases, form, get, image_bytes, post, read_answer, request_once, serve
 
 FILE = Path(__file__).parent / "kept" / "format1.moon"
@@ -209,9 +210,24 @@ def test_a_token_protects_all_but_the_page_and_the_probes() -> None:
                 status, headers, body = request_once(server.port, request)
                 assert (status, headers["www-authenticate"]) == (401, "Bearer")
                 assert "token" in json.loads(body)["error"]
-        right = "authorization: Bearer s3cret"
-        assert request_once(server.port, post(KNOWN[0].data, "image/png", right))[0] == 200
-        assert request_once(server.port, get("/model", right))[0] == 200
+        for scheme in ("Bearer", "bearer", "BEARER"):  # its case does not matter (RFC 9110)
+            right = f"authorization: {scheme} s3cret"
+            assert request_once(server.port, post(KNOWN[0].data, "image/png", right))[0] == 200
+            assert request_once(server.port, get("/model", right))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/me/weights.pt", "weights.pt"), ("/weights.pt", "weights.pt"), ("~/runs/w.pt", "w.pt"),
+        ("C:\\Users\\me\\w.pt", "w.pt"), ("d:/me/w.pt", "w.pt"), ("\\\\host\\share\\w.pt", "w.pt"),
+        ("/home/me/a\nb/w.pt", "w.pt"), ("weights/w.pt", "weights/w.pt"), ("./runs/a/w.pt", "./runs/a/w.pt"),
+        ("https://example.org/a/w.pt", "https://example.org/a/w.pt"), ("s3://bucket/a/w.pt", "s3://bucket/a/w.pt"),
+        ("images/s", "images/s"), ("50 / 50 / 0", "50 / 50 / 0"), ("", ""),
+    ],
+)  # fmt: skip
+def test_only_absolute_paths_are_cut(text: str, shown: str) -> None:
+    assert without_paths({"a": [text, 1]}) == {"a": [shown, 1]}
 
 
 def resolved(schema: Any, api: dict[str, Any]) -> Any:

@@ -16,7 +16,8 @@ pytest.importorskip("uvicorn")
 
 import moon_runtime
 from moon_runtime.answers import Answers
-from moon_runtime.serve.batching import Batcher
+from moon_runtime.serve import batching
+from moon_runtime.serve.batching import Batcher, _Job
 from moon_runtime.serve.bodies import Upload
 from moon_runtime.serve.metrics import Metrics
 from moon_runtime.serve.refusals import Refused
@@ -88,7 +89,7 @@ def test_a_full_queue_refuses() -> None:
         assert (len(await first), len(await second)) == (3, 2)
         assert len(await batcher.answer(UPLOADS[:5])) == 5
 
-    with_batcher(test, max_queue=5)
+    with_batcher(test, max_queue=5, max_images=5)
 
 
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
@@ -99,6 +100,25 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
         assert batcher.waiting  # what is being computed still counts
         gate.is_open.set()
         await until(lambda: batcher.waiting == 0)
+
+    with_batcher(test, timeout=0.05)
+
+
+def test_images_that_were_given_up_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[_Job] = []
+
+    def job(*arguments: Any) -> _Job:
+        jobs.append(_Job(*arguments))
+        return jobs[-1]
+
+    monkeypatch.setattr(batching, "_Job", job)
+
+    async def test(batcher: Batcher, gate: Gate) -> None:
+        gate.prepare = lambda *_: gate.is_open.wait(30)  # type: ignore[assignment,method-assign]
+        with pytest.raises(Refused, match="no answer"):
+            await batcher.answer(UPLOADS)
+        assert len(jobs) == batcher.waiting == 40  # most of them wait for a thread
+        assert [job.upload for job in jobs] == [None] * 40
 
     with_batcher(test, timeout=0.05)
 

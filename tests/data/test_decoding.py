@@ -11,7 +11,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from moon.data import DataError, read_folders, read_list
-from moon.data.decoding import FORMATS, decode_rgb
+from moon.data.decoding import FORMATS, MAX_SCANS, decode_rgb
 from moon.data.limits import MAX_PIXELS
 from moon.data.streams import random_resized_crop
 
@@ -102,6 +102,19 @@ def test_transparent_pixels_become_white_with_a_message(folder, caplog):
     assert np.asarray(decode_rgb(folder / "cat" / "1.png", "x").image).tolist() == [[[255] * 3, [0] * 3]]
 
 
+def test_a_jpeg_of_very_many_scans_is_refused(tmp_path):
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (8, 8)).save(path, progressive=True)
+    content = path.read_bytes()
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    more = MAX_SCANS - content.count(b"\xff\xda")
+    path.write_bytes(content[:-2] + more * scan + content[-2:])
+    assert decode_rgb(path, "x").image.size == (8, 8)
+    path.write_bytes(content[:-2] + (more + 1) * scan + content[-2:])
+    with pytest.raises(DataError, match=r"^x: a\.jpg has more than 100 scans of a JPEG; save it again$"):
+        decode_rgb(path, "x")
+
+
 def test_images_are_read_as_moon_predict_reads_them(tmp_path):
     values = {
         node.targets[0].id: node.value
@@ -110,6 +123,7 @@ def test_images_are_read_as_moon_predict_reads_them(tmp_path):
     }
     assert ast.literal_eval(values["FORMATS"]) == FORMATS
     assert eval(ast.unparse(values["MAX_PIXELS"])) == MAX_PIXELS
+    assert ast.literal_eval(values["MAX_SCANS"]) == MAX_SCANS
     runtime = pytest.importorskip("moon_runtime")
     rng = np.random.default_rng(0)
     for mode, channels in (("RGBA", 4), ("LA", 2), ("RGB", 3), ("L", 1)):

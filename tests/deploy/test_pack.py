@@ -1,5 +1,6 @@
 """A packed run answers as PyTorch does, and its threshold is that of the packed network."""
 
+import json
 import shutil
 import sys
 
@@ -125,6 +126,16 @@ def test_too_few_validation_images_are_an_error_before_anything_is_computed(fold
     with pytest.raises(ValueError, match="at least 37 are needed, half of them for the detector"):
         pack_run(folder, images, tmp_path / "net.moon", "fisher")
     assert not (tmp_path / "net.moon").exists()
+
+
+def test_the_file_names_the_first_weights_but_not_where_they_were(folder, images, tmp_path):
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["pretrained"] = "/home/someone/weights.safetensors"
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    facts = pack_run(folder, images, tmp_path / "net.moon", "mls", HALF, checked=0)
+    assert facts["recipe"] == recipe | {"pretrained": "weights.safetensors"}
+    assert moon.load(tmp_path / "net.moon").metadata["provenance"]["recipe"] == facts["recipe"]
+    assert b"someone" not in (tmp_path / "net.moon").read_bytes()
 
 
 def test_what_cannot_be_packed_is_refused(folder, images, tmp_path):

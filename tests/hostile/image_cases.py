@@ -81,6 +81,10 @@ def cases() -> list[Case]:
         refuse(f"16-bit {name}", "png", png(8, 8, 16, kind, rows), "has more than 8 bits per channel")
     refuse("16-bit PPM", "ppm", b"P6 2 2 65535\n" + bytes(24), "has more than 8 bits per channel")
     refuse("float TIFF", "tif", saved("TIFF", Image.new("F", (8, 8))), "has more than 8 bits per channel")
+    progressive = saved("JPEG", progressive=True)
+    scan = progressive[progressive.rindex(b"\xff\xda") : -2]
+    refuse("JPEG of 10,000 scans", "jpg", progressive[:-2] + 10_000 * scan + b"\xff\xd9", "more than 100 scans")
+    accept("progressive JPEG", "jpg", progressive)
     huge = "pixels allowed"
     refuse("PNG of 8193 x 8192 pixels", "png", png(8193, 8192, 8, 0, b""), huge)
     refuse("PNG of 2^31 - 1 squared", "png", png(2**31 - 1, 2**31 - 1, 8, 0, b""))

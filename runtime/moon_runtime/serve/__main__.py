@@ -39,15 +39,16 @@ def run(arguments: argparse.Namespace) -> None:
             raise
         raise ImportError(f"a server needs {name}; install it with: pip install 'moon-runtime[serve]'") from None
     from moon_runtime.classifier import Classifier
-    from moon_runtime.network import NetworkError
+    from moon_runtime.network import NetworkError, check_length
 
     _use_one_arena()
     logging.basicConfig(format="moon serve: %(message)s", level=logging.WARNING)
     path = Path(arguments.file)
     if not path.is_file():
         raise ValueError(f"{path}: no such .moon file")
-    content = path.read_bytes()
     try:
+        check_length(path)
+        content = path.read_bytes()
         classifier = Classifier(content, arguments.threads)
     except NetworkError as error:
         raise NetworkError(f"{path}: {error}") from None

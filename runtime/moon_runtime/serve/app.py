@@ -69,7 +69,7 @@ class Service:
         self.in_flight, self.is_ready = 0, True
         self._budget = Budget(settings.max_memory)
         self._started = time.time()
-        self._token = None if settings.token is None else f"Bearer {settings.token}".encode()
+        self._token = None if settings.token is None else settings.token.encode()
         model = describe_model(classifier, content, settings)
         self._info = {"sha256": model["sha256"], "detector": classifier.detector,
                       "version": moon_runtime.__version__}  # fmt: skip
@@ -126,7 +126,10 @@ class Service:
         if self._token is None:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._token)
+        if len(given) != 1:
+            return False
+        scheme, _, token = given[0].partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
 
     async def _predict(self, request: Request) -> Response:
         if not self.is_ready:

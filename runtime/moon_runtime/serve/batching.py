@@ -13,9 +13,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -66,11 +66,17 @@ class Batcher:
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._decoding, self._is_computing = 0, False
-        self._threads = ThreadPoolExecutor(THREADS, "images")
+        self._tasks: SimpleQueue[tuple[_Job, asyncio.AbstractEventLoop] | None] = SimpleQueue()
+        for number in range(THREADS):  # daemons: Python does not wait for them when the program ends
+            threading.Thread(target=self._take_tasks, name=f"images-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """End the threads; images that still wait are not computed."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End the threads as soon as each has done its image; images that still wait are not computed."""
+        with suppress(Empty):
+            while True:
+                self._tasks.get_nowait()
+        for _ in range(THREADS):
+            self._tasks.put(None)
 
     async def answer(self, uploads: Sequence[Upload]) -> list[Answer | str]:
         """Answer about images, in their order.
@@ -92,7 +98,7 @@ class Batcher:
         with self._changed:
             self._decoding += len(jobs)
         for job in jobs:
-            self._threads.submit(self._work, job, loop)
+            self._tasks.put((job, loop))
         try:
             async with asyncio.timeout(self._settings.timeout):
                 results = [await job.future for job in jobs]
@@ -101,12 +107,21 @@ class Batcher:
         finally:
             for job in jobs:
                 job.future.cancel()  # nobody waits for the others any more
+                job.upload = None  # the caller's budget does not count these bytes from now on
         if any(result is None for result in results):
             raise unavailable("the images could not be computed; try again")
         return [result for result in results if result is not None]
 
+    def _take_tasks(self) -> None:
+        """In each of the threads, until `stop`."""
+        while task := self._tasks.get():
+            try:
+                self._work(*task)
+            except Exception:
+                _log.exception("an image was lost")
+
     def _work(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
-        """In one of the threads: decode an image, then compute what waits unless another thread does."""
+        """Decode an image, then compute what waits unless another thread does."""
         error = self._decode(job)
         if job.pixels is None:
             self._send(loop, [job], [error], 0)

@@ -158,14 +158,11 @@ async def read_uploads(
         ClientGone: If the client is gone.
     """
     too_large = Refused(413, f"the request is larger than {settings.max_body:,} bytes")
-    declared = _length(headers)
-    if declared > settings.max_body:
+    if _length(headers) > settings.max_body:
         raise too_large
     reader = _reader(headers.get(b"content-type", b""), settings)
-    size = reserved = 0
+    size = reserved = 0  # what is declared is not reserved: clients that send nothing must not stop the others
     try:
-        budget.take(declared)
-        reserved = declared
         async with asyncio.timeout(settings.body_timeout):
             while True:
                 message = await receive()
@@ -175,9 +172,8 @@ async def read_uploads(
                 size += len(chunk)
                 if size > settings.max_body:
                     raise too_large
-                if size > reserved:
-                    budget.take(size - reserved)
-                    reserved = size
+                budget.take(size - reserved)
+                reserved = size
                 reader.write(chunk)
                 if not message.get("more_body", False):
                     break

@@ -13,7 +13,8 @@ from moon_runtime.classifier import Classifier
 from moon_runtime.serve.settings import Settings
 
 _BINS = 40
-_PATH = re.compile(r"(?:/|~|[A-Za-z]:[\\/]).*[\\/]")  # a string that begins like an absolute path, up to its last part
+# A string that begins like an absolute path, up to its last part. Relative paths and addresses do not begin like this.
+_PATH = re.compile(r"(?=[/~\\]|[A-Za-z]:[\\/]).*[\\/]", re.DOTALL)
 
 
 def describe_model(classifier: Classifier, content: bytes, settings: Settings) -> dict[str, Any]:
@@ -71,4 +72,5 @@ def without_paths(value: Any) -> Any:
         return {key: without_paths(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_paths(inner) for inner in value]
-    return _PATH.sub("", value) if isinstance(value, str) else value
+    found = _PATH.match(value) if isinstance(value, str) else None
+    return value[found.end() :] if found else value

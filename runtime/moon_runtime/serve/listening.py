@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moon_runtime.serve.app import Service
 
-DRAIN_SECONDS = 3.5  # for requests that were accepted, when the server is stopped; all of it takes less than 5
+DRAIN_SECONDS = 3.0  # for requests that were accepted, when the server is stopped; all of it takes less than 5
 _NOTICE_SECONDS = 0.3  # in which new requests get 503, so that clients learn to go elsewhere
 _HEADER_SECONDS = 10.0  # for the headers of a request, and for a connection without one
 _TOO_MANY = (

@@ -29,8 +29,10 @@ class Settings:
     false_alarm: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
-            raise ValueError("the token must be one or more printable ASCII characters")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token):
+            raise ValueError("the token must be one or more printable ASCII characters; without a token, leave it out")
+        if self.token is not None and self.token != self.token.strip():
+            raise ValueError("the token must not begin or end with a space, which clients cannot send")
         if not 0 < self.false_alarm < 1:
             raise ValueError(f"--false-alarm must be a fraction between 0 and 1, not {self.false_alarm}")
         for field in fields(self):
@@ -41,6 +43,11 @@ class Settings:
                 raise ValueError(f"--{field.name.replace('_', '-')} must be above 0, not {value}")
         if not 0 <= self.batch_wait_ms <= 1000:
             raise ValueError(f"--batch-wait-ms must be from 0 to 1000, not {self.batch_wait_ms:g}")
+        if self.max_images > self.max_queue:
+            raise ValueError(
+                f"--max-images {self.max_images} is more than --max-queue {self.max_queue}: such a request could never "
+                "be answered; give a smaller --max-images or a larger --max-queue"
+            )
 
     @property
     def max_body(self) -> int:
@@ -59,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
     add("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--threads", type=int, default=1, help="threads that compute the network (default: %(default)s)")
-    add("--token", default=os.environ.get("MOON_TOKEN") or None, metavar="SECRET",
+    add("--token", default=os.environ.get("MOON_TOKEN"), metavar="SECRET",
         help="clients must send it as a bearer token (default: $MOON_TOKEN, which other users cannot see)")  # fmt: skip
     add("--max-batch", type=int, default=default.max_batch, metavar="N",
         help="images that are computed at once (default: %(default)s)")  # fmt: skip

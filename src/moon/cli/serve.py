@@ -23,7 +23,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
     add("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--threads", type=whole, default=1, help="threads that compute the network (default: %(default)s)")
-    add("--token", default=os.environ.get("MOON_TOKEN") or None, metavar="SECRET",
+    add("--token", default=os.environ.get("MOON_TOKEN"), metavar="SECRET",
         help="clients must send it as a bearer token (default: $MOON_TOKEN, which other users cannot see)")  # fmt: skip
     for flag, kind, default, metavar, text in (
         ("--max-batch", whole, 32, "N", "images that are computed at once"),

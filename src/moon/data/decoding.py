@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from moon.data.limits import MAX_PIXELS, open_file
 from moon.errors import DataError
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # What Pillow may decode. Others are rare, and some start other programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 _MAX_FILE_BYTES = 8 * MAX_PIXELS  # 4 channels of 16 bits per pixel
+MAX_SCANS = 100  # of a JPEG file; cameras and programs write 1 to 12, and each costs time for all pixels
+# The header of a scan: its marker, its length, and the number of components, which determines the length.
+_SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _BAND_PIXELS = 2**20  # that are put on white at a time
 
@@ -66,6 +69,8 @@ def decode_rgb(path: Path, where: object, *, upright: bool = False) -> Decoded:
             if (size := os.fstat(file.fileno()).st_size) > _MAX_FILE_BYTES:
                 raise DataError(f"{where}: {path.name} has {size:,} bytes, more than the {_MAX_FILE_BYTES:,} allowed")
             with Image.open(file, formats=FORMATS) as image:
+                if image.format in ("JPEG", "MPO") and _count_scans(file) > MAX_SCANS:
+                    raise DataError(f"{where}: {path.name} has more than {MAX_SCANS} scans of a JPEG; save it again")
                 return _as_rgb(image, f"{where}: {path.name}", upright)
     except DataError as error:
         raise error if str(error).startswith(f"{where}: ") else DataError(f"{where}: {error}") from None
@@ -91,6 +96,20 @@ def _as_rgb(image: Image, where: str, upright: bool) -> Decoded:
         if with_alpha.getchannel("A").getextrema() != (255, 255):
             return Decoded(_on_white(with_alpha), True)
     return Decoded(image.convert("RGB"), False)
+
+
+def _count_scans(file: BinaryIO) -> int:
+    """Return how many scans a JPEG file has; its position stays the same.
+
+    Headers that libjpeg refuses are not counted. In compressed data they cannot occur, as a zero follows each FF there.
+    """
+    position, count, rest = file.tell(), 0, b""
+    file.seek(0)
+    while chunk := file.read(2**20):
+        count += sum(1 for _ in _SCAN.finditer(rest + chunk))
+        rest = chunk[-4:]  # one byte less than a match, so that none is counted twice
+    file.seek(position)
+    return count
 
 
 def _deep_mode(image: Image) -> str | None:

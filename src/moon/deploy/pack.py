@@ -118,7 +118,7 @@ def pack_run(
     cache.model.to(device)
     provenance = {
         "moon": __version__,
-        "recipe": recipe.to_json(),
+        "recipe": recipe.to_json() | {"pretrained": Path(recipe.pretrained).name},  # no path of this machine
         "model_sha256": result["model_sha256"],
         "precision": precision,
         "features_kept": features_kept(small),
