@@ -60,6 +60,7 @@ def test_ctrl_c_during_an_import_is_one_line_and_not_an_error_of_the_imported_mo
         [sys.executable, *start, "train", "digits"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it for background jobs
         capture_output=True,
         text=True,
         check=False,

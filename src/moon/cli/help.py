@@ -13,7 +13,7 @@ _MANY = 8  # options; more are not listed in the usage line
 
 def columns() -> int:
     """The width of a line of help, as argparse computes it."""
-    return max(40, shutil.get_terminal_size().columns - 2)
+    return max(20, shutil.get_terminal_size().columns - 2)
 
 
 def paragraph(text: str) -> str:

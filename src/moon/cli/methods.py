@@ -26,6 +26,9 @@ _USE = {
 }
 
 
+_OTHER_NETS = "and timm:NAME, torchvision:NAME, openood:NAME, package.module:function (docs/nets.md)"
+
+
 def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="KIND or NAME", help="show only this kind or method")
 
@@ -47,6 +50,7 @@ def _list(found: list[Method]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from moon.cli.help import paragraph
     from moon.cli.output import show_table
 
     for kind in dict.fromkeys(method.kind for method in found):
@@ -60,7 +64,7 @@ def _list(found: list[Method]) -> None:
                 table.add_row(method.name, escape(method.summary) + paper, method.source.rpartition("/")[2])
         show_table(table)
         if kind == "net":
-            print("and timm:NAME, torchvision:NAME, openood:NAME, package.module:function (docs/nets.md)\n")
+            print(f"{paragraph(_OTHER_NETS)}\n")
 
 
 def _explained(method: Method) -> str:
