@@ -16,6 +16,14 @@ from moon.cli.stopping import STOPPED
 from moon.training import is_locked
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Ctrl-C works, also if the tests run in the background, where shells ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "line"),
     [
