@@ -18,10 +18,16 @@ from moon.training import is_locked
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """Ctrl-C works, also if the tests run in the background, where shells ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Signals arrive, also if the tests run in the background or under nohup, where some are ignored."""
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
