@@ -30,6 +30,7 @@ from moon.seeds import derive
 from moon.sparse import Dense, DropSchedule, SparseTopology, Topology
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.schedule import FEW_CHANGES
+from moon.sparse.step_guard import GUARD
 from moon.sparse.weights import sparse_weights
 from moon.training.vote import WeightVote, check_vote
 
@@ -272,7 +273,7 @@ class SparseTraining:
         """Give the optimizer back to its owner, who may step it. The masks no longer hold."""
         if self.topology is not None:
             self.topology.detach()
-            SparseTopology._alive.pop(id(self.topology), None)  # the guard of steps forgets it
+            GUARD.forget(self.topology)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint needs.

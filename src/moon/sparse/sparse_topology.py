@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, ClassVar, Literal
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
-from moon.sparse.step_guard import StepGuard
+from moon.sparse.step_guard import GUARD
 from moon.sparse.topology import Topology
 from moon.sparse.weights import sparse_weights
 
@@ -76,7 +75,6 @@ class SparseTopology(Topology):
     rewires: ClassVar[bool] = True
     takes_pattern: ClassVar[bool] = True
     grows_at_random: ClassVar[bool] = False
-    _alive: ClassVar[WeakValueDictionary[int, SparseTopology]] = WeakValueDictionary()  # in the order of creation
 
     def __init__(
         self,
@@ -139,9 +137,7 @@ class SparseTopology(Topology):
         device = next(iter(weights.values())).device
         self._grown = torch.zeros((), dtype=torch.int64, device=device)
         self._enforce()
-        self._governed = list(free.values())
-        self._alive[id(self)] = self
-        _GUARD.watch()
+        GUARD.watch(self, list(free.values()))
 
     def _counts(self, densities: dict[str, float]) -> dict[str, int]:
         """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
@@ -212,15 +208,7 @@ class SparseTopology(Topology):
             >>> SparseTopology.of(model) == [topology]
             True
         """
-        return cls._governing(model.parameters())
-
-    @classmethod
-    def _governing(cls, weights: Iterable[Tensor]) -> list[SparseTopology]:
-        """The newest topology of each of these weights, the oldest first."""
-        topologies = list(cls._alive.values())
-        newest = {id(weight): topology for topology in topologies for weight in topology._governed}
-        found = {newest[id(weight)] for weight in weights if id(weight) in newest}
-        return [topology for topology in topologies if topology in found]
+        return [topology for topology in GUARD.governing(model.parameters()) if isinstance(topology, SparseTopology)]
 
     @abstractmethod
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
@@ -389,6 +377,3 @@ class SparseTopology(Topology):
 def _hashed(key: int, weight: Tensor) -> Tensor:
     """Numbers uniform in [0, 1), one for each weight."""
     return hashed_uniform(key, weight.numel(), weight.device).view(weight.shape)
-
-
-_GUARD = StepGuard(SparseTopology._governing)

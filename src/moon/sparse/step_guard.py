@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -16,21 +17,31 @@ class StepGuard:
     """A hook that raises before `optimizer.step()` changes anything, unless all topologies of its weights step with it.
 
     It is called for every optimizer of the process: a second optimizer of the same weights, even one that is built
-    later, would fill them as well. It does nothing for other weights.
-
-    Args:
-        governing: A function from weights to the topologies that keep them sparse.
+    later, would fill them as well. It does nothing for other weights. It knows a topology while that is referenced
+    elsewhere.
     """
 
-    def __init__(self, governing: Callable[[Iterable[Tensor]], Sequence[Topology]]) -> None:
-        self.governing = governing
+    def __init__(self) -> None:
+        self._weights_of: WeakKeyDictionary[Topology, list[Tensor]] = WeakKeyDictionary()  # in the order of creation
         self._is_watching = False
 
-    def watch(self) -> None:
-        """Watch all optimizers from now on."""
+    def watch(self, topology: Topology, weights: list[Tensor]) -> None:
+        """Watch over the weights of a topology, in all optimizers."""
+        self._weights_of[topology] = weights
         if not self._is_watching:
             register_optimizer_step_pre_hook(self)
             self._is_watching = True
+
+    def forget(self, topology: Topology) -> None:
+        """Let optimizers update the weights of a topology without it."""
+        self._weights_of.pop(topology, None)
+
+    def governing(self, weights: Iterable[Tensor]) -> list[Topology]:
+        """The newest topology of each of these weights, the oldest first."""
+        topologies = list(self._weights_of.items())
+        newest = {id(weight): topology for topology, own in topologies for weight in own}
+        found = {newest[id(weight)] for weight in weights if id(weight) in newest}
+        return [topology for topology, _ in topologies if topology in found]
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weights = (weight for group in optimizer.param_groups for weight in group["params"])
@@ -55,3 +66,6 @@ class StepGuard:
 def _steps(topology: Topology, optimizer: Optimizer) -> bool:
     """Whether a step of the optimizer is one of the topology."""
     return topology.is_stepping or (topology.is_attached and topology.optimizer is optimizer)
+
+
+GUARD = StepGuard()
