@@ -117,6 +117,7 @@ def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
     [
         (("fly",), ["unknown command 'fly'; choose from: demo, data"]),
         ((), ["required: VERB"]),
+        (("completion", "fish"), ["unknown shell 'fish'; choose from: bash, zsh, tcsh"]),
         (("train", "mnst"), ["unknown benchmark 'mnst'", "did you mean 'mnist'"]),
         ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl', did you mean 'rigl'"]),
         ((*TRAIN, "--objective", "moom"), ["did you mean 'moon'"]),

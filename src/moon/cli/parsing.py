@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from moon.cli.output import printable
 from moon.suggest import did_you_mean
 
+_KINDS = {"verb": "command", "shell": "shell"}  # what a positional argument is called
+
 
 class Parser(argparse.ArgumentParser):
     """Parses the arguments of a command; subparsers that it makes are of this class as well."""
@@ -42,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        kind = "value" if action.option_strings else "command" if action.dest == "verb" else "action"
+        kind = "value" if action.option_strings else _KINDS.get(action.dest, "action")
         suggestion = did_you_mean(str(value), choices) or f"; choose from: {', '.join(choices)}"
         where = f" of {action.option_strings[-1]}" if action.option_strings else ""
         self.error(f"unknown {kind} '{value}'{where}{suggestion}")
