@@ -54,6 +54,7 @@ from moon.detect import (
     OpenMax as OpenMax,
     React as React,
     Rmds as Rmds,
+    RotPredScore as RotPredScore,
     Scale as Scale,
     Scaled as Scaled,
     She as She,
@@ -65,9 +66,11 @@ from moon.detect import (
 from moon.evidence import (
     Evidence as Evidence,
     OpenHead as OpenHead,
+    RotationHead as RotationHead,
     look as look,
     open_head as open_head,
     read as read,
+    rotation_head as rotation_head,
 )
 from moon.metrics import (
     accuracy as accuracy,
@@ -106,6 +109,8 @@ from moon.objectives import (
     Objective as Objective,
     OutlierExposure as OutlierExposure,
     RegMixup as RegMixup,
+    RotPred as RotPred,
+    T2FNorm as T2FNorm,
     View as View,
     Vos as Vos,
     at_least_float32 as at_least_float32,

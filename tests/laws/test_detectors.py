@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from moon import open_head, read
+from moon import open_head, read, rotation_head
 from moon.recipe.registry import table
 
 DETECTORS = table("detector")
@@ -50,8 +50,10 @@ def test_scores_do_not_depend_on_batching(name, evidence):
     scores = detector.score(full)
     for size in (1, 7, 25):
         parts = [
-            replace(full, logits=logits, features=features, labels=None)
-            for logits, features in zip(full.logits.split(size), full.features.split(size), strict=True)
+            replace(full, logits=logits, features=features, labels=None, rotations=rotations)
+            for logits, features, rotations in zip(
+                full.logits.split(size), full.features.split(size), full.rotations.split(size), strict=True
+            )
         ]
         torch.testing.assert_close(torch.cat([detector.score(part) for part in parts]), scores)
 
@@ -76,7 +78,7 @@ def test_the_unknown_output_is_optional(name, evidence):
 
 @EVERY
 def test_the_model_is_not_changed(name, small_net):
-    model = open_head(small_net())
+    model = rotation_head(open_head(small_net()))
     before = copy.deepcopy(model.state_dict())
     x = torch.randn(40, 1, 8, 8)
     known = read(model, [x])
@@ -84,7 +86,7 @@ def test_the_model_is_not_changed(name, small_net):
     if len(known.prediction.unique()) < 4:
         known = replace(known, logits=torch.eye(5)[torch.arange(40) % 4] * 5, labels=torch.arange(40) % 4)
     detector = make_detector(name, known)
-    detector.score(read(model, [x], detector.perturb))
+    detector.score(read(model, [x], **detector.reading))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert model.training

@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from moon import DropSchedule, Objective, RigL, SparseTopology, TicketSchedule, Vos, WeightVote, open_head
+from moon import (
+    DropSchedule,
+    Objective,
+    RigL,
+    SparseTopology,
+    TicketSchedule,
+    Vos,
+    WeightVote,
+    open_head,
+    rotation_head,
+)
 from moon.objectives.epoch import DeviceEpoch
 from moon.recipe.registry import table
 from moon.sparse import sparse_weights
@@ -33,7 +43,8 @@ def make_objective(small_net):
         values = FACTS | SMALL | {"outliers": outliers}
         objective = kind.for_run(**{key: values[key] for key in kind.takes() if key in values})
         model = small_net()
-        return objective, open_head(model) if objective.extra_logits else model
+        model = open_head(model) if objective.extra_logits else model
+        return objective, rotation_head(model) if objective.rotates else model
 
     return make
 
@@ -188,15 +199,17 @@ def test_the_state_can_be_saved_and_loaded(name, at, make_objective):
 
 @EVERY
 def test_objectives_that_normalise_logits_ignore_their_scale_and_say_so(name, make_objective):
-    losses = []
-    for factor in (1.0, 3.0):
+    # Either the logits, or the features, from which the classifier computes them (T2FNorm).
+    losses = {}
+    for scaled, factor in ((None, 1.0), ("logits", 3.0), ("features", 3.0)):
         objective, model = make_objective(name)
         with torch.no_grad():
-            for parameter in model[-1].parameters():
+            for parameter in model[{"logits": -1, "features": 4}.get(scaled, 4)].parameters():
                 parameter.mul_(factor)
         torch.manual_seed(1)
-        losses.append(objective(model, *batch(), epoch=EPOCHS - 1).item())
-    assert (losses[1] == pytest.approx(losses[0], rel=1e-5)) == objective.normalises_logits
+        losses[scaled] = objective(model, *batch(), epoch=EPOCHS - 1).item()
+    ignored = [losses[scaled] == pytest.approx(losses[None], rel=1e-5) for scaled in ("logits", "features")]
+    assert any(ignored) == objective.normalises_logits
 
 
 @EVERY
@@ -291,7 +304,7 @@ def test_inputs_may_be_keyword_arguments_unless_the_objective_changes_them(name,
     objective, model = make_objective(name)
     x, y = batch()
     expected = loss_of(copy.deepcopy(objective), model, x, y)
-    if name in ("mixup", "regmixup", "outlier-exposure", "hod", "eow-softmax"):
+    if name in ("mixup", "regmixup", "outlier-exposure", "hod", "eow-softmax", "rotpred"):
         with pytest.raises(ValueError, match=r"needs them as one tensor, .* such as batch\['pixel_values'\]"):
             loss_of(objective, TakesKeywords(*model), {"pixel_values": x}, y)
     else:

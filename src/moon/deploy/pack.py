@@ -18,7 +18,7 @@ from moon.deploy.calibration import Guarantee, calibrate
 from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork
 from moon.detect import Detector, Scaled, TemperatureScaling
-from moon.evidence import Evidence
+from moon.evidence import Evidence, RotationHead
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
@@ -59,7 +59,8 @@ def pack_run(
         folder: The folder of a finished run.
         images: The images of its benchmark.
         path: The file to write.
-        detector: The name of the detector, as for `score_run`, with the same temperature. ODIN cannot be packed.
+        detector: The name of the detector, as for `score_run`, with the same temperature. ODIN and RotPred cannot
+            be packed.
         guarantee: What the threshold promises; None: a known image is accepted with a probability of 95% or more.
         bank: How many training images' features are kept, for detectors that keep any.
         precision: The type of stored weights: "float16", "float32" or "int8".
@@ -168,6 +169,8 @@ def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee:
 
 
 def _traced(model: nn.Module, shape: tuple[int, ...]) -> Graph:
+    if any(isinstance(module, RotationHead) for module in model.modules()):
+        _log.info("the rotation head is not packed: only the detector rotpred uses it, which cannot be packed")
     try:
         return checked_graph(model, shape)
     except ValueError as error:

@@ -19,6 +19,7 @@ from moon.detect.odin import Odin
 from moon.detect.openmax import OpenMax
 from moon.detect.react import React
 from moon.detect.rmds import Rmds
+from moon.detect.rotpred import RotPredScore
 from moon.detect.scale import Scale
 from moon.detect.scaled import Scaled
 from moon.detect.she import She
@@ -51,10 +52,11 @@ DETECTORS: dict[str, type[Detector]] = {
     "openmax": OpenMax,
     "tempscale": TempScale,
     "fisher": Fisher,
+    "rotpred": RotPredScore,
 }
 
 __all__ = [
     "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
-    "Knn", "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "Scale", "Scaled", "She",
-    "TempScale", "TemperatureScaling", "Unknown", "Vim",
+    "Knn", "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "RotPredScore", "Scale",
+    "Scaled", "She", "TempScale", "TemperatureScaling", "Unknown", "Vim",
 ]  # fmt: skip

@@ -41,6 +41,7 @@ class Detector(ABC):
         depends_on_scale: Whether the score is meaningless for logits of an arbitrary scale, as the energy is. For runs
             with such logits it is applied to logits / T by default, see `Scaled`, and there are variants `NAME:scaled`
             and `NAME:unscaled`.
+        rotates: Whether it scores `Evidence.rotations`, for which the model runs on four rotations of each input.
 
     Example:
         A new detector needs only `score`:
@@ -60,6 +61,7 @@ class Detector(ABC):
     grid: ClassVar[Mapping[str, tuple]] = {}
     parts: Mapping[str, Detector] = {}
     depends_on_scale: ClassVar[bool] = False
+    rotates: bool = False
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Let `fit` of every subclass reject evidence that is not finite."""
@@ -83,6 +85,11 @@ class Detector(ABC):
     def perturbs(self) -> bool:
         """Whether the detector changes its inputs and therefore needs a separate forward pass."""
         return type(self).perturb is not Detector.perturb
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The arguments of `read` for the evidence that this detector scores; empty if ordinary evidence is enough."""
+        return ({"perturb": self.perturb} if self.perturbs else {}) | ({"rotate": True} if self.rotates else {})
 
     @property
     def fits_on_splits(self) -> tuple[str, ...]:

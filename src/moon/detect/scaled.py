@@ -38,6 +38,7 @@ class Scaled(Detector):
     def __init__(self, inner: Detector) -> None:
         self.inner = inner
         self.grid = inner.grid  # pyright: ignore[reportAttributeAccessIssue]
+        self.rotates = inner.rotates
         self.temperature: Tensor | None = None
 
     @property

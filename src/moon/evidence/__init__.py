@@ -1,12 +1,14 @@
-"""What a model outputs for its inputs: `Evidence`, `look` and `read`, and the K+1 head."""
+"""What a model outputs for its inputs: `Evidence`, `look` and `read`, the K+1 head and the rotation head."""
 
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import OpenHead, classifier_name, open_head
 from moon.evidence.look import evaluation_mode, look, read, split_batch
 from moon.evidence.outputs import Inputs, logits_of
 from moon.evidence.precision import autocast, float32_classifier
+from moon.evidence.rotations import RotationHead, find_rotation_head, rotated, rotation_head
 
 __all__ = [
-    "Evidence", "Inputs", "OpenHead", "autocast", "classifier_name", "evaluation_mode", "float32_classifier",
-    "logits_of", "look", "open_head", "read", "split_batch",
+    "Evidence", "Inputs", "OpenHead", "RotationHead", "autocast", "classifier_name", "evaluation_mode",
+    "find_rotation_head", "float32_classifier", "logits_of", "look", "open_head", "read", "rotated", "rotation_head",
+    "split_batch",
 ]  # fmt: skip

@@ -23,6 +23,8 @@ class Evidence:
         num_known: K, the number of known classes.
         labels: The classes of the inputs, of shape (N,), if they are known.
         head: The classifier's weight and bias, for detectors that change features or weights.
+        rotations: The logits of the rotation head for each input turned by 0 to 3 quarter turns, of shape (N, 4, 4),
+            if they were computed.
 
     Raises:
         ValueError: If the shapes do not fit together.
@@ -47,6 +49,7 @@ class Evidence:
     num_known: int
     labels: Tensor | None = None
     head: tuple[Tensor, Tensor] | None = None
+    rotations: Tensor | None = None
 
     def __post_init__(self) -> None:
         outputs = self.logits.shape[-1]
@@ -55,7 +58,8 @@ class Evidence:
                 f"logits have shape {tuple(self.logits.shape)}; with num_known={self.num_known} they must be "
                 f"(N, {self.num_known}), or (N, {self.num_known + 1}) with the unknown output last"
             )
-        for name, tensor in (("features", self.features), ("labels", self.labels)):
+        parts = {"features": self.features, "labels": self.labels, "rotations": self.rotations}
+        for name, tensor in parts.items():
             if tensor is not None and len(tensor) != len(self.logits):
                 raise ValueError(f"{len(tensor)} {name} for {len(self.logits)} logits; give one per input")
 
@@ -109,7 +113,7 @@ class Evidence:
         return weight, bias
 
     def to(self, *args, **kwargs) -> Evidence:
-        """Convert logits and features with `Tensor.to`, and move the labels to the same device.
+        """Convert logits, features and rotations with `Tensor.to`, and move the labels to the same device.
 
         Args:
             *args: Passed to `Tensor.to`, such as a dtype or a device.
@@ -126,7 +130,9 @@ class Evidence:
         """
         logits = self.logits.to(*args, **kwargs)
         labels = None if self.labels is None else self.labels.to(logits.device)
-        return replace(self, logits=logits, features=self.features.to(*args, **kwargs), labels=labels)
+        features = self.features.to(*args, **kwargs)
+        rotations = None if self.rotations is None else self.rotations.to(*args, **kwargs)
+        return replace(self, logits=logits, features=features, labels=labels, rotations=rotations)
 
     @staticmethod
     def concatenate(parts: Iterable[Evidence]) -> Evidence:
@@ -136,7 +142,7 @@ class Evidence:
             parts: The evidence of each batch, at least one.
 
         Returns:
-            The evidence of all inputs, in order. It has labels if every part has.
+            The evidence of all inputs, in order. It has labels, and rotations, if every part has.
 
         Raises:
             ValueError: If there are no parts.
@@ -151,14 +157,13 @@ class Evidence:
         parts = list(parts)
         if not parts:
             raise ValueError("there is no evidence to concatenate: the loader yielded no batch")
-        labels = [part.labels for part in parts if part.labels is not None]
-        return Evidence(
-            torch.cat([part.logits for part in parts]),
-            torch.cat([part.features for part in parts]),
-            parts[0].num_known,
-            torch.cat(labels) if len(labels) == len(parts) else None,
-            parts[0].head,
-        )
+
+        def joined(name: str) -> Tensor | None:
+            found = [value for part in parts if (value := getattr(part, name)) is not None]
+            return torch.cat(found) if len(found) == len(parts) else None
+
+        logits, features = (torch.cat([getattr(part, name) for part in parts]) for name in ("logits", "features"))
+        return Evidence(logits, features, parts[0].num_known, joined("labels"), parts[0].head, joined("rotations"))
 
     @staticmethod
     def mean(views: Iterable[Evidence]) -> Evidence:
@@ -170,7 +175,7 @@ class Evidence:
             views: Evidence of the same inputs in the same order, at least one.
 
         Returns:
-            Evidence with the mean logits and features, and the labels and head of the first view.
+            Evidence with the mean logits, features and rotations, and the labels and head of the first view.
 
         Example:
             >>> import torch
@@ -182,5 +187,5 @@ class Evidence:
         views = list(views)
         if len(views) == 1:
             return views[0]
-        logits, features = (sum(getattr(v, part) / len(views) for v in views) for part in ("logits", "features"))
-        return replace(views[0], logits=logits, features=features)
+        names = ("logits", "features", *(["rotations"] if views[0].rotations is not None else []))
+        return replace(views[0], **{name: sum(getattr(v, name) / len(views) for v in views) for name in names})

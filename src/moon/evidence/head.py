@@ -237,6 +237,8 @@ def open_head(model: nn.Module, classifier: str | None = None) -> nn.Module:
         if old.bias is not None:
             head.bias[: old.out_features] = old.bias
     head.train(old.training)
+    for part, module in old.named_children():  # a rotation head
+        head.add_module(part, module)
     if not name:  # the model is the classifier
         return head
     setattr(parents[-1], attribute, head)

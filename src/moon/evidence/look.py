@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import classifier_name, known_outputs
 from moon.evidence.outputs import Inputs, Recording, only_tensor
+from moon.evidence.rotations import find_rotation_head, rotated
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ def read(
     loader: Iterable,
     perturb: Callable[[nn.Module, Tensor], Tensor] | None = None,
     classifier: str | None = None,
+    rotate: bool = False,
 ) -> Evidence:
     """Run the model on a data set, in evaluation mode and without gradients.
 
@@ -82,12 +85,15 @@ def read(
             "labels", such as `{"pixel_values": x, "labels": y}`. They are moved to the model's device.
         perturb: A function that changes the inputs before the forward pass, such as `Odin().perturb`.
         classifier: The name of the classifier, as for `look`.
+        rotate: Whether to run the model on all four rotations of each image, for `Evidence.rotations`, which takes
+            four times as long. The model needs a rotation head.
 
     Returns:
         The evidence of all inputs, in order, on the model's device.
 
     Raises:
-        ValueError: If the loader yields no batch or something else than tensors, or as for `look`.
+        ValueError: If the loader yields no batch or something else than tensors, if there is no rotation head for
+            `rotate`, or as for `look`.
 
     Example:
         >>> import torch
@@ -104,20 +110,28 @@ def read(
     with evaluation_mode(model):
         for batch in loader:
             x, y = split_batch(batch, device)
-            if perturb is not None:
+            if perturb is not None or rotate:
                 tensor = only_tensor(model, x)
                 if tensor is None:
+                    what = "rotate" if perturb is None else "perturb"
                     raise ValueError(
-                        f"perturb changes one floating-point tensor, but a batch has the inputs {list(x)}; use a "
+                        f"{what} changes one floating-point tensor, but a batch has the inputs {list(x)}; use a "
                         "detector that leaves inputs as they are, or, for images, let the loader yield (images, labels)"
                     )
-                x = perturb(model, tensor)
+                x = tensor if perturb is None else perturb(model, tensor)
             with torch.no_grad():
                 evidence, recording = _look(model, x, y, None)
                 if not parts:
                     _check_logits(evidence.logits, recording)
-            parts.append(evidence)
+                parts.append(_with_rotations(model, x, evidence) if rotate else evidence)
     return Evidence.concatenate(parts)
+
+
+def _with_rotations(model: nn.Module, x: Tensor, evidence: Evidence) -> Evidence:
+    """The evidence of a batch, with what the rotation head says about its four rotations."""
+    head = find_rotation_head(model)
+    features = [evidence.features, *(look(model, images).features for images in rotated(x))]
+    return replace(evidence, rotations=torch.stack([head.predict(part) for part in features], 1))
 
 
 @contextmanager

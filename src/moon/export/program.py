@@ -27,8 +27,8 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
         The program; for every image it computes the same score as `detector.score`.
 
     Raises:
-        ValueError: If the detector changes its inputs (ODIN), is not fitted, or computes something that is not
-            supported; the message names it.
+        ValueError: If the detector changes or rotates its inputs (ODIN, RotPred), is not fitted, or computes something
+            that is not supported; the message names it.
 
     Example:
         >>> import torch
@@ -43,6 +43,11 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
         raise ValueError(
             f"{name} changes each image by the gradient of the network, which only PyTorch computes; choose another "
             "detector, such as tempscale (ODIN without this change)"
+        )
+    if detector.rotates:
+        raise ValueError(
+            f"{type(getattr(detector, 'inner', detector)).__name__} runs the network on four rotations of each image, "
+            "but a packed or exported network runs once; choose another detector, such as msp or ebo"
         )
     detector.score(evidence)  # says so if it is not fitted
     head = None if evidence.head is None else (evidence.head[0].detach().cpu(), evidence.head[1].detach().cpu())

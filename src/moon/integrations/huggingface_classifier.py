@@ -289,11 +289,12 @@ class OpenClassifier:
 
 def _read(model: PreTrainedModel, loader: Iterable, detector: Detector) -> Evidence:
     """The evidence that a detector scores."""
-    return read(model, loader, detector.perturb if detector.perturbs else None)
+    return read(model, loader, **detector.reading)
 
 
 def _take(evidence: Evidence, index: Tensor) -> Evidence:
     """The evidence of some of the inputs."""
     index = index.to(evidence.logits.device)
-    labels = None if evidence.labels is None else evidence.labels[index]
-    return replace(evidence, logits=evidence.logits[index], features=evidence.features[index], labels=labels)
+    labels, rotations = (None if part is None else part[index] for part in (evidence.labels, evidence.rotations))
+    logits, features = evidence.logits[index], evidence.features[index]
+    return replace(evidence, logits=logits, features=features, labels=labels, rotations=rotations)

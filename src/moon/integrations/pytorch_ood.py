@@ -158,8 +158,7 @@ def to_pytorch_ood(detector: Detector, model: nn.Module, classifier: str | None 
         def predict(self, x: Tensor) -> Tensor:
             if not self._is_fitted:
                 raise api.RequiresFittingException
-            perturb = detector.perturb if detector.perturbs else None
-            return -detector.score(read(model, [x], perturb, classifier))
+            return -detector.score(read(model, [x], classifier=classifier, **detector.reading))
 
     return FromMoon()
 

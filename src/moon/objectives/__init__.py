@@ -3,6 +3,7 @@
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective, at_least_float32
 from moon.objectives.cigl import CigL
+from moon.objectives.compose import compose
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.dac import Dac
 from moon.objectives.eow_softmax import EowSoftmax
@@ -16,6 +17,8 @@ from moon.objectives.moon import Moon, moon_loss
 from moon.objectives.moon_logitnorm import MoonLogitNorm
 from moon.objectives.outlier_exposure import OutlierExposure
 from moon.objectives.regmixup import RegMixup
+from moon.objectives.rotpred import RotPred
+from moon.objectives.t2fnorm import T2FNorm
 from moon.objectives.vos import Vos
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -23,6 +26,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "moon": Moon,
     "moon-logitnorm": MoonLogitNorm,
     "logitnorm": LogitNorm,
+    "t2fnorm": T2FNorm,
+    "rotpred": RotPred,
     "vos": Vos,
     "dac": Dac,
     "mixup": Mixup,
@@ -36,6 +41,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 __all__ = [
     "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "DeviceEpoch", "EowSoftmax", "Hod", "LabelSmoothing",
-    "LogitNorm", "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "View", "Vos",
-    "at_least_float32", "check_open", "epoch_number", "moon_loss", "open_logits",
+    "LogitNorm", "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "RotPred", "T2FNorm",
+    "View", "Vos", "at_least_float32", "check_open", "compose", "epoch_number", "moon_loss", "open_logits",
 ]  # fmt: skip

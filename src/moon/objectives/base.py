@@ -47,6 +47,7 @@ class Objective(nn.Module, ABC):
     A subclass must implement `terms`, and call `super().__init__()` first in its constructor, if any. It may also
 
     - set `extra_logits = 1` if it needs the unknown output; get the logits with `open_logits(model, x, self)` then;
+    - set `rotates = True` if it needs a rotation head, and override `step_inputs` if it adds images to the batch;
     - compute the loss in float32 under autocast: `at_least_float32(logits_of(model, x))`. `moon.evidence.logits_of` is
       `model(x)` for a model that returns logits, and finds them in what other models return;
     - keep state in buffers. They are saved in checkpoints. A buffer whose shape is only known at the first batch starts
@@ -65,10 +66,12 @@ class Objective(nn.Module, ABC):
 
     Attributes:
         extra_logits: The number of outputs that it needs beyond the K known classes: 0 or 1.
+        rotates: Whether it needs a rotation head beside the classifier, see `moon.rotation_head`.
         rates: The name of the learning-rate schedule that belongs to the method.
         vote_share: The fraction of epochs, at the end of a run, that vote; 0 for none.
-        normalises_logits: Whether the loss does not depend on the scale of the model's logits, which is then arbitrary.
-            Detectors that depend on it divide the logits by a temperature fitted on validation images.
+        normalises_logits: Whether the loss does not depend on the scale of the model's logits or features, so that the
+            scale of the logits is arbitrary. Detectors that depend on it divide the logits by a temperature
+            fitted on validation images.
         capturable: Whether a step may be captured in a CUDA graph.
         parts: Constructor arguments that are objects, and what builds each, such as `{"weight": AutoWeight}`. `takes`
             and `for_run` replace such an argument by the parameters of its builder.
@@ -86,6 +89,7 @@ class Objective(nn.Module, ABC):
     """
 
     extra_logits: ClassVar[int] = 0
+    rotates: ClassVar[bool] = False
     rates: ClassVar[str] = "plain"
     vote_share: ClassVar[float] = 0.0
     normalises_logits: ClassVar[bool] = False
@@ -156,6 +160,21 @@ class Objective(nn.Module, ABC):
             Any hashable value that is the same in epochs that run the same Python code.
         """
         return tuple(part.phase(epoch) for part in self._parts())
+
+    def step_inputs(self, x: Tensor) -> Tensor:
+        """The images that a step runs the model on. After a vote, BatchNorm statistics are estimated from them.
+
+        The default is what the objective inside this one adds to the batch, if anything.
+
+        Args:
+            x: The images of a batch.
+
+        Returns:
+            These images, and those that the objective adds.
+        """
+        for part in self.children():
+            x = part.step_inputs(x) if isinstance(part, Objective) else x
+        return x
 
     def has_started(self, epoch: Epoch, first: float) -> bool | Tensor:
         """Whether training has reached the epoch `first`.

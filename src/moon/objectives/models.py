@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -97,6 +98,50 @@ def check_tensor(x: Inputs, objective: nn.Module) -> Tensor:
             f"{type(x).__name__}; give it the images alone, such as batch['pixel_values']"
         )
     return x
+
+
+@contextmanager
+def changed_features(model: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Context in which the classifier of a model gets changed features.
+
+    What `look` records as features are those before the change.
+
+    Args:
+        model: The model; it is changed inside the context only.
+        change: A function from features to features.
+
+    Raises:
+        ValueError: If the classifier is not called inside the context, so that nothing was changed.
+
+    Example:
+        >>> import torch
+        >>> from moon.objectives.models import changed_features
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = torch.nn.init.ones_(model.weight)
+        >>> with changed_features(model, lambda features: 10 * features):
+        ...     print(model(torch.ones(1, 2)).tolist())
+        [[20.0]]
+    """
+    name = classifier_name(model)
+    head = model.get_submodule(name)
+    replaced, forward, calls = vars(head).get("forward"), head.forward, []
+
+    def forward_changed(input: Tensor) -> Tensor:
+        calls.append(input.shape)
+        return forward(change(input))
+
+    head.forward = forward_changed
+    try:
+        yield
+    finally:
+        del head.forward
+        if replaced is not None:
+            head.forward = replaced
+    if not calls:
+        raise ValueError(
+            f"the classifier '{name}' of {type(model).__name__} was never called as a layer, so its features cannot be "
+            "changed; call it in the model's forward pass"
+        )
 
 
 class View(nn.Module):

@@ -13,7 +13,7 @@ from torch import nn
 
 from moon.data import AnySet, Batches, Benchmark, training_batches
 from moon.detect import Detector, Scaled
-from moon.evidence import OpenHead, classifier_name, open_head
+from moon.evidence import OpenHead, classifier_name, open_head, rotation_head
 from moon.objectives import Objective
 from moon.objectives.base import Draw
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
@@ -34,7 +34,7 @@ _BETA2 = 0.99
 
 
 def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> nn.Module:
-    """The network with K outputs, or K+1 if the objective needs the unknown one; weights depend on the seed only."""
+    """The network with the outputs and heads that the objective needs; weights depend on the seed only."""
     make = pick("net", recipe.net)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("weights", recipe.seed))
@@ -45,8 +45,11 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
                 f"net '{recipe.net}' cannot be made ({error}); it must accept num_classes and in_channels"
             ) from error
         _check_outputs(recipe, model, benchmark.num_known)
-        if pick("objective", recipe.objective).extra_logits:
+        kind = pick("objective", recipe.objective)
+        if kind.extra_logits:
             model = open_head(model)
+        if kind.rotates:
+            model = rotation_head(model)
     return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 

@@ -118,7 +118,8 @@ def _filled(
     """The recipe with defaults filled in."""
     kind, topology = pick("objective", objective), pick("topology", settings.get("topology", Recipe.topology))
     epochs, asked = settings.get("epochs", Recipe.epochs), settings.pop("vote_share", None)
-    known = _PAPER_OPTIONS.get((objective, benchmark.known_set), {})
+    innermost = objective.rpartition("+")[2]  # of rotpred+moon the second
+    known = _PAPER_OPTIONS.get((innermost, benchmark.known_set), {})
     options = quiet_epochs(objective, epochs) | known | dict(options)
     rate = pick("rates", rates or topology.rates or kind.rates)
     vote_share = next(share for share in (asked, topology.vote_share, kind.vote_share) if share is not None)

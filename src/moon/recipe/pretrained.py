@@ -88,8 +88,8 @@ def _without_prefixes(key: str) -> str:
 def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path | str, net: str) -> list[str]:
     """Load weights into a model whose classifier may be another one.
 
-    A classifier for the same number of classes is loaded, with or without an unknown output. One for another number is
-    not.
+    A classifier for the same number of classes is loaded, with or without an unknown output or a rotation head. One for
+    another number is not.
 
     Args:
         model: The model; it is changed in place. On the device "meta" only names and shapes are checked.
@@ -98,7 +98,7 @@ def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path 
         net: The name of the net, for messages.
 
     Returns:
-        Why the classifier, or its unknown output, was not loaded; empty if it was.
+        Why the classifier, its unknown output or its rotation head was not loaded; empty if they were.
 
     Raises:
         ValueError: If a weight other than the classifier's is missing, unexpected or of another shape.
@@ -109,12 +109,16 @@ def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path 
     inside = f"{classifier}." if classifier else ""
     of_head = {f"{inside}weight", f"{inside}bias"}
     own = dict(model.state_dict())
+    rotation = {name for name in own if name.startswith(f"{inside}rotation.")}
+    is_new = bool(rotation) and not rotation & weights.keys()
+    of_head |= rotation if is_new else set()
     body = {name: tensor for name, tensor in own.items() if name not in of_head}
     _check_fit({name: value for name, value in weights.items() if name not in of_head}, body, path, net)
     is_real = next(model.parameters()).device.type != "meta"
     for name in body.keys() & weights.keys() if is_real else ():
         own[name].copy_(weights[name])
-    return _load_head(head, {part: weights.get(f"{inside}{part}") for part in ("weight", "bias")}, path, is_real)
+    reasons = _load_head(head, {part: weights.get(f"{inside}{part}") for part in ("weight", "bias")}, path, is_real)
+    return reasons + ([f"{path} has no rotation head"] if is_new else [])
 
 
 def _load_head(head: nn.Linear, found: Mapping[str, Tensor | None], path: Path | str, is_real: bool) -> list[str]:

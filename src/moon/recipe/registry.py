@@ -14,7 +14,7 @@ from typing import Any
 
 from moon.detect import DETECTORS, Detector
 from moon.nets import NETS
-from moon.objectives import OBJECTIVES, Objective
+from moon.objectives import OBJECTIVES, Objective, compose
 from moon.recipe.import_path import imported
 from moon.recipe.model_zoo import PACKAGES, net_of_package
 from moon.recipe.names import group_of
@@ -61,8 +61,8 @@ class Registry(Mapping[str, Any]):
     def _check(self, name: str, entry: Any, taken: Mapping[str, Any]) -> None:
         if not self.group:
             raise ValueError(f"{self.kind} entries cannot be registered; kinds that can: {', '.join(_extensible())}")
-        if not name or ":" in name or name.split() != [name]:
-            raise ValueError(f"'{name}' is not a valid {self.kind} name; use a name without spaces and ':'")
+        if not name or {":", "+"} & {*name} or name.split() != [name]:
+            raise ValueError(f"'{name}' is not a valid {self.kind} name; use a name without spaces, ':' and '+'")
         if name in taken:
             raise ValueError(f"{self.kind} '{name}' exists already; choose another name")
         if self.base is None and not callable(entry):
@@ -94,6 +94,9 @@ class Registry(Mapping[str, Any]):
         for table in (self._builtin, self._registered, self._installed):
             if name in table:
                 return table[name]
+        outer, plus, inner = name.partition("+")
+        if plus and self.kind == "objective":  # such as rotpred+moon; they can be nested
+            return compose(self[outer], self[inner])
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -146,14 +149,15 @@ def pick(kind: str, name: str) -> Any:
 
     Args:
         kind: One of `kinds()`.
-        name: The name of the method. For a net also an import path, such as "mypackage.nets:make", or a
-            net of another package, such as "timm:resnet50".
+        name: The name of the method. For an objective also `OUTER+INNER`, such as "rotpred+moon": OUTER computed
+            around INNER. For a net also an import path, such as "mypackage.nets:make", or a net of another package,
+            such as "timm:resnet50".
 
     Returns:
         The class, function or value of that name.
 
     Raises:
-        ValueError: If there is none; the message suggests the closest name.
+        ValueError: If there is none, the message suggests the closest name; or if objectives cannot be composed.
     """
     entries = table(kind)
     if name in entries:
@@ -162,6 +166,8 @@ def pick(kind: str, name: str) -> Any:
         return net_of_package(name)
     if kind == "net" and ":" in name:
         return imported(kind, name, num_classes=10, in_channels=3)
+    if kind == "objective":
+        name = next((part for part in name.split("+") if part not in entries), name)
     called = "learning rates" if kind == "rates" else kind
     choices = ", ".join(entries) + (_OTHER_NETS if kind == "net" else "")
     raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {choices}")

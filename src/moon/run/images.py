@@ -138,6 +138,7 @@ class BenchmarkImages:
         perturb: Perturb | None = None,
         precision: str = "float32",
         mirrored: bool = False,
+        rotate: bool = False,
     ) -> Evidence:
         """Run the model on a set.
 
@@ -148,6 +149,7 @@ class BenchmarkImages:
             precision: "float16" is faster and less exact, for sparse networks on a CPU that supports it; it needs
                 moon-runtime.
             mirrored: Average the evidence of each image and its mirror image.
+            rotate: Whether to run the network on four rotations of each image (RotPred).
 
         Returns:
             The evidence; logits are float64, so that confidences near 1 do not tie.
@@ -167,7 +169,7 @@ class BenchmarkImages:
         batches = evaluation_batches(dataset, self.benchmark, next(model.parameters()).device)
         plain = None if perturb is None else perturbed
         views = (plain, mirror) if mirrored else (plain,)
-        evidence = Evidence.mean(read(faster, batches, view) for view in views)
+        evidence = Evidence.mean(read(faster, batches, view, rotate=rotate) for view in views)
         return replace(evidence, logits=evidence.logits.double())
 
     def faster_model(self, model: nn.Module, dataset: AnySet, precision: str = "float32") -> nn.Module:

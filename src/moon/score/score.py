@@ -234,9 +234,9 @@ class _Scoring:
         return detector
 
     def _evidence(self, detector: Detector, name: str, data: AnySet) -> Evidence:
-        if detector.perturbs:  # needs a forward pass of its own
-            how = self.cache.precision, self.cache.mirrored
-            return self.images.evidence(self.model, data, detector.perturb, *how)
+        if detector.reading:  # needs forward passes of its own
+            how = {"precision": self.cache.precision, "mirrored": self.cache.mirrored}
+            return self.images.evidence(self.model, data, **detector.reading, **how)
         return self.cache.get(name, data)
 
     def _scores(self, detector: Detector) -> dict[str, NDArray]:

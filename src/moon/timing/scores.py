@@ -124,7 +124,7 @@ def _time_detectors(
     scores: dict[str, Tensor] = {}
     for name in track(list(names), "scoring"):
         detector = build.detector(name, recipe, benchmark)
-        if detector.perturbs:
+        if detector.reading:
             continue
         splits = detector.fits_on_splits
 

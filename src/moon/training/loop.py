@@ -188,7 +188,8 @@ class Training:
     def _elect(self, vote: WeightVote) -> nn.Module:
         torch.manual_seed(derive("training", self.seed, self.epochs))
         started, batches = time.monotonic(), self.batches.epoch(self.epochs)
-        elected = vote.elect(batches if self._is_divided else (self.setup.ranks.part(x, y)[1] for x, y in batches))
+        parts = batches if self._is_divided else (self.setup.ranks.part(x, y)[1] for x, y in batches)
+        elected = vote.elect((self.setup.objective.step_inputs(x), y) for x, y in parts)
         self.election_seconds = time.monotonic() - started
         return elected
 
