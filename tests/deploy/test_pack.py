@@ -54,7 +54,7 @@ def test_answers_are_those_of_pytorch(folder, images, tmp_path):
         assert row["auroc"] == pytest.approx(row["auroc_float32"], abs=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in DETECTORS if name != "odin"])
+@pytest.mark.parametrize("name", [name for name, kind in DETECTORS.items() if not kind().reading])
 def test_every_detector_answers(name, folder, trained_runs, images, tmp_path, monkeypatch):
     if name == "openmax":  # needs a network that gets some images of every class right
         folder = trained_runs(epochs=30, options={"quiet_epochs": 1})
@@ -141,6 +141,8 @@ def test_the_file_names_the_first_weights_but_not_where_they_were(folder, images
 def test_what_cannot_be_packed_is_refused(folder, images, tmp_path):
     with pytest.raises(ValueError, match="Odin changes each image"):
         pack_run(folder, images, tmp_path / "net.moon", "odin", HALF)
+    with pytest.raises(ValueError, match="RotPredScore runs the network on four rotations"):
+        pack_run(folder, images, tmp_path / "net.moon", "rotpred", HALF)
     (folder / "result.json").unlink()
     with pytest.raises(ValueError, match="not finished"):
         pack_run(folder, images, tmp_path / "net.moon", "mls", HALF)

@@ -135,7 +135,7 @@ def test_detectors_by_name():
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_objective_determines_the_temperature_of_names_without_a_suffix(objective):
-    normalises = objective in ("logitnorm", "moon-logitnorm")
+    normalises = objective in ("logitnorm", "moon-logitnorm", "t2fnorm")
     outliers = "photos" if "outliers" in OBJECTIVES[objective].takes() else ""
     recipe = make_recipe(DIGITS, objective, outliers=outliers)
     for name, kind in DETECTORS.items():

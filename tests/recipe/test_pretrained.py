@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from moon import open_head, resnet18
+from moon import open_head, resnet18, rotation_head
 from moon.data import BENCHMARKS, open_set
 from moon.fast import optimizer_obstacle
 from moon.nets import lenet, lenet_norm
@@ -64,6 +64,17 @@ def test_an_open_head_takes_the_known_rows_or_all_of_them():
     assert torch.equal(model.fc.weight[-1], unknown)
     assert load_pretrained(model, opened.state_dict(), "w.pth", "lenet") == []
     assert torch.equal(model.fc.weight, opened.fc.weight)
+
+
+def test_a_rotation_head_is_loaded_if_the_file_has_one():
+    with_head, model = rotation_head(open_head(lenet(10))), rotation_head(open_head(lenet(10)))
+    new = model.fc.rotation.weight.clone()
+    opened = open_head(lenet(10))
+    assert load_pretrained(model, opened.state_dict(), "w.pth", "lenet") == ["w.pth has no rotation head"]
+    assert torch.equal(model.fc.weight, opened.fc.weight)
+    assert torch.equal(model.fc.rotation.weight, new)
+    assert load_pretrained(model, with_head.state_dict(), "w.pth", "lenet") == []
+    assert torch.equal(model.fc.rotation.weight, with_head.fc.rotation.weight)
 
 
 def test_weights_without_a_classifier_are_loaded():

@@ -122,6 +122,7 @@ def test_a_net_can_be_any_callable(registered):
         ("detector", "mine", Demanding, "requires power, which a run does not provide"),
         ("detector", "my margin", Margin, "not a valid detector name"),
         ("detector", "a:b", Margin, "not a valid detector name"),
+        ("detector", "a+b", Margin, "not a valid detector name"),
         ("allocation", "mine", tiny, "kinds that can: objective, topology, detector, net"),
         ("detectr", "mine", Margin, "unknown kind 'detectr', did you mean 'detector'"),
     ],

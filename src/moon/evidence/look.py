@@ -106,6 +106,8 @@ def read(
     device = next(model.parameters()).device
     if classifier is not None:
         classifier_name(model, classifier)  # `perturb` calls `look` without a name
+    if rotate:
+        find_rotation_head(model)  # fails before anything is computed
     parts = []
     with evaluation_mode(model):
         for batch in loader:

@@ -92,13 +92,15 @@ class OpenClassifier:
             The classifier.
 
         Raises:
-            ValueError: If the detector needs training inputs and there are none, or if there are too few inputs for the
-                threshold.
+            ValueError: If the detector needs training inputs and there are none, or rotated images, or if there are too
+                few inputs for the threshold.
         """
         splits = detector.fits_on_splits
         if "train" in splits and train is None:
             raise ValueError(f"{type(detector).__name__} is fitted on training inputs; give train=...")
-        held_out = _read(model, calibration, detector)
+        if detector.rotates:
+            raise ValueError(f"{type(detector).__name__} needs a rotation head, which a saved model would not have")
+        held_out = read(model, calibration, **detector.reading)
         fitting = held_out
         if "validation" in splits:
             order = torch.randperm(len(held_out), generator=generator("calibration"))
@@ -148,7 +150,7 @@ class OpenClassifier:
         Raises:
             ValueError: If raw inputs are given, but there is no processor, or if this is one input instead of several.
         """
-        return self.answer(_read(self.model, [self.prepare(inputs)], self.detector))
+        return self.answer(read(self.model, [self.prepare(inputs)], **self.detector.reading))
 
     def prepare(self, inputs: Any) -> Mapping[str, Tensor]:
         """Turn raw inputs into inputs of the model. Mappings are returned as they are.
@@ -212,11 +214,12 @@ class OpenClassifier:
         Raises:
             ValueError: If the known inputs have no labels.
         """
-        evidence = _read(self.model, known, self.detector)
+        evidence = read(self.model, known, **self.detector.reading)
         if evidence.labels is None:
             raise ValueError("the known batches have no labels; give (inputs, labels) or mappings with 'labels'")
         scores = self.detector.score(evidence)
-        sets = {name: self.detector.score(_read(self.model, loader, self.detector)) for name, loader in unknown.items()}
+        how = self.detector.reading
+        sets = {name: self.detector.score(read(self.model, loader, **how)) for name, loader in unknown.items()}
         self.metrics = {
             "accuracy": accuracy(evidence.prediction, evidence.labels),
             "accepted": float(self.threshold.accepts(scores).mean()),
@@ -287,14 +290,8 @@ class OpenClassifier:
         return cls(model.eval(), detector, threshold, scores, processor, description["metrics"])
 
 
-def _read(model: PreTrainedModel, loader: Iterable, detector: Detector) -> Evidence:
-    """The evidence that a detector scores."""
-    return read(model, loader, **detector.reading)
-
-
 def _take(evidence: Evidence, index: Tensor) -> Evidence:
     """The evidence of some of the inputs."""
     index = index.to(evidence.logits.device)
-    labels, rotations = (None if part is None else part[index] for part in (evidence.labels, evidence.rotations))
-    logits, features = evidence.logits[index], evidence.features[index]
-    return replace(evidence, logits=logits, features=features, labels=labels, rotations=rotations)
+    labels = None if evidence.labels is None else evidence.labels[index]
+    return replace(evidence, logits=evidence.logits[index], features=evidence.features[index], labels=labels)

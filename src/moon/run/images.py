@@ -25,7 +25,7 @@ from moon.data import (
     known_splits,
     open_set,
 )  # fmt: skip
-from moon.evidence import Evidence, read
+from moon.evidence import Evidence, find_rotation_head, read
 from moon.run.sparse_reading import faster_model
 
 _log = logging.getLogger(__name__)
@@ -165,6 +165,8 @@ class BenchmarkImages:
         def mirror(_: nn.Module, x: Tensor) -> Tensor:
             return perturbed(_, x.flip(-1))
 
+        if rotate:
+            find_rotation_head(model)  # fails before anything is computed
         faster = self.faster_model(model, dataset, precision)
         batches = evaluation_batches(dataset, self.benchmark, next(model.parameters()).device)
         plain = None if perturb is None else perturbed

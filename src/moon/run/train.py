@@ -192,7 +192,9 @@ def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: T
     layers = layer_costs(model, (benchmark.channels, benchmark.size, benchmark.size), densities)
     cost = net_cost(layers)
     per_image = cost.training(type(training.topology), recipe.delta_t_steps, recipe.t_end_share)
-    count = recipe.epochs * len(images.splits["train"].labels)
+    batch = torch.zeros(2, benchmark.channels, benchmark.size, benchmark.size)
+    more = len(training.setup.objective.step_inputs(batch)) / len(batch)  # rotated copies are computed as well
+    count = recipe.epochs * len(images.splits["train"].labels) * more
     return {
         "inference": cost.sparse,
         "inference_dense": cost.dense,
