@@ -86,6 +86,28 @@ def data_root(_data, tmp_path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def untrained_run(tmp_path_factory):
+    """A function that writes the folder of a run whose weights are the first ones, and returns it."""
+    from moon.data import BENCHMARKS
+    from moon.files import sha256
+    from moon.recipe import build, make_recipe
+    from moon.records import write_record
+    from moon.training.checkpoint import save_tensors
+
+    def write(benchmark="digits", objective="cross-entropy", **settings) -> Path:
+        recipe = make_recipe(benchmark, objective, **settings)
+        folder = tmp_path_factory.mktemp("untrained") / recipe.name
+        folder.mkdir()
+        (folder / "recipe.json").write_text(json.dumps(recipe.to_json()))
+        model = build.network(recipe, BENCHMARKS[benchmark], "cpu")
+        save_tensors(folder / "model.safetensors", dict(model.state_dict()))
+        write_record(folder / "result.json", {"model_sha256": sha256(folder / "model.safetensors")})
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def trained_runs(_data, tmp_path_factory):
     """A function that trains a run on 'mnist' once per test session and returns its folder, which must not change."""
     from moon.recipe import make_recipe

@@ -41,6 +41,8 @@ def make_objective(small_net):
         torch.manual_seed(0)
         kind = OBJECTIVES[name]
         values = FACTS | SMALL | {"outliers": outliers}
+        if "teachers" in kind.takes():
+            values["teachers"] = [small_net(), open_head(small_net())]
         objective = kind.for_run(**{key: values[key] for key in kind.takes() if key in values})
         model = small_net()
         model = open_head(model) if objective.extra_logits else model
@@ -256,7 +258,7 @@ def test_a_model_without_the_unknown_output_is_rejected(name, make_objective, sm
 def test_every_parameter_is_a_scalar_option_or_a_fact_of_the_run(name):
     for key, parameter in OBJECTIVES[name].takes().items():
         is_option = isinstance(parameter.default, (int, float, str, bool))
-        assert is_option or key in (*FACTS, "outliers", "inner"), key
+        assert is_option or key in (*FACTS, "outliers", "teachers", "inner"), key
 
 
 def test_a_new_objective_needs_only_terms(small_net):
@@ -308,4 +310,6 @@ def test_inputs_may_be_keyword_arguments_unless_the_objective_changes_them(name,
         with pytest.raises(ValueError, match=r"needs them as one tensor, .* such as batch\['pixel_values'\]"):
             loss_of(objective, TakesKeywords(*model), {"pixel_values": x}, y)
     else:
+        for teacher in getattr(objective, "teachers", ()):
+            teacher.model = TakesKeywords(*teacher.model)
         torch.testing.assert_close(loss_of(objective, TakesKeywords(*model), {"pixel_values": x}, y), expected)

@@ -123,7 +123,7 @@ def test_detectors_by_name():
     for wrong, what in (
         ("msp:released", "'msp' has no variant 'released'"),
         ("msp:scaled", f"'msp' has no variant 'scaled'; {of_scale}.*; tempscale is MSP at the fitted temperature"),
-        ("knn:unscaled", f"'knn' has no variant 'unscaled'; {of_scale}.*nnguide$"),
+        ("knn:unscaled", f"'knn' has no variant 'unscaled'; {of_scale}.*rotpred$"),
         ("ebo:x", "'ebo' has no variant 'x'"),
         ("ebo:scaled:unscaled", "'ebo' has no variant 'scaled:unscaled'"),
         ("ebo:scaled:released", "'ebo' has no variant 'scaled:released'"),
@@ -134,10 +134,11 @@ def test_detectors_by_name():
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_objective_determines_the_temperature_of_names_without_a_suffix(objective):
+def test_the_objective_determines_the_temperature_of_names_without_a_suffix(objective, untrained_run):
     normalises = objective in ("logitnorm", "moon-logitnorm", "t2fnorm")
-    outliers = "photos" if "outliers" in OBJECTIVES[objective].takes() else ""
-    recipe = make_recipe(DIGITS, objective, outliers=outliers)
+    takes = OBJECTIVES[objective].takes()
+    outliers, teachers = "photos" if "outliers" in takes else "", str(untrained_run()) if "teachers" in takes else ""
+    recipe = make_recipe(DIGITS, objective, outliers=outliers, teachers=teachers)
     for name, kind in DETECTORS.items():
         detector = build.detector(name, recipe, DIGITS)
         inner = detector.inner if isinstance(detector, Scaled) else detector
@@ -153,9 +154,11 @@ def test_the_objective_determines_the_temperature_of_names_without_a_suffix(obje
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_is_built_from_a_recipe(name):
+def test_every_objective_is_built_from_a_recipe(name, untrained_run):
     needs = "outliers" in OBJECTIVES[name].takes()
-    recipe = make_recipe(DIGITS, name, outliers="photos" if needs else "", epochs=20, delta_t_steps=2)
+    teachers = str(untrained_run()) if "teachers" in OBJECTIVES[name].takes() else ""
+    outliers = "photos" if needs else ""
+    recipe = make_recipe(DIGITS, name, outliers=outliers, teachers=teachers, epochs=20, delta_t_steps=2)
     images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
     training = build.training(recipe, DIGITS, images, "cpu", images if needs else None)
     assert isinstance(training.objective, OBJECTIVES[name])

@@ -13,6 +13,7 @@ from moon.fast import FlatBuffers, layers_on_buffers, write_addresses
 from moon.fast.update import launch_update
 from moon.objectives import OBJECTIVES, CrossEntropy, OutlierExposure
 from moon.recipe import build, make_recipe
+from moon.recipe.registry import pick
 from moon.sparse import TOPOLOGIES, Dense, DropSchedule, RigL
 from moon.timing import noise
 from moon.training import Training, captured as captured_module
@@ -23,13 +24,16 @@ BENCHMARK = BENCHMARKS["digits"]
 SMALL = {"queue": 64, "draws": 50, "quiet_epochs": 1, "steps": 2, "replay": 40}
 
 
-def training(objective="moon", topology="rigl", captured=None, net="lenet-norm", dtype=torch.float64, epochs=4):
+def training(
+    objective="moon", topology="rigl", captured=None, net="lenet-norm", dtype=torch.float64, epochs=4, teachers=""
+):
     """A run with 4 steps per epoch on random images, the last batch smaller than the others."""
-    takes = OBJECTIVES[objective].takes()
+    takes = pick("objective", objective).takes()
     outliers = noise(BENCHMARK, 40, seed=1) if "outliers" in takes else None
     recipe = make_recipe(
         BENCHMARK, objective, topology=topology, net=net, options={k: v for k, v in SMALL.items() if k in takes},
         outliers="" if outliers is None else "noise", epochs=epochs, batch_size=16, delta_t_steps=3, vote_share=0,
+        teachers=teachers,
     )  # fmt: skip
     torch.set_default_dtype(dtype)
     try:
@@ -70,8 +74,19 @@ def check_same(plain, fast, tolerance):
 
 @pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if kind.capturable])
 @pytest.mark.slow
-def test_every_objective_has_the_same_steps(name):
-    check_same(training(name, captured=False), training(name, captured=True), 1e-9)
+def test_every_objective_has_the_same_steps(name, untrained_run):
+    teachers = str(untrained_run()) if "teachers" in OBJECTIVES[name].takes() else ""
+    check_same(
+        training(name, captured=False, teachers=teachers), training(name, captured=True, teachers=teachers), 1e-9
+    )
+
+
+@pytest.mark.slow
+def test_composed_objectives_have_the_same_steps(untrained_run):
+    teachers = f"{untrained_run(objective='moon-logitnorm')},{untrained_run(seed=1)}"
+    name = "rotpred+logitnorm+distill+moon"
+    plain, fast = (training(name, captured=captured, teachers=teachers) for captured in (False, True))
+    check_same(plain, fast, 1e-9)
 
 
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "sup-tickets"])
@@ -357,7 +372,7 @@ def small_run(name, device, captured, monkeypatch, epochs=3):
 
 @on_a_gpu
 @of_the_compiler
-@pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
+@pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup", "rotpred", "t2fnorm"])
 def test_on_a_gpu_captured_steps_start_like_plain_ones(name, monkeypatch):
     """Consecutive steps. The fourth loss differs as much as in plain steps if the last bits of their weights change."""
     expected, found = (losses(small_run(name, "cuda", captured, monkeypatch), 3 * 4) for captured in (False, True))

@@ -24,6 +24,7 @@ from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
 from moon.files import write_atomic
 from moon.recipe import Recipe, build
+from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
@@ -119,7 +120,7 @@ def pack_run(
     cache.model.to(device)
     provenance = {
         "moon": __version__,
-        "recipe": recipe.to_json() | {"pretrained": Path(recipe.pretrained).name},  # no path of this machine
+        "recipe": recipe.to_json() | _without_paths(recipe),
         "model_sha256": result["model_sha256"],
         "precision": precision,
         "features_kept": features_kept(small),
@@ -133,6 +134,12 @@ def pack_run(
     content = packed.with_description(provenance=provenance).content()
     write_atomic(Path(path), lambda partial: partial.write_bytes(content))
     return provenance | {"detector": detector, "threshold": _threshold(packed), "bytes": len(content)}
+
+
+def _without_paths(recipe: Recipe) -> dict[str, str]:
+    """The names of the files and folders that a recipe refers to, without paths of this machine."""
+    teachers = ",".join(folder.name for folder in teacher_folders(recipe.teachers))
+    return {"pretrained": Path(recipe.pretrained).name, "teachers": teachers}
 
 
 def _threshold(packed: PackedNetwork) -> dict[str, Any]:

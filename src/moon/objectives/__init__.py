@@ -6,6 +6,7 @@ from moon.objectives.cigl import CigL
 from moon.objectives.compose import compose
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.dac import Dac
+from moon.objectives.distill import Distill, Teacher
 from moon.objectives.eow_softmax import EowSoftmax
 from moon.objectives.epoch import DeviceEpoch, epoch_number
 from moon.objectives.hod import Hod
@@ -28,6 +29,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "logitnorm": LogitNorm,
     "t2fnorm": T2FNorm,
     "rotpred": RotPred,
+    "distill": Distill,
     "vos": Vos,
     "dac": Dac,
     "mixup": Mixup,
@@ -40,7 +42,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 __all__ = [
-    "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "DeviceEpoch", "EowSoftmax", "Hod", "LabelSmoothing",
-    "LogitNorm", "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup", "RotPred", "T2FNorm",
-    "View", "Vos", "at_least_float32", "check_open", "compose", "epoch_number", "moon_loss", "open_logits",
+    "OBJECTIVES", "AutoWeight", "CigL", "CrossEntropy", "Dac", "DeviceEpoch", "Distill", "EowSoftmax", "Hod",
+    "LabelSmoothing", "LogitNorm", "Mixup", "Moon", "MoonLogitNorm", "Objective", "OutlierExposure", "RegMixup",
+    "RotPred", "T2FNorm", "Teacher", "View", "Vos", "at_least_float32", "check_open", "compose", "epoch_number",
+    "moon_loss", "open_logits",
 ]  # fmt: skip

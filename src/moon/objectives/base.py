@@ -13,6 +13,7 @@ from warnings import warn
 import torch
 from torch import Tensor, nn
 
+from moon.evidence import Inputs, logits_of
 from moon.objectives.epoch import DeviceEpoch, Epoch, epoch_number
 
 Terms = dict[str, Tensor]
@@ -73,6 +74,7 @@ class Objective(nn.Module, ABC):
             scale of the logits is arbitrary. Detectors that depend on it divide the logits by a temperature
             fitted on validation images.
         capturable: Whether a step may be captured in a CUDA graph.
+        networks: Other networks that a step runs but does not train, such as teachers.
         parts: Constructor arguments that are objects, and what builds each, such as `{"weight": AutoWeight}`. `takes`
             and `for_run` replace such an argument by the parameters of its builder.
 
@@ -94,6 +96,7 @@ class Objective(nn.Module, ABC):
     vote_share: ClassVar[float] = 0.0
     normalises_logits: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
+    networks: tuple[nn.Module, ...] = ()
     parts: ClassVar[Mapping[str, Callable[..., object]]] = {}
 
     def __init__(self) -> None:
@@ -164,17 +167,25 @@ class Objective(nn.Module, ABC):
     def step_inputs(self, x: Tensor) -> Tensor:
         """The images that a step runs the model on. After a vote, BatchNorm statistics are estimated from them.
 
-        The default is what the objective inside this one adds to the batch, if anything.
-
         Args:
             x: The images of a batch.
 
         Returns:
-            These images, and those that the objective adds.
+            These images, and those that this objective, or the one inside it, adds.
         """
         for part in self.children():
             x = part.step_inputs(x) if isinstance(part, Objective) else x
         return x
+
+    def view(self, model: nn.Module) -> nn.Module:
+        """The model as the objective inside this one sees it: a `View` if this one normalises, else the model."""
+        return model
+
+    def logits(self, model: nn.Module, x: Inputs) -> Tensor:
+        """The logits, (N, outputs), that the loss gets: those of the model, normalised if the objective does that."""
+        view = self.view(model)
+        inner = next((part for part in self.children() if isinstance(part, Objective)), None)
+        return logits_of(view, x) if inner is None else inner.logits(view, x)
 
     def has_started(self, epoch: Epoch, first: float) -> bool | Tensor:
         """Whether training has reached the epoch `first`.

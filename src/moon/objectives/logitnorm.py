@@ -61,8 +61,10 @@ class LogitNorm(Objective):
         self.inner = inner or CrossEntropy()
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        view = View(model, lambda x: normalised(logits_of(model, x), self.temperature))
-        return self.inner.terms(view, x, y, epoch=epoch)
+        return self.inner.terms(self.view(model), x, y, epoch=epoch)
+
+    def view(self, model: nn.Module) -> View:
+        return View(model, lambda x: normalised(logits_of(model, x), self.temperature))
 
     def log(self, epoch: int) -> dict[str, float]:
         return self.inner.log(epoch)

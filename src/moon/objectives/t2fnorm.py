@@ -6,7 +6,7 @@ from math import inf
 
 from torch import Tensor, nn
 
-from moon.evidence import logits_of
+from moon.evidence import Inputs, logits_of
 from moon.objectives.base import Objective, Terms
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.epoch import Epoch
@@ -44,11 +44,14 @@ class T2FNorm(Objective):
         self.inner = inner or CrossEntropy()
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, *, epoch: Epoch) -> Terms:
-        def forward(x: Tensor) -> Tensor:
+        return self.inner.terms(self.view(model), x, y, epoch=epoch)
+
+    def view(self, model: nn.Module) -> View:
+        def forward(x: Inputs) -> Tensor:
             with changed_features(model, lambda features: normalised(features, self.tau)):
                 return logits_of(model, x)
 
-        return self.inner.terms(View(model, forward), x, y, epoch=epoch)
+        return View(model, forward)
 
     def log(self, epoch: int) -> dict[str, float]:
         return self.inner.log(epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from torch import nn
 from moon.data import AnySet, Batches, Benchmark, training_batches
 from moon.detect import Detector, Scaled
 from moon.evidence import OpenHead, classifier_name, open_head, rotation_head
-from moon.objectives import Objective
+from moon.objectives import Objective, Teacher
 from moon.objectives.base import Draw
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
+from moon.recipe.teachers import read_teachers
 from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
 from moon.sparse import Dense, DropSchedule, NOfM, SparseTopology, TicketSchedule, Topology
@@ -31,6 +33,9 @@ _log = logging.getLogger(__name__)
 # A weight that grows starts with moments of zero, for which AdamW corrects only in the first steps of a run. For a
 # constant gradient its first updates are too long, with 0.99 up to 2.1 times, with the usual 0.999 up to 6.5 times.
 _BETA2 = 0.99
+
+# In place of outliers, for an objective that is not trained with.
+PLACEHOLDER: tuple[Draw, int] = (lambda count: (torch.empty(count), torch.empty(count)), 1)
 
 
 def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> nn.Module:
@@ -65,13 +70,16 @@ def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:
         )
 
 
-def objective(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | None = None) -> Objective:
+def objective(
+    recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | None = None, teachers: Sequence[nn.Module] = ()
+) -> Objective:
     """The objective for this model.
 
     Args:
         recipe: The run.
         model: The network; its classifier determines the numbers of classes and features.
         outliers: For objectives that train with outliers: a function that draws them, and their number of classes.
+        teachers: For objectives that learn from other networks: these networks.
     """
     kind = pick("objective", recipe.objective)
     head = model.get_submodule(classifier_name(model))
@@ -80,6 +88,7 @@ def objective(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | Non
         "epochs": recipe.epochs,
         "num_known": head.out_features - isinstance(head, OpenHead),
         "num_features": head.in_features,
+        "teachers": teachers,
     }
     if outliers is not None:
         facts |= {"outliers": outliers[0], "outlier_classes": outliers[1]}
@@ -87,6 +96,16 @@ def objective(recipe: Recipe, model: nn.Module, outliers: tuple[Draw, int] | Non
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("objective", recipe.seed))
         return kind.for_run(**required, **dict(recipe.objective_options))
+
+
+def teachers(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> list[Teacher]:
+    """The trained networks that a run learns from, each with the normalisation of its own objective."""
+    found = []
+    for theirs, weights in read_teachers(recipe, benchmark):
+        model = network(theirs, benchmark, device)
+        model.load_state_dict(weights)
+        found.append(Teacher(model.eval(), objective(theirs, model, PLACEHOLDER, [nn.Identity()])))
+    return found
 
 
 def rate(recipe: Recipe) -> CosineRate:
@@ -190,7 +209,7 @@ def training(
         supply = training_batches(outliers, benchmark, device, **batching)
         assert isinstance(supply, Batches)  # outliers are in memory
         draw = supply.draw, int(outliers.labels.max()) + 1
-    loss = objective(recipe, model, draw).to(device)
+    loss = objective(recipe, model, draw, teachers(recipe, benchmark, device)).to(device)
     _try_out(model, loss, recipe, benchmark)
     updates = optimizer(recipe, model, loss)
     return Training(

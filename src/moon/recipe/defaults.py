@@ -17,6 +17,7 @@ from moon.recipe.presets import Scalar
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
+from moon.recipe.teachers import teachers_digest
 from moon.sparse import DropSchedule, SparseTopology, sparse_weights
 from moon.sparse.allocation import check_sparse
 from moon.sparse.schedule import FEW_CHANGES, check_fraction
@@ -142,6 +143,8 @@ def _filled(
         sparsity = build.pattern(pattern).sparsity or Recipe.sparsity
     scale = _rate_scale(rate, settings)
     filled = {"net": benchmark.net, "lr_start": rate.start * scale} | _of_start(settings) | settings
+    if names := settings.get("teachers"):
+        filled["teachers_sha256"] = teachers_digest(names, benchmark)
     if unknown := filled.keys() - Recipe.__dataclass_fields__.keys():
         name = min(unknown)
         raise ValueError(f"a recipe has no setting '{name}'{did_you_mean(name, Recipe.__dataclass_fields__)}")
@@ -217,7 +220,7 @@ def _options(given: Mapping[str, Scalar], objective: str) -> dict[str, Scalar]:
 
 def _check(recipe: Recipe, benchmark: Benchmark) -> None:
     """Build what can be built without data, so that invalid recipes fail here."""
-    _check_outliers(recipe)
+    _check_others(recipe)
     build.rate(recipe)
     build.schedule(recipe, 1000 * recipe.epochs)
     _check_votes(recipe)
@@ -243,7 +246,7 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
         raise ValueError(f"a dense network has no masks (first_mask={recipe.first_mask} was given)")
     elif recipe.pattern:
         raise ValueError(f"a dense network has no pattern ('{recipe.pattern}' was given); choose a sparse topology")
-    build.objective(recipe, model, (lambda count: (torch.empty(count), torch.empty(count)), 1))
+    build.objective(recipe, model, build.PLACEHOLDER, [nn.Identity()])
 
 
 def _empty_network(recipe: Recipe, benchmark: Benchmark) -> nn.Module:
@@ -255,7 +258,7 @@ def _empty_network(recipe: Recipe, benchmark: Benchmark) -> nn.Module:
         return build.network(recipe, benchmark, "cpu")
 
 
-def _check_outliers(recipe: Recipe) -> None:
+def _check_others(recipe: Recipe) -> None:
     needs = "outliers" in pick("objective", recipe.objective).takes()
     if needs and not recipe.outliers:
         raise ValueError(
@@ -263,6 +266,13 @@ def _check_outliers(recipe: Recipe) -> None:
         )
     if recipe.outliers and not needs:
         raise ValueError(f"objective '{recipe.objective}' takes no outliers, but '{recipe.outliers}' was given")
+    learns = "teachers" in pick("objective", recipe.objective).takes()
+    if learns and not recipe.teachers:
+        raise ValueError(
+            f"objective '{recipe.objective}' learns from trained networks; name their run folders (teachers)"
+        )
+    if recipe.teachers and not learns:
+        raise ValueError(f"objective '{recipe.objective}' learns from no teachers, but '{recipe.teachers}' was given")
     if recipe.outliers == recipe.benchmark:
         raise ValueError(f"'{recipe.outliers}' is the known set; outliers are images of no known class")
 

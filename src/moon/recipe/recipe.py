@@ -30,7 +30,7 @@ _NAMED = frozenset((
     "drop_fraction", "delta_t_steps", "t_end_share", "epochs", "batch_size", "lr_start", "lr_end", "lr_hold_share",
     "lr_cycles", "lr_peak", "momentum", "nesterov", "weight_decay", "vote_share", "precision", "seed",
 ))  # fmt: skip
-_UNNAMED = frozenset(("pretrained",))  # where a file is does not matter, only what it contains
+_UNNAMED = frozenset(("pretrained", "teachers"))  # where a file is does not matter, only what it contains
 _ADDED_IN_0_2 = frozenset(("outliers", "pattern", "lr_cycles", "lr_peak"))
 
 
@@ -59,6 +59,10 @@ class Recipe:
     outliers: str = setting(
         "outliers", "a set of unknown images to train with, for objectives that need one", default="", metavar="SET"
     )
+    teachers: str = setting(
+        "teachers", "run folders of trained networks to learn from, for distill", default="", metavar="RUN[,RUN...]"
+    )
+    teachers_sha256: str = detail("the SHA-256 of the recipes and weights of the teachers", default="")
     topology: str = setting("topology", "the sparse training method", default="rigl", table="topology")
     sparsity: float = setting(
         "sparsity", "fraction of weights that are zero", default=0.95, otherwise="0.95, or the pattern's"

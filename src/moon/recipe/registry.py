@@ -24,7 +24,8 @@ from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
 _OTHER_NETS = ", timm:NAME, torchvision:NAME, openood:NAME, or an import path such as package.module:function"
-_FACTS = ("epochs", "num_known", "num_features", "outliers", "outlier_classes")  # a run provides them to objectives
+# What a run provides to objectives.
+_FACTS = ("epochs", "num_known", "num_features", "outliers", "outlier_classes", "teachers")
 
 
 class Registry(Mapping[str, Any]):

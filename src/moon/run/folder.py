@@ -62,7 +62,8 @@ def claim(folder: Path, recipe: Recipe, images: BenchmarkImages) -> None:
 def _check_same(folder: Path, old: Recipe, new: Recipe) -> None:
     """Raise a ValueError that names what differs between the recipe of a folder and the one to run there."""
     before, now = old.to_json(), new.to_json()
-    names = [name for name in now if name != "pretrained"]  # the file may be elsewhere now; its digest counts
+    # Files and teachers may be elsewhere now; their digests count.
+    names = [name for name in now if name not in ("pretrained", "teachers")]
     changes = [f"{name} was {before[name]}, now {now[name]}" for name in names if before[name] != now[name]]
     if not changes:
         return

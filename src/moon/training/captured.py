@@ -55,7 +55,8 @@ def capture_obstacle(setup: TrainingSetup) -> str | None:
         return "triton is not installed"
     if not _updates_as_usual(type(setup.topology)):
         return f"{type(setup.topology).__name__} overrides step, update or _enforce"
-    for part in (*setup.objective.modules(), *setup.model.modules()):
+    others = [each for part in setup.objective.modules() if isinstance(part, Objective) for each in part.networks]
+    for part in (module for each in (setup.objective, setup.model, *others) for module in each.modules()):
         if isinstance(part, Objective) and not part.capturable:
             return f"{type(part).__name__} is not capturable"
         if any(getattr(part, hooks) for hooks in _HOOKS):
