@@ -68,7 +68,7 @@ def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypa
 
     calls = []
     original = module.read
-    monkeypatch.setattr(module, "read", lambda *a: calls.append(a[2]) or original(*a))
+    monkeypatch.setattr(module, "read", lambda *a, **how: calls.append(a[2]) or original(*a, **how))
     score_run(folder, images)
     shared = [perturb for perturb in calls if perturb is None]
     assert len(shared) == 4 + 2  # known and three unknown sets; train and val for those that fit
@@ -256,7 +256,7 @@ def test_kept_evidence_gives_the_same_scores_without_a_forward_pass(images, fold
     assert files == [f"{name}.safetensors" for name in sets]
     calls = []
     original = module.read
-    monkeypatch.setattr(module, "read", lambda *a: calls.append(a) or original(*a))
+    monkeypatch.setattr(module, "read", lambda *a, **how: calls.append(a) or original(*a, **how))
     assert score_run(folder, images, shared)[0] == expected
     assert not calls
     (folder / "evidence" / "dtd.safetensors").write_bytes(b"cut")  # damaged, so it is computed again
