@@ -58,6 +58,8 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
             text += f": {', '.join(names_of(parameter.table))}"
         if parameter.table == "net":
             text += ", timm:NAME, torchvision:NAME, or an import path, package.module:function"
+        if parameter.table == "objective":
+            text += ", or OUTER+INNER, such as rotpred+moon"
         if parameter.default:
             text += f" (default: {parameter.default})"
         topic = next((topic for topic, names in _TOPICS.items() if parameter.name in names), _OTHER_TOPIC)
