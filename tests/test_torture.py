@@ -48,9 +48,13 @@ from tests.torture.workers import Report
 
 assert crash.main(["--count", "3", "--keep", "work"]) == 0
 
-moon.run.train.write_record = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
 report = Report("crash")
 expected = common.contents(Path("work", "train done"))
+crash.trial(common.TRAIN, None, expected, "fsync tiny/log.jsonl #3", "power", Path.cwd() / "trial", report)
+assert report.counts["identical"] == 1, report.findings  # synced lines survive
+
+moon.run.train.write_record = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
+report = Report("crash")
 crash.trial(common.TRAIN, None, expected, "write tiny/result.json #1", "torn", Path.cwd() / "trial", report)
 assert [text.partition(":")[0] for text in report.findings] == ["lost"], report.findings
 """
