@@ -193,15 +193,16 @@ def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Return rows with the same keys as CSV with a header.
+    r"""Return rows as CSV with a header; a key that a row does not have is an empty cell.
 
     Example:
         >>> from moon.results.tables import csv_text
-        >>> csv_text([{"set": "near", "auroc": 0.9}])
-        'set,auroc\nnear,0.9\n'
+        >>> csv_text([{"set": "near", "auroc": 0.9}, {"set": "far"}])
+        'set,auroc\nnear,0.9\nfar,\n'
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    keys = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, fieldnames=list(keys), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
