@@ -203,3 +203,24 @@ def test_names_that_differ_in_their_unicode_form_only_do_not_hinder_a_second_imp
     first, second = (import_set(tmp_path, tmp_path / folder, "shops") for folder in ("first", "second"))
     assert (first.is_new, second.is_new) == (True, False)
     assert load(tmp_path, "shops", "test").classes == (COMPOSED,)
+
+
+@pytest.mark.parametrize("name", ["unknown", "Unknown"])
+def test_a_known_class_cannot_have_the_name_of_the_answer_unknown(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(COLOURS, name, (9, 99, 199))
+    write_folders(tmp_path / "pets" / "train", ["cat", name])
+    what = (
+        f"pets/train: a known class is called '{name}', which is also the answer about images of no known class; give"
+    )
+    for imported in (
+        lambda: import_splits(tmp_path / "data", tmp_path / "pets", "pets"),
+        lambda: import_set(tmp_path / "data", tmp_path / "pets" / "train", "pets", "train"),
+    ):
+        with pytest.raises(DataError, match=what):
+            imported()
+    assert not (tmp_path / "data" / "pets").exists()
+    import_set(tmp_path / "data", tmp_path / "pets" / "train", "strays")  # a set of unknown images
+    for split in ("train", "test"):  # written by hand
+        save(coloured(["cat", name] * 10, ["cat", name]), tmp_path, "pets", split)
+    with pytest.raises(DataError, match=what):
+        known_splits(tmp_path, find_benchmark(tmp_path, "pets"))

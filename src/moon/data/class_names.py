@@ -33,6 +33,21 @@ def check_distinct(names: Iterable[str], where: object) -> None:
         found[key] = name
 
 
+def check_known_names(names: Iterable[str], where: object) -> None:
+    """Raise a `DataError` if a known class has the name of the answer about images of no known class.
+
+    Args:
+        names: The name of each known class.
+        where: The training split, for messages.
+    """
+    if found := next((name for name in names if name.strip().casefold() == "unknown"), None):
+        raise DataError(
+            f"{where}: a known class is called '{found}', which is also the answer about images of no known class; "
+            "give it another name, or, if its images are of no known class, remove it and import them as a set of "
+            "their own (moon train --objective outlier-exposure --outliers SET trains with them)"
+        )
+
+
 def checked_names(classes: ArrayLike, labels: NDArray[np.int64], where: object) -> tuple[str, ...]:
     """Return names of classes as a tuple.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon.data.benchmarks import BENCHMARKS
-from moon.data.class_names import class_key
+from moon.data.class_names import check_known_names, class_key
 from moon.data.classes import enumerated, missing_classes, same_classes, warn_of_missing
 from moon.data.dataset import (
     AnyPath,
@@ -84,7 +84,8 @@ def import_set(
 
     Raises:
         ValueError: The name or the split is not allowed, or the split exists with other images.
-        DataError: The source cannot be read, or has images of a class that the training split does not have.
+        DataError: The source cannot be read, has images of a class that the training split does not have, or is a
+            training split with a class called "unknown".
 
     Example:
         >>> import tempfile
@@ -137,7 +138,7 @@ def import_splits(
     Raises:
         ValueError: The name is not allowed, or a split exists with other images.
         DataError: The source contains no splits, cannot be read, or a split has images of a class that the training
-            split does not have.
+            split does not have. Or a class of the training split is called "unknown".
 
     Example:
         >>> import tempfile
@@ -233,6 +234,7 @@ def _save_all(datasets: dict[str, DataSet], root: AnyPath, name: str, replace: b
     """Save splits of a set with the classes of its training split; all are checked before one is saved."""
     if train := datasets.get("train"):
         classes = train.classes
+        check_known_names(classes, f"{name}/train")
         _warn_of_other_classes(root, name, classes, [split for split in SPLITS if split not in datasets])
     else:
         classes = load_classes(root, name, "train") if path_of(root, name, "train").exists() else None

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from moon.data.benchmarks import Benchmark
+from moon.data.class_names import check_known_names
 from moon.data.classes import check_known, enumerated, missing_classes, same_classes, warn_of_missing
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, load, load_labels, path_of, split_off
 from moon.data.download import SOURCES, SPLITS_OF
@@ -149,7 +150,7 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
 
     Raises:
         DataError: A split is missing or invalid, has labels outside 0..K-1, or has images of a class that the training
-            split does not have.
+            split does not have. Or a class is called "unknown".
 
     Example:
         >>> import tempfile
@@ -166,6 +167,7 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
     found = [split for split in ("train", "test", "val") if split != "val" or has_set(root, name, split, benchmark)]
     splits = {split: open_set(root, name, split, benchmark, track) for split in found}
     classes = splits["train"].classes
+    check_known_names(classes, f"{name}/train")
     for split in found[1:]:
         splits[split] = same_classes(splits[split], classes, f"{name}/{split}", f"{name}/train")
     if classes and len(classes) != benchmark.num_known:
