@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,15 @@ def fails(result, code, *parts):
     assert found == code, err
     assert len(err.strip().splitlines()) == 1, err
     assert all(part in err for part in parts), err
+
+
+@pytest.mark.slow
+def test_a_set_without_unknown_sets_gets_another_hint(moon, data_root):
+    for name in ("notmnist", "fashionmnist", "dtd"):
+        shutil.rmtree(data_root / name)
+    code, out, err = moon(*TRAIN, "--out", "run")
+    assert code == 0, err
+    assert "next: moon score run --near SET, on a set of unknown images, or moon pack run\n" in out
 
 
 @pytest.mark.slow

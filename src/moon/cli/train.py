@@ -98,8 +98,12 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     known = result["known"]
     print(
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
-        f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s\nnext: moon score {folder}"
+        f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s"
     )
+    if images.unknown:
+        print(f"next: moon score {folder}")
+    else:
+        print(f"next: moon score {folder} --near SET, on a set of unknown images, or moon pack {folder}")
     return {"folder": folder, **result}
 
 

@@ -117,8 +117,8 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
             else:
                 cells = [_auroc_and_fpr([s["sets"][name] for s in scored], separator) for name in sets]
                 cells += [_auroc_and_fpr([s[group] for s in scored], separator) for group in groups]
-            last = method == list(methods)[-1]
-            table.add_row(detector, method, *cells, end_section=last)
+            is_last = method == list(methods)[-1]
+            table.add_row(detector, method, *cells, end_section=is_last and (len(methods) > 1 or stacked))
     title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)"
     return Group(title, table, *_remarks(methods, names))
 
