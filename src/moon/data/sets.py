@@ -126,6 +126,11 @@ def _missing(root: Path, name: str, split: str) -> str:
     check_root(root)
     command = f"download {name}" if name in SOURCES and split in SPLITS_OF[name] else "import"
     why = "no such file" if root.is_dir() else f"the data root {root} does not exist"
+    if split == "test" and command == "import" and path_of(root, name, "train").is_file():
+        return (
+            f"{path_of(root, name, split)}: {why}; import test images with `moon data import`, or hold training images "
+            f"out: `moon data hold-out {name} --name {name}-held`, which is a set to train on"
+        )
     return (
         f"{path_of(root, name, split)}: {why}; {command.split()[0]} the set with `moon data {command}`, or set the "
         "data root (MOON_DATA) to the folder that contains it"
