@@ -91,6 +91,7 @@ def test_the_table_is_also_written_as_latex(moon, tmp_path, in_this_process):
         assert " & ".join(cells).replace("%", r"\%").replace("±", r"$\pm$") + r" \\" in lines
 
 
+@pytest.mark.slow
 def test_a_second_grid_in_a_folder_keeps_the_rows_of_the_first(moon, tmp_path, in_this_process):
     def rows():
         return list(csv.DictReader((tmp_path / "runs" / "grid" / "results.csv").read_text().splitlines()))
