@@ -51,6 +51,22 @@ def test_the_default_split_is_named(moon, tmp_path):
     out = moon("data", "import", f"{source}/photos", "--name", "traffic")[1]
     assert "traffic/test.npz: 6 images of 32x32x3\n  3 classes: bus 2, car 2, train 2\n" in out
     assert "imported as the test split; --split train or --split val imports another one" in out
+    remedy = "moon data hold-out traffic --name traffic-held"
+    assert f"to train on these images: --split train, then {remedy}\n" in out
+    assert moon("data", "import", f"{source}/photos", "--name", "traffic", "--split", "train")[0] == 0
+    assert remedy not in moon("data", "import", f"{source}/photos", "--name", "traffic")[1]
+
+
+def test_a_set_without_test_images_can_hold_some_out(moon, tmp_path):
+    source = write(tmp_path, photos=["cat", "dog"])
+    assert moon("data", "import", f"{source}/photos", "--name", "pets", "--split", "train")[0] == 0
+    code, _, err = moon("train", "pets", "--epochs", "1")
+    assert (code, err.count("\n")) == (3, 1)
+    assert "pets/test.npz: no such file; import test images" in err
+    assert "hold training images out: `moon data hold-out pets --name pets-held`" in err
+    code, out, _ = moon("data", "hold-out", "pets", "--name", "pets-held", "--share", "0.5")
+    assert code == 0
+    assert "pets-held/test.npz: 2 images of 32x32x3" in out
 
 
 def test_splits_without_classes_and_unknown_classes_are_rejected(moon, data_root, tmp_path):

@@ -1,6 +1,8 @@
 """`moon grid`: unknown sets by name, the hint if there are none, and the table as LaTeX."""
 
+import csv
 import json
+import shutil
 
 import pytest
 
@@ -87,6 +89,44 @@ def test_the_table_is_also_written_as_latex(moon, tmp_path, in_this_process):
     for line in printed:  # the same rows
         cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
         assert " & ".join(cells).replace("%", r"\%").replace("±", r"$\pm$") + r" \\" in lines
+
+
+@pytest.mark.slow
+def test_a_second_grid_in_a_folder_keeps_the_rows_of_the_first(moon, tmp_path, in_this_process):
+    def rows():
+        return list(csv.DictReader((tmp_path / "runs" / "grid" / "results.csv").read_text().splitlines()))
+
+    code, out, err = moon("grid", "mnist", *GRID, "--seed", "0", "1")
+    assert code == 0, err
+    assert "of other grids" not in out
+    first = rows()
+    assert {row["seed"] for row in first} == {"0", "1"}
+    code, out, err = moon("grid", "mnist", *GRID, "--sparsity", "0.5")
+    assert code == 0, err
+    assert "runs/grid/results.csv also has 2 runs of other grids in runs/grid, which the table does not show" in out
+    (shown,) = [line.split() for line in out.splitlines() if " msp " in line]
+    assert shown[:3] == ["mixup", "msp", "1"]  # the table is of this grid
+    both = rows()
+    assert len(both) == len(first) + 5
+    assert [row["method"] for row in both] == ["mixup 50%"] * 5 + ["mixup 95%"] * 10
+    named = {(row["run"], row["set"], row["auroc"]) for row in both}
+    assert {(row["run"], row["set"], row["auroc"]) for row in first} < named
+
+
+def test_what_the_file_of_all_runs_lacks_is_named(moon, tmp_path, in_this_process):
+    assert moon("grid", "mnist", *GRID, "--seed", "0", "1", "2")[0] == 0
+    not_finished, damaged, done = sorted(tmp_path.glob("runs/grid/mnist-*"))
+    (not_finished / "result.json").unlink()
+    (damaged / "log.jsonl").write_text("")
+    shutil.copytree(done, tmp_path / "runs" / "grid" / "copy")
+    code, out, err = moon("grid", "mnist", *GRID, "--sparsity", "0.5")
+    assert code == 0, err
+    left_out = [line.removeprefix("left out of runs/grid/results.csv: ") for line in out.splitlines() if "left" in line]
+    assert left_out == [
+        f"{not_finished.name}: not finished",
+        f"runs/grid/{damaged.name}/log.jsonl: is not the complete log of this run; restore it",
+        f"{done.name}: another run in the folder has the same recipe",
+    ]
 
 
 def test_numbers_are_not_cut_in_a_narrow_terminal(moon, tmp_path, in_this_process, monkeypatch):

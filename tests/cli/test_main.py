@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from moon import __version__, cli
-from moon.cli import data, screen
+from moon.cli import data, screen, train
 from moon.cli.main import VERBS
 from moon.data import load
 from moon.training import locked
@@ -27,10 +28,30 @@ def fails(result, code, *parts):
     assert all(part in err for part in parts), err
 
 
+@pytest.mark.parametrize(("accuracy", "is_reported"), [(0.3, True), (0.5, True), (0.62, False)])
+def test_a_network_that_learned_nothing_is_reported(accuracy, is_reported, caplog):
+    train._warn_if_constant(accuracy, np.array([0, 1, 1, 2] * 25))  # half of the images are of class 1
+    expected = (
+        "the network has learned little or nothing: one that always gives the same answer has an accuracy of 50.0%; "
+        "train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)"
+    )
+    assert caplog.messages == [expected] * is_reported
+
+
+@pytest.mark.slow
+def test_a_set_without_unknown_sets_gets_another_hint(moon, data_root):
+    for name in ("notmnist", "fashionmnist", "dtd"):
+        shutil.rmtree(data_root / name)
+    code, out, err = moon(*TRAIN, "--out", "run")
+    assert code == 0, err
+    assert "next: moon score run --near SET, on a set of unknown images, or moon pack run\n" in out
+
+
 @pytest.mark.slow
 def test_train_then_score(moon, tmp_path):
-    code, out, _ = moon(*TRAIN, "--out", "run")
+    code, out, err = moon(*TRAIN, "--out", "run")
     assert code == 0
+    assert "learned little" not in err
     assert "run: accuracy" in out
     assert "next: moon score run" in out
     code, out, _ = moon("score", "run", "--detector", "msp", "odin", "ebo", "knn", "klm")

@@ -60,6 +60,25 @@ def test_temperatures_are_shown(moon, runs, trained_runs):
     assert " ".join(out.split()).count(line) == 1
 
 
+def test_only_the_detectors_asked_for_are_shown_and_those_scored_earlier_are_kept(moon, runs):
+    assert moon("score", "runs/plain-0", "--detector", "ebo", "unknown", "gen")[0] == 2  # K outputs: unknown cannot
+    assert moon("score", "runs/plain-0")[0] == 0  # all; unknown is left out
+    code, out, err = moon("score", "runs/plain-0", "--detector", "msp", "gen")
+    assert code == 0, err
+    table = out.partition("Unknown inputs")[2].partition("Images scored")[0]
+    assert [line.split()[0] for line in table.splitlines() if " cross-entropy " in line] == ["msp", "gen"]
+    assert "Logits are divided by T = 1, as in the loss: gen\n" in out
+    kept = list(json.loads((runs / "plain-0" / "scores.json").read_text())["detectors"])
+    assert kept[:2] == ["msp", "gen"]
+    first, rest = ", ".join(kept[2:10]), len(kept) - 10
+    assert f"scores.json also has {first} and {rest} more, scored earlier" in out
+    assert "is left out: " not in out
+    code, out, err = moon("score", "runs/plain-0")
+    assert code == 0, err
+    assert "scored earlier" not in out
+    assert "unknown is left out: " in out
+
+
 @pytest.mark.parametrize("name", ["msp:scaled", "knn:unscaled"])
 @pytest.mark.parametrize("command", [("score", "runs"), ("grid", "mnist", "--plan")])
 def test_a_variant_that_a_detector_does_not_have_is_one_line(moon, runs, command, name):

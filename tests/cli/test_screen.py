@@ -89,6 +89,7 @@ def test_a_line_is_written_at_once_and_estimates_the_time_left(monkeypatch):
 def test_a_run_without_w_prints_none():
     plain = {name: value for name, value in RECORD.items() if name != "w"}
     assert screen._state(plain) == "acc 98.1% sparse 95.0%"
+    assert screen._state(plain | {"w": -0.001}).endswith(" w 0.00")
 
 
 def frame(monkeypatch, width, encoding):

@@ -17,8 +17,8 @@ from moon import BenchmarkImages, Recipe, find_benchmark, make_recipe, moon_loss
 from moon.cli.main import main, parser
 from moon.data import DataSet, save
 from moon.evidence import classifier_name
-from moon.export.graph import trace
 from moon.export.runtime import checked_graph
+from moon.export.tracing import trace
 from moon.objectives import CrossEntropy
 from moon.recipe.registry import pick
 from moon.run import load

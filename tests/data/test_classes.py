@@ -1,13 +1,14 @@
 """One numbering of classes for all splits of a set, by name."""
 
 import logging
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from moon.data import DataError, DataSet, ImageList, find_benchmark, import_set, known_splits, load, save
+from moon.data import DataError, DataSet, ImageList, find_benchmark, import_set, import_splits, known_splits, load, save
 from moon.data.classes import check_known, enumerated, same_classes
 
 COLOURS = {"cat": (250, 0, 0), "dog": (0, 250, 0), "rabbit": (0, 0, 250), "hamster": (250, 250, 0)}
@@ -150,3 +151,76 @@ def test_long_lists_of_names_are_shortened():
     assert enumerated(["a"]) == "a"
     assert enumerated(["a", "b", "c"]) == "a, b and c"
     assert enumerated(range(100)) == "0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"  # café, as Linux and Windows write it, and as macOS does
+
+
+@pytest.mark.parametrize(("of_train", "of_test"), [(COMPOSED, DECOMPOSED), (DECOMPOSED, COMPOSED)])
+def test_names_in_another_unicode_form_are_the_same_class(tmp_path, monkeypatch, caplog, of_train, of_test):
+    caplog.set_level(logging.INFO, "moon")
+    for name in (COMPOSED, DECOMPOSED):
+        monkeypatch.setitem(COLOURS, name, (9, 99, 199))
+    # In the order of code points, cafe with an accent is before cafz, and café with one character behind it.
+    monkeypatch.setitem(COLOURS, "cafz", (199, 99, 9))
+    write_folders(tmp_path / "shops" / "train", [of_train, "cafz"])
+    write_folders(tmp_path / "shops" / "test", [of_test, "cafz"])
+    root = tmp_path / "data"
+    import_splits(root, tmp_path / "shops", "shops")
+    assert f"shops/test: class {of_test!a} is in shops/train, in another Unicode form" in caplog.messages
+    splits = known_splits(root, find_benchmark(root, "shops"))
+    assert splits["train"].classes == splits["test"].classes == tuple(sorted([of_train, "cafz"]))
+    assert (nearest_colour(splits["train"], splits["test"].images) == splits["test"].labels).all()
+    caplog.clear()
+    import_set(root, tmp_path / "shops" / "train", "shops", "train", replace=True)
+    import_set(root, tmp_path / "shops" / "test", "other", "test")
+    import_set(root, tmp_path / "shops" / "train", "other", "train")  # after its test split
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file system does not keep the two apart")
+def test_two_folders_whose_names_differ_in_their_unicode_form_only_are_rejected(tmp_path, monkeypatch):
+    for name in (COMPOSED, DECOMPOSED):
+        monkeypatch.setitem(COLOURS, name, (9, 99, 199))
+        write_folders(tmp_path / "shops" / "train", [name])
+    what = (
+        f"{tmp_path}/shops/train: two classes are called '{COMPOSED}' in two Unicode forms "
+        f"({DECOMPOSED!a} and {COMPOSED!a}); rename one, or merge them"
+    )
+    with pytest.raises(DataError) as error:
+        import_splits(tmp_path / "data", tmp_path / "shops", "shops")
+    assert str(error.value) == what
+    (tmp_path / "benchmarks.toml").write_text("[shops]\nfolder = 'shops'\n")
+    with pytest.raises(DataError) as error:  # images that stay on disk
+        find_benchmark(tmp_path, "shops")
+    assert str(error.value) == what
+
+
+def test_names_that_differ_in_their_unicode_form_only_do_not_hinder_a_second_import(tmp_path, monkeypatch):
+    for folder, form in (("first", COMPOSED), ("second", DECOMPOSED)):
+        monkeypatch.setitem(COLOURS, form, (9, 99, 199))
+        write_folders(tmp_path / folder, [form])
+    first, second = (import_set(tmp_path, tmp_path / folder, "shops") for folder in ("first", "second"))
+    assert (first.is_new, second.is_new) == (True, False)
+    assert load(tmp_path, "shops", "test").classes == (COMPOSED,)
+
+
+@pytest.mark.parametrize("name", ["unknown", "Unknown"])
+def test_a_known_class_cannot_have_the_name_of_the_answer_unknown(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(COLOURS, name, (9, 99, 199))
+    write_folders(tmp_path / "pets" / "train", ["cat", name])
+    what = (
+        f"pets/train: a known class is called '{name}', which is also the answer about images of no known class; give"
+    )
+    for imported in (
+        lambda: import_splits(tmp_path / "data", tmp_path / "pets", "pets"),
+        lambda: import_set(tmp_path / "data", tmp_path / "pets" / "train", "pets", "train"),
+    ):
+        with pytest.raises(DataError, match=what):
+            imported()
+    assert not (tmp_path / "data" / "pets").exists()
+    import_set(tmp_path / "data", tmp_path / "pets" / "train", "strays")  # a set of unknown images
+    for split in ("train", "test"):  # written by hand
+        save(coloured(["cat", name] * 10, ["cat", name]), tmp_path, "pets", split)
+    with pytest.raises(DataError, match=what):
+        known_splits(tmp_path, find_benchmark(tmp_path, "pets"))

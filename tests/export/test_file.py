@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from moon import Static, lenet, open_head, resnet18
 from moon.export.file import encoded, network_bytes, write_network
-from moon.export.graph import trace
+from moon.export.tracing import trace
 
 
 def decoded(name, tensors, shape):

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from moon import lenet, open_head, resnet18, resnet50
 from moon.export.file import network_bytes
-from moon.export.graph import Graph, trace
+from moon.export.graph import Graph
+from moon.export.tracing import trace
 
 ACTIVATIONS = {
     "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu, "hardswish": F.hardswish,

@@ -19,10 +19,11 @@ from moon.deploy.formats import compared  # noqa: E402
 from moon.detect import DETECTORS  # noqa: E402
 from moon.errors import DataError  # noqa: E402
 from moon.export.file import write_network  # noqa: E402
-from moon.export.graph import Graph, trace  # noqa: E402
+from moon.export.graph import Graph  # noqa: E402
 from moon.export.onnx import to_onnx  # noqa: E402
 from moon.export.program import trace_detector  # noqa: E402
 from moon.export.reading import read_file  # noqa: E402
+from moon.export.tracing import trace  # noqa: E402
 
 MSP = {"name": "msp", "options": {}, "output": 3}
 MSP["program"] = [{"op": "softmax", "in": [0], "out": 2}, {"op": "amax", "in": [2], "out": 3}]

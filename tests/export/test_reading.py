@@ -10,8 +10,8 @@ from safetensors.numpy import save
 from moon import lenet
 from moon.errors import DamagedCheckpoint, DataError
 from moon.export.file import encoded, network_bytes
-from moon.export.graph import trace
 from moon.export.reading import dense_weight, read_file
+from moon.export.tracing import trace
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 
 from moon.data import BENCHMARKS
 from moon.recipe import make_recipe
+from moon.report.classes import classes_section
 from moon.report.page import page, write_report
-from moon.report.sections import classes_section
 from moon.results.collect import collect
 from moon.run.images import BenchmarkImages
 from moon.run.train import train_run

@@ -49,6 +49,12 @@ def test_unknown_table():
     assert "far" not in shown
 
 
+def test_lines_of_one_method_have_no_gaps():
+    run = scored(0.8, True)
+    rows = text(unknown_table({"moon": [run]})).partition("msp")[2].splitlines()
+    assert rows[1].split()[:2] == ["unknown", "moon"]
+
+
 def test_the_table_fits_80_columns():
     row = {"auroc": 0.987, "fpr95": 0.123}
     sets = dict.fromkeys(("letters", "textures", "photos"), row)

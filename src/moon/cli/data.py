@@ -155,7 +155,7 @@ def act(arguments: argparse.Namespace) -> None:
 
 def _import(arguments: argparse.Namespace) -> None:
     from moon.cli.screen import tracked
-    from moon.data import find_splits, import_set, import_splits
+    from moon.data import find_splits, import_set, import_splits, path_of
 
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in ("size", "grey", "replace")}
     settings["track"] = lambda images: tracked(images, "decoding")
@@ -166,7 +166,10 @@ def _import(arguments: argparse.Namespace) -> None:
         return
     _print_saved(import_set(*place, arguments.split or "test", image_root=arguments.root, **settings))
     if arguments.split is None:
+        name = arguments.name
         print("imported as the test split; --split train or --split val imports another one")
+        if not path_of(arguments.data, name, "train").exists():
+            print(f"to train on these images: --split train, then moon data hold-out {name} --name {name}-held")
 
 
 def _hold_out(arguments: argparse.Namespace) -> None:

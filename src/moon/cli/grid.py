@@ -15,6 +15,7 @@ from moon.demo import PAPER_DETECTORS
 if TYPE_CHECKING:
     from moon.grid import Grid
     from moon.grid.file import GridFile
+    from moon.results.collect import Run
 
 EXAMPLES = """
 examples:
@@ -118,7 +119,11 @@ def _detectors(names: Sequence[str]) -> list[str]:
 
 
 def _show(grid: Grid, out: Path) -> None:
-    """Print the table of all finished runs; raise a ValueError if some are not done."""
+    """Print the table of all finished runs; raise a ValueError if some are not done.
+
+    The table is of this grid; results.csv is of all runs in the folder, so that a second grid there loses no numbers.
+    """
+    from moon.cli.output import printable
     from moon.cli.runner import check_done
     from moon.cli.scoring import show_group
     from moon.files import write_text
@@ -127,19 +132,47 @@ def _show(grid: Grid, out: Path) -> None:
     from moon.results.latex import group_as_latex
     from moon.results.tables import csv_text, summary_table, tidy
     from moon.score.files import read_summary
+    from moon.suggest import counted
 
-    methods: dict[str, list] = {}
-    names = labels([job.recipe for job in grid.jobs])
-    rows = []
-    for job in grid.jobs:
-        if job.state() is State.DONE and (found := read_summary(job.folder)) is not None:
-            methods.setdefault(names[job.recipe.name], []).append(found)
-            rows += tidy(job.recipe, names[job.recipe.name], found)
-    if methods:
+    done = [job for job in grid.jobs if job.state() is State.DONE]
+    scored = [(job.recipe, found) for job in done if (found := read_summary(job.folder)) is not None]
+    if scored:
+        names = labels(job.recipe for job in grid.jobs)
+        methods: dict[str, list] = {}
+        for recipe, found in scored:
+            methods.setdefault(names[recipe.name], []).append(found)
         summary = summary_table(methods)
         show_group(summary)
-        write_text(out / "results.csv", csv_text(rows))
-        write_text(out / "results.tex", group_as_latex(summary))
-        print(f"every number of every run: {out / 'results.csv'}; the table above as LaTeX: {out / 'results.tex'}")
+        others, left_out = _other_runs(grid)
+        scored += [(run.recipe, run.summary) for run in others]
+        names = labels(recipe for recipe, _ in scored)
+        table, latex = out / "results.csv", out / "results.tex"
+        write_text(
+            table, csv_text([row for recipe, found in scored for row in tidy(recipe, names[recipe.name], found)])
+        )
+        write_text(latex, group_as_latex(summary))
+        print(f"every number of every run in {out}: {table}; the table above as LaTeX: {latex}")
+        if others:
+            print(
+                f"{table} also has {counted(len(others), 'run')} of other grids in {out}, which the table does not show"
+            )
+        for line in left_out:
+            print(f"left out of {table}: {printable(line)}")
     check_done(grid)
     print(f"{'the run is' if len(grid.jobs) == 1 else f'all {len(grid.jobs)} runs are'} done: {out}")
+
+
+def _other_runs(grid: Grid) -> tuple[list[Run], list[str]]:
+    """The finished and scored runs in the grid's folder that are not part of it, and a line for each of the others."""
+    from moon.results.collect import read_runs, run_folders
+
+    names, own = {job.recipe.name for job in grid.jobs}, {job.folder.name for job in grid.jobs}
+    found, left_out = read_runs(folder for folder in run_folders(grid.folder) if folder.name not in own)
+    others: list[Run] = []
+    for run in found:
+        if run.recipe.name in names:
+            left_out.append(f"{run.folder.name}: another run in the folder has the same recipe")
+        else:
+            names.add(run.recipe.name)
+            others.append(run)
+    return others, left_out

@@ -21,6 +21,7 @@ from moon.cli.failing import explained
 from moon.cli.output import Incomplete, plain_cells, printable, show_table
 from moon.cli.screen import tracked
 from moon.cli.unknown_sets import no_unknown_set
+from moon.data.classes import enumerated
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
 from moon.recipe.variants import Variant
@@ -114,9 +115,9 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 figure = score_histograms({recipe.objective: scores}, next(iter(scores)), recipe.name)
                 save(figure, scores_folder(homes[folder], arguments.mirrored) / "scores.png")
             done.append(_Scored(folder, recipe, summary))
-    _show(done)
+    _show(done, detectors)
     _show_files({run.folder: homes[run.folder] for run in done}, arguments)
-    _show_remarks([(run.folder, run.recipe.outliers, run.summary) for run in done], arguments)
+    _show_remarks([(run.folder, run.recipe.outliers, run.summary) for run in done], arguments, detectors)
     value = [{"folder": homes[run.folder], **run.summary} for run in done]
     if failures:
         first = next(iter(failures.values()))
@@ -151,9 +152,9 @@ def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
         figure = score_histograms({path.name: scores}, next(iter(scores)), path.name)
         save(figure, scores_folder(out, arguments.mirrored) / "scores.png")
     show_group(known_table({path.name: [summary]}))
-    show_group(unknown_table({path.name: [summary]}))
+    show_group(unknown_table({path.name: [summary]}, detectors))
     _show_files({out: out}, arguments)
-    _show_remarks([(out, "", summary)], arguments)
+    _show_remarks([(out, "", summary)], arguments, detectors)
     return {"folder": out, **summary}
 
 
@@ -177,8 +178,8 @@ def _homes(folders: Iterable[Path], out: Path | None) -> dict[Path, Path]:
     return {folder: out / name for folder, name in names.items()}
 
 
-def _show(runs: list[_Scored]) -> None:
-    """Print a table of known inputs, and one of unknown inputs for each selection of sets."""
+def _show(runs: list[_Scored], detectors: list[str] | None) -> None:
+    """Print a table of known inputs, and one of unknown inputs, with the detectors asked for, per selection of sets."""
     if not runs:
         return
     names = labels(run.recipe for run in runs)
@@ -195,7 +196,7 @@ def _show(runs: list[_Scored]) -> None:
             table.setdefault(label, []).append(summary)
     show_group(known_table(methods))
     for of_sets in by_sets.values():
-        show_group(unknown_table(of_sets))
+        show_group(unknown_table(of_sets, detectors))
 
 
 def show_group(group: Group) -> None:
@@ -235,19 +236,26 @@ def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> No
         print(f"evidence: {home / EVIDENCE}, {counted(len(sizes), 'file')}, {sum(sizes) / 2**20:.1f} MiB")
 
 
-def _show_remarks(scored: list[tuple[Path, str, Mapping[str, Any]]], arguments: argparse.Namespace) -> None:
+def _show_remarks(
+    scored: list[tuple[Path, str, Mapping[str, Any]]], arguments: argparse.Namespace, detectors: list[str] | None
+) -> None:
     """Print what was left out, and which options were chosen; a line that several runs share is printed once.
 
     Args:
         scored: Folder, outliers and `scores.json` of each.
         arguments: Those of `moon score`.
+        detectors: Those asked for; None for all.
     """
     lines: dict[str, None] = {}
     for folder, outliers, summary in scored:
         which = "" if len(scored) == 1 else f"{folder}: "
-        for name, reason in summary["left_out"].items():
-            lines[f"{name} is left out: {reason}"] = None
-        for name, record in summary["search"].items():
+        asked = {*summary["detectors"], *summary["left_out"]} if detectors is None else {*detectors}
+        if earlier := [name for name in summary["detectors"] if name not in asked]:
+            lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"] = None
+        for name in [name for name in summary["left_out"] if name in asked]:
+            lines[f"{name} is left out: {summary['left_out'][name]}"] = None
+        for name in [name for name in summary["search"] if name in asked]:
+            record = summary["search"][name]
             chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
             tried = f"the best of {len(record['tried'])} candidates on {', '.join(record['on'])}"
             lines[f"{which}{name}: {chosen}, {tried}"] = None

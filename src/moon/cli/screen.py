@@ -67,7 +67,7 @@ def train_on_screen(
 def _state(record: Mapping[str, Any], separator: str = " ") -> str:
     """Validation accuracy, sparsity and, if there is one, w after an epoch."""
     parts = [f"acc {record['val_accuracy']:.1%}", f"sparse {1 - record['density']:.1%}"]
-    return separator.join(parts + ([f"w {record['w']:.2f}"] if "w" in record else []))
+    return separator.join(parts + ([f"w {record['w']:z.2f}"] if "w" in record else []))
 
 
 def _lines(recipe: Recipe) -> dict[str, Callable[..., None]]:

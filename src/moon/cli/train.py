@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
 import traceback
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from moon.cli.arguments import (
     add_checkpoint_seconds,
@@ -23,6 +25,11 @@ from moon.cli.arguments import (
 )
 from moon.data import BENCHMARKS
 from moon.recipe import PARAMETERS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_log = logging.getLogger(__name__)
 
 EXAMPLES = """
 examples:
@@ -98,9 +105,25 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     known = result["known"]
     print(
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
-        f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s\nnext: moon score {folder}"
+        f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s"
     )
+    _warn_if_constant(known["accuracy"], images.splits["test"].labels)
+    if images.unknown:
+        print(f"next: moon score {folder}")
+    else:
+        print(f"next: moon score {folder} --near SET, on a set of unknown images, or moon pack {folder}")
     return {"folder": folder, **result}
+
+
+def _warn_if_constant(accuracy: float, labels: NDArray) -> None:
+    """Log a warning if a network is not clearly better than one that always answers with the most frequent class."""
+    constant = max(Counter(labels.tolist()).values()) / len(labels)
+    if accuracy <= constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5:
+        _log.warning(
+            "the network has learned little or nothing: one that always gives the same answer has an accuracy of "
+            "%.1f%%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)",
+            100 * constant,
+        )
 
 
 def _leave(error: Exception, debug: bool) -> NoReturn:

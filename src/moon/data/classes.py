@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from moon.data.class_names import class_key
 from moon.data.dataset import DataSet
 from moon.data.streams import ImageList
 from moon.errors import DataError
@@ -35,6 +36,8 @@ def names_of_labels(labels: NDArray, classes: tuple[str, ...]) -> list[str]:
 def same_classes(dataset: Labelled, classes: tuple[str, ...], where: str, reference: str) -> Labelled:
     """Number the classes of a split like those of another split of the same set, by name.
 
+    Names that differ in their Unicode form only are equal; those of the other split are kept.
+
     Args:
         dataset: The split.
         classes: The name of each class of the other split, by label.
@@ -59,13 +62,16 @@ def same_classes(dataset: Labelled, classes: tuple[str, ...], where: str, refere
     if dataset.classes == classes:
         return dataset
     used = np.unique(dataset.labels[dataset.labels >= 0])
-    if extra := [name for name in names_of_labels(used, dataset.classes) if name not in classes]:
+    number = {class_key(name): label for label, name in enumerate(classes)}
+    names = names_of_labels(used, dataset.classes)
+    if extra := [name for name in names if class_key(name) not in number]:
         raise DataError(
             f"{where}: has images of class {enumerated(extra)}, which {reference} does not have (its classes are "
             f"{enumerated(classes)}); add the class to {reference}, or remove these images"
         )
-    number = {name: label for label, name in enumerate(classes)}
-    renumbered = np.array([number.get(name, -1) for name in dataset.classes], np.int64)
+    if rewritten := [ascii(name) for name in names if name not in classes]:
+        _log.info("%s: class %s is in %s, in another Unicode form", where, enumerated(rewritten), reference)
+    renumbered = np.array([number.get(class_key(name), -1) for name in dataset.classes], np.int64)
     labels = np.where(dataset.labels >= 0, renumbered[dataset.labels], dataset.labels)
     if moved := [
         f"{dataset.classes[label]} {label} -> {renumbered[label]}" for label in used if renumbered[label] != label

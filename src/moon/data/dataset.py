@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self, TypeVar
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moon.data.archives import read_npz
+from moon.data.class_names import checked_names
 from moon.errors import DataError
 from moon.files import write_arrays
 from moon.suggest import counted
@@ -98,27 +98,7 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: Arr
     labels = labels.astype(np.int64)
     if labels.min() < -1:
         raise DataError(f"{where}: label {labels.min()} of image {labels.argmin()}; it must be at least -1 (unknown)")
-    return DataSet(np.require(images, requirements=["C", "W"]), labels, _checked_classes(classes, labels, where))
-
-
-def _checked_classes(classes: ArrayLike, labels: NDArray[np.int64], where: object) -> tuple[str, ...]:
-    """Names of classes as a tuple; there must be a different name for each label."""
-    names = np.asarray(classes)
-    if names.size == 0:
-        return ()
-    if names.dtype.kind != "U" or names.ndim != 1:
-        raise DataError(f"{where}: classes are {names.dtype} of shape {names.shape}; they must be strings (K,)")
-    checked = tuple(str(name) for name in names)
-    if not all(name.strip() for name in checked):
-        raise DataError(f"{where}: class {[name.strip() for name in checked].index('')} has an empty name")
-    if len(set(checked)) < len(checked):
-        twice = next(name for name, count in Counter(checked).items() if count > 1)
-        raise DataError(f"{where}: two classes are called '{twice}'; names must differ")
-    if labels.max() >= len(checked):
-        raise DataError(
-            f"{where}: label {labels.max()}, but there are only {counted(len(checked), 'name')}; name every class"
-        )
-    return checked
+    return DataSet(np.require(images, requirements=["C", "W"]), labels, checked_names(classes, labels, where))
 
 
 def check_name(name: str, where: str = "") -> None:

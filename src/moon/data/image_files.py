@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from moon.data.class_names import check_distinct
 from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
 from moon.data.decoding import decode_rgb
 from moon.data.folders import Inside, check_link, files_in, find_splits, is_image, subfolders
@@ -74,6 +75,8 @@ def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tupl
     folders = subfolders(source, root)
     if not folders:
         raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
+    names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
+    check_distinct(names, source)
     images: list[tuple[Path, int]] = []
     others: Counter[str] = Counter()
     links: list[Path] = []
@@ -93,7 +96,7 @@ def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tupl
         _log.warning("%s: files that are not images of a supported format are ignored (%s)", source, kinds)
     if links:
         _log.warning("%s: %d link(s) to folders are not followed, the first one: %s", source, len(links), links[0])
-    return images, tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
+    return images, names
 
 
 def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:

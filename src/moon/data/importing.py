@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon.data.benchmarks import BENCHMARKS
+from moon.data.class_names import check_known_names, class_key
 from moon.data.classes import enumerated, missing_classes, same_classes, warn_of_missing
 from moon.data.dataset import (
     AnyPath,
@@ -83,7 +84,8 @@ def import_set(
 
     Raises:
         ValueError: The name or the split is not allowed, or the split exists with other images.
-        DataError: The source cannot be read, or has images of a class that the training split does not have.
+        DataError: The source cannot be read, has images of a class that the training split does not have, or is a
+            training split with a class called "unknown".
 
     Example:
         >>> import tempfile
@@ -136,7 +138,7 @@ def import_splits(
     Raises:
         ValueError: The name is not allowed, or a split exists with other images.
         DataError: The source contains no splits, cannot be read, or a split has images of a class that the training
-            split does not have.
+            split does not have. Or a class of the training split is called "unknown".
 
     Example:
         >>> import tempfile
@@ -232,6 +234,7 @@ def _save_all(datasets: dict[str, DataSet], root: AnyPath, name: str, replace: b
     """Save splits of a set with the classes of its training split; all are checked before one is saved."""
     if train := datasets.get("train"):
         classes = train.classes
+        check_known_names(classes, f"{name}/train")
         _warn_of_other_classes(root, name, classes, [split for split in SPLITS if split not in datasets])
     else:
         classes = load_classes(root, name, "train") if path_of(root, name, "train").exists() else None
@@ -258,9 +261,9 @@ def _is_new(dataset: DataSet, root: AnyPath, name: str, split: str, replace: boo
     existing = load(root, name, split)
     if existing.digest() != dataset.digest():
         raise ValueError(f"{path}: exists with other images; choose another name, or replace it")
-    if existing.classes and existing.classes != dataset.classes:
+    if existing.classes and [*map(class_key, existing.classes)] != [*map(class_key, dataset.classes)]:
         raise ValueError(f"{path}: exists with other names of classes; choose another name, or replace it")
-    return existing.classes != dataset.classes  # names are added to a split that has none
+    return not existing.classes and bool(dataset.classes)  # names are added to a split that has none
 
 
 def _warn_of_other_classes(root: AnyPath, name: str, classes: tuple[str, ...], splits: list[str]) -> None:
@@ -269,7 +272,8 @@ def _warn_of_other_classes(root: AnyPath, name: str, classes: tuple[str, ...], s
         if not classes or not path_of(root, name, split).exists():
             continue
         names, labels = load_classes(root, name, split), np.unique(load_labels(root, name, split))
-        extra = [names[label] for label in labels if 0 <= label < len(names) and names[label] not in classes]
+        used = [names[label] for label in labels if 0 <= label < len(names)]
+        extra = [name for name in used if class_key(name) not in {*map(class_key, classes)}]
         if extra:
             _log.warning(
                 "%s/%s: has images of class %s, which the new training split does not have; import it again",

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from moon.data.benchmarks import Benchmark
+from moon.data.class_names import check_known_names
 from moon.data.classes import check_known, enumerated, missing_classes, same_classes, warn_of_missing
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, load, load_labels, path_of, split_off
 from moon.data.download import SOURCES, SPLITS_OF
@@ -125,6 +126,11 @@ def _missing(root: Path, name: str, split: str) -> str:
     check_root(root)
     command = f"download {name}" if name in SOURCES and split in SPLITS_OF[name] else "import"
     why = "no such file" if root.is_dir() else f"the data root {root} does not exist"
+    if split == "test" and command == "import" and path_of(root, name, "train").is_file():
+        return (
+            f"{path_of(root, name, split)}: {why}; import test images with `moon data import`, or hold training images "
+            f"out: `moon data hold-out {name} --name {name}-held`, which is a set to train on"
+        )
     return (
         f"{path_of(root, name, split)}: {why}; {command.split()[0]} the set with `moon data {command}`, or set the "
         "data root (MOON_DATA) to the folder that contains it"
@@ -149,7 +155,7 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
 
     Raises:
         DataError: A split is missing or invalid, has labels outside 0..K-1, or has images of a class that the training
-            split does not have.
+            split does not have. Or a class is called "unknown".
 
     Example:
         >>> import tempfile
@@ -166,6 +172,7 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
     found = [split for split in ("train", "test", "val") if split != "val" or has_set(root, name, split, benchmark)]
     splits = {split: open_set(root, name, split, benchmark, track) for split in found}
     classes = splits["train"].classes
+    check_known_names(classes, f"{name}/train")
     for split in found[1:]:
         splits[split] = same_classes(splits[split], classes, f"{name}/{split}", f"{name}/train")
     if classes and len(classes) != benchmark.num_known:

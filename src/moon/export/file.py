@@ -55,7 +55,7 @@ def write_network(
         >>> import tempfile
         >>> from moon import lenet
         >>> from moon.export.file import write_network
-        >>> from moon.export.graph import trace
+        >>> from moon.export.tracing import trace
         >>> graph = trace(lenet(10).eval(), (1, 28, 28))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     size = write_network(f"{folder}/lenet.moon", graph, {"classes": list("0123456789")})

@@ -13,7 +13,8 @@ from torch.export import default_decompositions, export
 
 from moon.detect import Detector
 from moon.evidence import Evidence
-from moon.export.vectors import IMAGES, Program, program_of
+from moon.export.vector_program import Program
+from moon.export.vectors import IMAGES, program_of
 
 
 def trace_detector(detector: Detector, evidence: Evidence) -> Program:

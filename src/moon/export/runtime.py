@@ -54,7 +54,7 @@ def checked_graph(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     from moon.evidence import classifier_name
     from moon.evidence.outputs import logits_of
     from moon.export.file import network_bytes
-    from moon.export.graph import trace
+    from moon.export.tracing import trace
 
     graph, name = trace(model, shape), classifier_name(model)
     made = next(op["weight"] for op in graph.ops if op["out"] == graph.logits)

@@ -17,10 +17,9 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from moon.fast.gradients import StepGradients
+from moon.fast.layout import BLOCK, FlatLayout, have_same_strides
 from moon.fast.optimizer_check import optimizer_obstacle
 from moon.fast.side_stream import SideStream
-
-BLOCK = 2048  # elements per program of the update kernel; each parameter starts at a multiple of it
 
 _active: ContextVar[FlatBuffers | None] = ContextVar("_active", default=None)
 
@@ -94,22 +93,14 @@ class FlatBuffers:
         self.optimizer = optimizer
         (self._group,) = optimizer.param_groups
         self.parameters: list[nn.Parameter] = [p for p in self._group["params"] if p.requires_grad]
-        offsets, size = {}, 0
-        for parameter in self.parameters:
-            offsets[parameter] = size
-            size += -(-parameter.numel() // BLOCK) * BLOCK
-        self._offsets = offsets
+        self._layout = layout = FlatLayout(self.parameters)
         like = self.parameters[0]
-        self.weight, self.grad, self.momentum_buffer = (
-            torch.zeros(size, device=like.device, dtype=like.dtype) for _ in range(3)
-        )
-        self.mask = torch.zeros(size, device=like.device, dtype=torch.bool)
-        self.low_precision = (
-            None if low_precision is None else torch.zeros(size, device=like.device, dtype=low_precision)
-        )
+        self.weight, self.grad, self.momentum_buffer = (layout.zeros(like.dtype) for _ in range(3))
+        self.mask = layout.zeros(torch.bool)
+        self.low_precision = None if low_precision is None else layout.zeros(low_precision)
         for parameter in self.parameters:
-            self._view(self.mask, parameter).fill_(True)
-        self.masks = {p: self._view(self.mask, p).copy_(mask) for p, mask in masks.items() if p in offsets}
+            layout.view(self.mask, parameter).fill_(True)
+        self.masks = {p: layout.view(self.mask, p).copy_(mask) for p, mask in masks.items() if p in layout}
         self.counter = torch.zeros(1024, device=like.device, dtype=torch.int32)  # finished programs, see kernels.py
         self.lr = torch.zeros((), device=like.device, dtype=like.dtype)
         self.collecting = False
@@ -130,29 +121,24 @@ class FlatBuffers:
 
     def _move(self, parameter: nn.Parameter) -> None:
         """Replace the memory of a parameter and its state by views of the flat buffers."""
-        parameter.data = self._view(self.weight, parameter).copy_(parameter)
-        self._grad_of[parameter] = parameter.grad = self._view(self.grad, parameter)
+        parameter.data = self._layout.view(self.weight, parameter).copy_(parameter)
+        self._grad_of[parameter] = parameter.grad = self._layout.view(self.grad, parameter)
         state = self.optimizer.state[parameter]
-        momentum_buffer = self._view(self.momentum_buffer, parameter)
+        momentum_buffer = self._layout.view(self.momentum_buffer, parameter)
         if (old := state.get("momentum_buffer")) is not None:
             momentum_buffer.copy_(old)
         state["momentum_buffer"] = momentum_buffer
         if self.low_precision is not None:
-            self._low_precision_of[parameter] = self._view(self.low_precision, parameter)
+            self._low_precision_of[parameter] = self._layout.view(self.low_precision, parameter)
 
     @property
     def hyperparameters(self) -> tuple[float, float, bool]:
         """Momentum, weight decay and whether to use Nesterov momentum. They are constants of a captured update."""
         return self._group["momentum"], self._group["weight_decay"], self._group["nesterov"]
 
-    def _view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
-        """The part of a flat buffer that belongs to the parameter, with its shape and strides."""
-        return buffer.as_strided(parameter.shape, parameter.stride(), self._offsets[parameter])
-
     def blocks(self, parameter: nn.Parameter) -> slice:
         """The blocks of the flat buffers that belong to the parameter."""
-        first = self._offsets[parameter] // BLOCK
-        return slice(first, first - (-parameter.numel() // BLOCK))
+        return self._layout.blocks(parameter)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -237,7 +223,7 @@ class FlatBuffers:
 
     def holds(self, tensor: object) -> bool:
         """Whether this is a parameter in the buffers."""
-        return isinstance(tensor, nn.Parameter) and tensor in self._offsets
+        return isinstance(tensor, nn.Parameter) and tensor in self._layout
 
     def supports(self, *parameters: Tensor | None) -> bool:
         """Whether a layer with these parameters can use the buffers now."""
@@ -280,7 +266,7 @@ class FlatBuffers:
         self.latest.append(parameter)
         if self.register_grad(parameter):
             like = self.weight if self.low_precision is None else self.low_precision
-            if grad.dtype == like.dtype and _layout(grad) == _layout(parameter):
+            if grad.dtype == like.dtype and have_same_strides(grad, parameter):
                 separate[parameter] = grad
             else:
                 flat.copy_(grad)
@@ -304,8 +290,3 @@ class FlatBuffers:
     def _copy_grad(self, parameter: nn.Parameter, grad: Tensor | None) -> None:
         if grad is not None:
             self._grad_of[parameter].copy_(grad)
-
-
-def _layout(tensor: Tensor) -> list[tuple[int, int]]:
-    """Sizes and strides, without dimensions of size 1, whose stride does not matter."""
-    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]

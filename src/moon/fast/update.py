@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from moon.fast.buffers import BLOCK, FlatBuffers
+from moon.fast.buffers import FlatBuffers
 from moon.fast.gradients import StepGradients
+from moon.fast.layout import BLOCK
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from moon.files import write_text
 from moon.recipe.labels import labels
 from moon.report import sections
+from moon.report.classes import classes_section
 from moon.results.collect import Run, collect
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def page(runs: Sequence[Run], left_out: Sequence[str] = (), title: str = "") -> 
         "Comparisons": sections.comparisons_section(methods),
         "Scores": sections.scores_section(pictured, omitted=len(methods) - len(pictured)),
         "Calibration": sections.calibration_section(pictured),
-        "Classes": sections.classes_section(pictured),
+        "Classes": classes_section(pictured),
         "Sparsity": sections.sparsity_section(methods),
         "Training": sections.training_section(pictured),
         "Masks": sections.masks_section(pictured),

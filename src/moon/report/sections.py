@@ -13,8 +13,6 @@ from math import isnan
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
 from moon.metrics import auroc_interval
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
@@ -30,7 +28,6 @@ from moon.score.files import KNOWN, which_scored
 Methods = Mapping[str, Sequence[Run]]
 
 _SHOWN_FACTS = ("model_sha256", "software", "hardware", "seconds")  # of result.json
-MOST_CLASSES = 20  # in the table of classes
 MOST_COMPARED = 6  # with more methods, each is compared with the first only
 
 
@@ -47,7 +44,7 @@ def _values(runs: Iterable[Run], *path: str) -> list[float]:
     return [value for run in runs if (value := _value(run, *path)) is not None]
 
 
-def _has_one_benchmark(methods: Methods) -> bool:
+def has_one_benchmark(methods: Methods) -> bool:
     """Whether all runs have the same benchmark, so that their numbers can be ranked."""
     return len({run.recipe.benchmark for runs in methods.values() for run in runs}) == 1
 
@@ -106,7 +103,7 @@ def methods_section(methods: Methods) -> dict[str, Any]:
     known = ["method", "runs", "accuracy %", "ECE", "ECE, scaled"]
     headings = [*known, f"{detector} near %", f"{detector} far %", "MFLOP", "seconds"]
     lower = [headings.index(name) for name in ("ECE", "ECE, scaled", "MFLOP", "seconds")]
-    mark_best = _has_one_benchmark(methods)
+    mark_best = has_one_benchmark(methods)
     return {
         "table": make_table(headings, rows, lower_is_better=lower, unranked=[1], mark_best=mark_best),
         "images": describe_images(run.summary for runs in methods.values() for run in runs).splitlines(),
@@ -129,7 +126,7 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
                     cells = [number_cell(_values(runs, "detectors", detector, "sets", name, metric)) for name in sets]
                     cells += [number_cell(_values(runs, "detectors", detector, group, metric)) for group in groups]
                     rows.append([detector, method, *cells])
-        tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=_has_one_benchmark(methods))
+        tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=has_one_benchmark(methods))
     left_out = {f"{name}: {reason}" for summary in summaries for name, reason in summary["left_out"].items()}
     return {"tables": tables, "temperatures": describe_temperatures(summaries), "left_out": sorted(left_out)}
 
@@ -216,39 +213,6 @@ def calibration_section(methods: Methods) -> Picture | None:
         "Bars show the share of images."
     )
     return picture(figures.reliability_diagram(predictions), caption) if predictions else None
-
-
-def classes_section(methods: Methods) -> dict[str, Any] | None:
-    """Accuracy by class, and the class that each is most often mistaken for; for the first run of each method."""
-    found = {name: runs[0] for name, runs in methods.items() if runs[0].predictions is not None}
-    if not found or not _has_one_benchmark(methods):
-        return None
-    labels_of = [np.unique(run.predictions["labels"]) for run in found.values() if run.predictions is not None]
-    if any(not np.array_equal(labels, labels_of[0]) for labels in labels_of):
-        return None
-    rows = []
-    for label in labels_of[0].tolist():
-        cells = [_of_class(run, label) for run in found.values()]
-        rows.append([_class_name(next(iter(found.values())), label), *(cell for both in cells for cell in both)])
-    rows.sort(key=lambda row: min(cell.value for cell in row[1::2]))
-    headings = ["class", *(text for name in found for text in (f"{name}: accuracy %", f"{name}: mistaken for"))]
-    return {"table": make_table(headings, rows[:MOST_CLASSES], mark_best=False), "omitted": len(rows[MOST_CLASSES:])}
-
-
-def _of_class(run: Run, label: int) -> tuple[Cell, Cell]:
-    """The accuracy of a run on one class, and the most frequent wrong prediction with its share."""
-    assert run.predictions is not None
-    predicted = run.predictions["prediction"][run.predictions["labels"] == label]
-    wrong, counts = np.unique(predicted[predicted != label], return_counts=True)
-    mistake = MISSING
-    if len(wrong):
-        most = counts.argmax()
-        mistake = f"{_class_name(run, int(wrong[most]))} ({counts[most] / len(predicted):.1%})"
-    return number_cell([float((predicted == label).mean())]), Cell(mistake)
-
-
-def _class_name(run: Run, label: int) -> str:
-    return run.classes[label] if label < len(run.classes) else str(label)
 
 
 def sparsity_section(methods: Methods) -> Picture | None:

@@ -72,29 +72,41 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     Raises:
         ValueError: If a path is not a folder, contains no run, or if no run is finished and scored.
     """
+    runs, left_out = read_runs(folder for path in paths for folder in run_folders(path))
+    if not runs:
+        raise ValueError(f"none of the runs is finished and scored ({'; '.join(left_out)})")
+    return runs, left_out
+
+
+def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Read the finished, scored runs among some run folders; there may be none.
+
+    Args:
+        folders: Run folders.
+
+    Returns:
+        The runs, and one line for each run that is left out, with the reason.
+    """
     runs: list[Run] = []
     left_out: list[str] = []
     names: set[str] = set()
-    for path in paths:
-        for folder in run_folders(path):
-            if folder.name in names:
-                left_out.append(f"{folder}: already included")
-            elif not (folder / "result.json").exists():
-                left_out.append(f"{folder.name}: not finished")
-            else:
-                try:
-                    runs.append(_read(folder))
-                    names.add(folder.name)
-                except (DamagedCheckpoint, OSError, ValueError) as error:  # the others are shown
-                    left_out.append(str(error) if str(folder) in str(error) else f"{folder.name}: {error}")
+    for folder in folders:
+        if folder.name in names:
+            left_out.append(f"{folder}: already included")
+        elif not (folder / "result.json").exists():
+            left_out.append(f"{folder.name}: not finished")
+        else:
+            try:
+                runs.append(_read(folder))
+                names.add(folder.name)
+            except (DamagedCheckpoint, OSError, ValueError) as error:  # the others are shown
+                left_out.append(str(error) if str(folder) in str(error) else f"{folder.name}: {error}")
     if unchecked := [run.folder for run in runs if ARRAYS not in run.summary]:
         _log.info(
             "%d of %d runs have no digests (of an earlier version): damaged or exchanged files are not noticed",
             len(unchecked),
             len(runs),
         )
-    if not runs:
-        raise ValueError(f"none of the runs is finished and scored ({'; '.join(left_out)})")
     return runs, left_out
 
 

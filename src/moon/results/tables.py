@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -20,6 +20,7 @@ from moon.results.format import MISSING, mean_and_deviation
 from moon.results.layout import compact_table
 from moon.results.temperatures import describe_temperatures
 from moon.score.files import KNOWN
+from moon.score.temperatures import P_UNKNOWN
 from moon.suggest import counted
 
 Methods = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -84,11 +85,12 @@ def known_table(methods: Methods) -> Group:
     return Group("Known inputs, and the mean probability of the unknown output", table)
 
 
-def unknown_table(methods: Methods) -> Group:
+def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Group:
     """Tabulate AUROC and FPR-95 of each detector and method on each unknown set, with near and far means.
 
     Args:
         methods: For each method the scores.json of its runs.
+        names: The detectors to show; None for all that a run was scored with.
 
     Returns:
         A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
@@ -107,7 +109,7 @@ def unknown_table(methods: Methods) -> Group:
     for group in groups:
         table.add_column(f"{group}\nmean", justify="right", style="bold")
     detectors = list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run["detectors"]))
-    for detector in detectors:
+    for detector in detectors if names is None else [name for name in detectors if name in names]:
         for method, runs in methods.items():
             scored = [run["detectors"][detector] for run in runs if detector in run["detectors"]]
             if not scored:
@@ -115,16 +117,17 @@ def unknown_table(methods: Methods) -> Group:
             else:
                 cells = [_auroc_and_fpr([s["sets"][name] for s in scored], separator) for name in sets]
                 cells += [_auroc_and_fpr([s[group] for s in scored], separator) for group in groups]
-            last = method == list(methods)[-1]
-            table.add_row(detector, method, *cells, end_section=last)
+            is_last = method == list(methods)[-1]
+            table.add_row(detector, method, *cells, end_section=is_last and (len(methods) > 1 or stacked))
     title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)"
-    return Group(title, table, *_remarks(methods))
+    return Group(title, table, *_remarks(methods, names))
 
 
-def _remarks(methods: Methods) -> list[str]:
+def _remarks(methods: Methods, names: Collection[str] | None = None) -> list[str]:
     """What the detectors' temperatures were, if some depend on one, and which images were scored."""
     every = [run for runs in methods.values() for run in runs]
-    return [text for text in (describe_temperatures(every), describe_images(every)) if text]
+    temperatures = describe_temperatures(every, None if names is None else [*names, P_UNKNOWN])
+    return [text for text in (temperatures, describe_images(every)) if text]
 
 
 def _auroc_and_fpr(metrics: Sequence[Mapping[str, float]], separator: str) -> str:
@@ -190,15 +193,16 @@ def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Return rows with the same keys as CSV with a header.
+    r"""Return rows as CSV with a header; a key that a row does not have is an empty cell.
 
     Example:
         >>> from moon.results.tables import csv_text
-        >>> csv_text([{"set": "near", "auroc": 0.9}])
-        'set,auroc\nnear,0.9\n'
+        >>> csv_text([{"set": "near", "auroc": 0.9}, {"set": "far"}])
+        'set,auroc\nnear,0.9\nfar,\n'
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    keys = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, fieldnames=list(keys), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -33,10 +33,12 @@ def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[s
         for name, temperature in run.get("temperatures", {}).items():
             if names is None or name in names:
                 found[temperature["from"]].append((number, name, temperature["value"]))
-        lacking = [name.removesuffix(":unscaled") for name in run.get("detectors", ()) if name.endswith(":unscaled")]
-        lacking = [name for name in lacking if name not in run["detectors"]]
-        lacking += [P_UNKNOWN] * bool(run.get(UNSCALED) and not run[P_UNKNOWN])
-        only_unscaled += [(number, name) for name in lacking if names is None or name in names]
+        unscaled = [name for name in run.get("detectors", ()) if name.endswith(":unscaled")]
+        lacking = {name: name.removesuffix(":unscaled") for name in unscaled}
+        lacking = {name: other for name, other in lacking.items() if other not in run["detectors"]}
+        if run.get(UNSCALED) and not run[P_UNKNOWN]:
+            lacking[P_UNKNOWN] = P_UNKNOWN
+        only_unscaled += [(number, b) for a, b in lacking.items() if names is None or a in names or b in names]
     parts = []
     for source, entries in found.items():
         if entries:

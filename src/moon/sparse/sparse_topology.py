@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moon.fast import top_masks
-from moon.seeds import derive, generator, hashed_uniform
+from moon.seeds import derive, hashed_uniform
 from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk
+from moon.sparse.masks import FirstMask, best_masks, first_masks
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
 from moon.sparse.step_guard import GUARD
 from moon.sparse.topology import Topology
-from moon.sparse.weights import sparse_weights
+from moon.sparse.weights import free_weights, sparse_weights
 
 
 class SparseTopology(Topology):
@@ -86,9 +87,9 @@ class SparseTopology(Topology):
         dense: Collection[str] = (),
         seed: int = 0,
         pattern: Pattern = UNSTRUCTURED,
-        first_mask: Literal["random", "magnitude"] = "random",
+        first_mask: FirstMask = "random",
     ) -> None:
-        if first_mask not in ("random", "magnitude"):
+        if first_mask not in get_args(FirstMask):
             raise ValueError(f"first_mask must be random or magnitude, not {first_mask}")
         if self.rewires != (schedule is not None):
             raise ValueError(
@@ -99,15 +100,7 @@ class SparseTopology(Topology):
         self.check_pattern(pattern)
         given, schedule = schedule, schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
-        if unknown := set(dense) - weights.keys():
-            raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
-        free = {name: weight for name, weight in weights.items() if name not in dense}
-        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if missing := [name for name, weight in free.items() if id(weight) not in updated]:
-            raise ValueError(
-                f"the optimizer does not update {missing}; build it from model.parameters() after the last change "
-                "of the model (open_head, .to()), or name frozen weights in `dense`"
-            )
+        free = free_weights(weights, dense, optimizer)
         self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
         self.sparsity = sparsity
         self.frozen_after = schedule.frozen_after
@@ -121,17 +114,7 @@ class SparseTopology(Topology):
         self._check_changes(given)
         self._groups.check(self._budget)
         self.counts = {name: self.count(name) for name in weights}
-        self.masks = {}
-        for index, (name, weight) in enumerate(weights.items()):
-            if first_mask == "magnitude":
-                scores = weight.detach().abs().cpu()
-            else:
-                scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
-            mask = torch.zeros(weight.shape, dtype=torch.bool)
-            for rows, count in self._groups.divide(name, self.counts[name]):
-                (mask[rows],) = pattern.fill([mask[rows]], [scores[rows]], [count])
-            # The memory layout of the mask is that of the weight.
-            self.masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
+        self.masks = first_masks(weights, self.counts, self._groups, pattern, first_mask, seed)
         # The weights that a step sets to zero; dense layers have none.
         self._pruned = {n: ~mask for n, mask in self.masks.items() if self.planned[n] < mask.numel()}
         device = next(iter(weights.values())).device
@@ -291,25 +274,8 @@ class SparseTopology(Topology):
             self._change(name, mask)
 
     def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Masks of the highest scores over all layers together: as many as planned in total, at least one per layer.
-
-        The unknown output of an `OpenHead` keeps its weights. With a pattern, each layer keeps its planned number.
-        """
-        if self.pattern is not UNSTRUCTURED:
-            empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
-            masks = self.pattern.fill(empty, list(scores.values()), [self.planned[name] for name in scores])
-            return dict(zip(scores, masks, strict=True))
-        names, flat = [], []
-        for name, score in scores.items():
-            for rows, count in self._groups.divide(name, self._budget(name)):
-                part = score[rows].flatten()  # contiguous order, also for channels-last weights
-                least = count if names[-1:] == [name] else 1  # the second group is the unknown output
-                part[part.topk(least, sorted=False).indices] = torch.inf
-                names.append(name)
-                flat.append(part)
-        (best,) = top_masks([torch.cat(flat)], [sum(self.planned[name] for name in scores)])
-        masks = join(names, best.split([len(part) for part in flat]))
-        return {name: mask.view(scores[name].shape) for name, mask in masks.items()}
+        """Masks of the highest scores over all layers together, see `best_masks`."""
+        return best_masks(scores, self.planned, self._groups, self.pattern, self._budget)
 
     def _budget(self, name: str) -> int:
         """The number of weights of which the unknown output of an `OpenHead` may have a quarter."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from typing import cast
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -46,6 +48,34 @@ def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
                 _check_whole(full, weight)
                 weights[full] = weight
     return weights
+
+
+def free_weights(
+    weights: Mapping[str, nn.Parameter], dense: Collection[str], optimizer: Optimizer
+) -> dict[str, nn.Parameter]:
+    """The weights that a topology may make sparse.
+
+    Args:
+        weights: The weights that can be sparse, by name.
+        dense: The names of those that stay dense.
+        optimizer: The optimizer, which must update the others.
+
+    Returns:
+        The others by name.
+
+    Raises:
+        ValueError: If a name is not that of a weight, or if the optimizer does not update a weight.
+    """
+    if unknown := set(dense) - weights.keys():
+        raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
+    free = {name: weight for name, weight in weights.items() if name not in dense}
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if missing := [name for name, weight in free.items() if id(weight) not in updated]:
+        raise ValueError(
+            f"the optimizer does not update {missing}; build it from model.parameters() after the last change of the "
+            "model (open_head, .to()), or name frozen weights in `dense`"
+        )
+    return free
 
 
 def _check_whole(name: str, weight: Tensor) -> None:

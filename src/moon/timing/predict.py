@@ -19,9 +19,10 @@ from torch.optim.swa_utils import update_bn
 from moon.data import BENCHMARKS, Benchmark
 from moon.evidence import Evidence
 from moon.export.file import write_network
-from moon.export.graph import Graph, trace
+from moon.export.graph import Graph
 from moon.export.program import trace_detector
 from moon.export.runtime import runtime
+from moon.export.tracing import trace
 from moon.recipe import build, make_recipe, pick
 from moon.run.machine import cores
 from moon.sparse.flops import layer_costs, net_cost

@@ -105,8 +105,12 @@ class Training:
     ) -> None:
         self.setup = TrainingSetup(model, optimizer, objective, topology, precision, ranks or Ranks())
         self.setup.ranks.share_norms(model)
+        self.model, self.optimizer, self.objective, self.topology = model, optimizer, objective, topology
+        self.device = self.setup.device
         self.rate, self.batches, self.epochs, self.seed = rate, batches, epochs, seed
         self.vote_from, self.vote_every = vote_from, vote_every
+        self._votes_after = range(0) if vote_from is None else range(vote_from, epochs, vote_every)
+        self._is_divided = getattr(batches, "divided", False)
         if vote_from is not None:
             check_vote(topology, len(batches), epochs, vote_from)
         self.vote = None if vote_from is None else WeightVote(model, topology)
@@ -116,31 +120,6 @@ class Training:
         self.next_epoch = 0
         self.election_seconds = 0.0
         self._steps: Steps = PlainSteps(self.setup)
-
-    @property
-    def model(self) -> nn.Module:
-        """The model that is trained."""
-        return self.setup.model
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer."""
-        return self.setup.optimizer
-
-    @property
-    def objective(self) -> Objective:
-        """The objective."""
-        return self.setup.objective
-
-    @property
-    def topology(self) -> Topology:
-        """The topology."""
-        return self.setup.topology
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.setup.device
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -206,7 +185,7 @@ class Training:
             started = time.monotonic()
             epoch = self.next_epoch
             record = self._run_epoch(epoch, on_step)
-            if self.vote is not None and self._votes(epoch):
+            if self.vote is not None and epoch in self._votes_after:
                 self.vote.cast(self.model)
             seconds = round(time.monotonic() - started, 3)
             if watch is not None:
@@ -245,14 +224,6 @@ class Training:
             **self.objective.log(epoch),
         }
 
-    @property
-    def _is_divided(self) -> bool:
-        return getattr(self.batches, "divided", False)
-
-    def _votes(self, epoch: int) -> bool:
-        late = -1 if self.vote_from is None else epoch - self.vote_from
-        return late >= 0 and late % self.vote_every == 0
-
     def begin(self) -> None:
         """Prepare to take steps, captured ones where possible. `run` calls it; call it yourself before `step`.
 
@@ -260,7 +231,7 @@ class Training:
             ValueError: If `captured` is True but steps cannot be captured.
         """
         self._release()
-        wanted = self.device.type == "cuda" if self.captured is None else self.captured
+        wanted = self.setup.device.type == "cuda" if self.captured is None else self.captured
         obstacle = capture_obstacle(self.setup) if wanted else None
         self.capture_obstacle, self.is_captured = None, wanted and obstacle is None
         if self.is_captured:
@@ -308,10 +279,7 @@ class Training:
         """
         return {
             "next_epoch": self.next_epoch,
-            "model": dict(self.model.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "objective": dict(self.objective.state_dict()),
-            "topology": self.topology.state_dict(),
+            **self.setup.state_dict(),
             "vote": {} if self.vote is None else self.vote.state_dict(),
         }
 
@@ -323,14 +291,7 @@ class Training:
         """
         was_captured = isinstance(self._steps, CapturedSteps)
         self._release()
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for parameter, values in self.optimizer.state.items():
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:  # give it the strides of the weight
-                    values[name] = torch.empty_like(parameter).copy_(value)
-        self.objective.load_state_dict(state["objective"])
-        self.topology.load_state_dict(state["topology"])
+        self.setup.load_state_dict(state)
         if self.vote is not None:
             self.vote.load_state_dict(state["vote"])
         self.next_epoch = state["next_epoch"]

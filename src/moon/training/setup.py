@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,26 @@ class TrainingSetup:
         """The loss of a batch, a scalar. The forward pass has the precision of the run, the classifier float32."""
         with autocast(self.model, self.device, self.precision):
             return self.objective(self.model, x, y, epoch=epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of model, optimizer, objective and topology: tensors and plain values in dicts and lists."""
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "objective": dict(self.objective.state_dict()),
+            "topology": self.topology.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for parameter, values in self.optimizer.state.items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:  # give it the strides of the weight
+                    values[name] = torch.empty_like(parameter).copy_(value)
+        self.objective.load_state_dict(state["objective"])
+        self.topology.load_state_dict(state["topology"])
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of every parameter group: `lr`, times the group's `lr_factor` if it has one."""

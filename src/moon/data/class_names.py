@@ -1,0 +1,78 @@
+"""Names of classes: which are allowed, and when two are the same."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from moon.errors import DataError
+from moon.suggest import counted
+
+
+def class_key(name: str) -> str:
+    """Return a name in the form in which names are compared: macOS writes letters such as é as two characters."""
+    return unicodedata.normalize("NFC", name)
+
+
+def check_distinct(names: Iterable[str], where: object) -> None:
+    """Raise a `DataError` if two classes have the same name, or names that differ in their Unicode form only.
+
+    Args:
+        names: The name of each class.
+        where: The source of the names, for messages.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        if (key := class_key(name)) in found:
+            forms = f" in two Unicode forms ({found[key]!a} and {name!a})" if found[key] != name else ""
+            remedy = "; rename one, or merge them" if forms else "; names must differ"
+            raise DataError(f"{where}: two classes are called '{name}'{forms}{remedy}")
+        found[key] = name
+
+
+def check_known_names(names: Iterable[str], where: object) -> None:
+    """Raise a `DataError` if a known class has the name of the answer about images of no known class.
+
+    Args:
+        names: The name of each known class.
+        where: The training split, for messages.
+    """
+    if found := next((name for name in names if name.strip().casefold() == "unknown"), None):
+        raise DataError(
+            f"{where}: a known class is called '{found}', which is also the answer about images of no known class; "
+            "give it another name, or, if its images are of no known class, remove it and import them as a set of "
+            "their own (moon train --objective outlier-exposure --outliers SET trains with them)"
+        )
+
+
+def checked_names(classes: ArrayLike, labels: NDArray[np.int64], where: object) -> tuple[str, ...]:
+    """Return names of classes as a tuple.
+
+    Args:
+        classes: An array of strings (K,), or an empty one if the classes have no names.
+        labels: The labels, all of which must have a name.
+        where: The source of the names, for messages.
+
+    Returns:
+        The names.
+
+    Raises:
+        DataError: There is not a different name for each label.
+    """
+    names = np.asarray(classes)
+    if names.size == 0:
+        return ()
+    if names.dtype.kind != "U" or names.ndim != 1:
+        raise DataError(f"{where}: classes are {names.dtype} of shape {names.shape}; they must be strings (K,)")
+    checked = tuple(str(name) for name in names)
+    if not all(name.strip() for name in checked):
+        raise DataError(f"{where}: class {[name.strip() for name in checked].index('')} has an empty name")
+    check_distinct(checked, where)
+    if labels.max() >= len(checked):
+        raise DataError(
+            f"{where}: label {labels.max()}, but there are only {counted(len(checked), 'name')}; name every class"
+        )
+    return checked

@@ -1,0 +1,88 @@
+"""Choose masks: the first ones of a topology, and those of the highest scores over all layers together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from moon.fast import top_masks
+from moon.seeds import generator
+from moon.sparse.pattern import UNSTRUCTURED, Pattern
+from moon.sparse.rows import RowGroups, join
+
+FirstMask = Literal["random", "magnitude"]
+
+
+def first_masks(
+    weights: Mapping[str, Tensor],
+    counts: Mapping[str, int],
+    groups: RowGroups,
+    pattern: Pattern,
+    kept: FirstMask,
+    seed: int,
+) -> dict[str, Tensor]:
+    """Choose the masks that training starts with.
+
+    Args:
+        weights: The weights by name.
+        counts: The number of non-zero weights of each layer.
+        groups: The groups of rows that share out the non-zero weights of a layer.
+        pattern: Where in a layer the non-zero weights may be.
+        kept: Which weights to keep: "random" ones, or those of largest "magnitude".
+        seed: The seed of the random ones.
+
+    Returns:
+        Boolean tensors by name, with the devices and memory layouts of the weights.
+    """
+    masks = {}
+    for index, (name, weight) in enumerate(weights.items()):
+        if kept == "magnitude":
+            scores = weight.detach().abs().cpu()
+        else:
+            scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
+        mask = torch.zeros(weight.shape, dtype=torch.bool)
+        for rows, count in groups.divide(name, counts[name]):
+            (mask[rows],) = pattern.fill([mask[rows]], [scores[rows]], [count])
+        masks[name] = torch.empty_like(weight, dtype=torch.bool).copy_(mask)
+    return masks
+
+
+def best_masks(
+    scores: Mapping[str, Tensor],
+    planned: Mapping[str, int],
+    groups: RowGroups,
+    pattern: Pattern,
+    budget: Callable[[str], int],
+) -> dict[str, Tensor]:
+    """Choose the highest scores over all layers together: as many as planned in total, at least one per layer.
+
+    The unknown output of an `OpenHead` keeps its weights. With a pattern, each layer keeps its planned number.
+
+    Args:
+        scores: The scores of the weights by name.
+        planned: The number of non-zero weights of each layer.
+        groups: The groups of rows of each layer.
+        pattern: Where in a layer the non-zero weights may be.
+        budget: The number of weights of which the unknown output may have a quarter, by name.
+
+    Returns:
+        The masks by name.
+    """
+    if pattern is not UNSTRUCTURED:
+        empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
+        masks = pattern.fill(empty, list(scores.values()), [planned[name] for name in scores])
+        return dict(zip(scores, masks, strict=True))
+    names, flat = [], []
+    for name, score in scores.items():
+        for rows, count in groups.divide(name, budget(name)):
+            part = score[rows].flatten()  # contiguous order, also for channels-last weights
+            least = count if names[-1:] == [name] else 1  # the second group is the unknown output
+            part[part.topk(least, sorted=False).indices] = torch.inf
+            names.append(name)
+            flat.append(part)
+    (best,) = top_masks([torch.cat(flat)], [sum(planned[name] for name in scores)])
+    masks = join(names, best.split([len(part) for part in flat]))
+    return {name: mask.view(scores[name].shape) for name, mask in masks.items()}
