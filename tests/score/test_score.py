@@ -62,6 +62,16 @@ def test_a_combination_reuses_the_scores_of_its_parts(images, folder, monkeypatc
     assert all(np.array_equal(shared[name], alone[name]) for name in alone)
 
 
+def test_detectors_of_one_run_share_their_bank(images, folder, monkeypatch):
+    import moon.score.score as module
+
+    made = {}
+    original = module.build.detector
+    monkeypatch.setattr(module.build, "detector", lambda name, *a: made.setdefault(name, original(name, *a)))
+    score_run(folder, images, ["knn", "fisher"])
+    assert made["knn"].bank is made["fisher"].parts["knn"].bank
+
+
 def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypatch):
     import moon.run.images as module
 

@@ -47,7 +47,7 @@ class Knn(Detector):
     def fit(self, evidence: Evidence) -> Self:
         if len(evidence) < self.k:
             raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
-        self.bank = normalize(evidence.features)
+        self.bank = evidence.unit_features  # shared with other detectors that are fitted on the same features
         return self
 
     def score(self, evidence: Evidence) -> Tensor:

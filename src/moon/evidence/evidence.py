@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from moon.evidence.derived import unit_features
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -96,6 +98,14 @@ class Evidence:
     def confidence(self) -> Tensor:
         """The probability of the prediction, max of p_1..p_K, of shape (N,)."""
         return self.known.amax(1)
+
+    @property
+    def unit_features(self) -> Tensor:
+        """The features scaled to length 1, of shape (N, D).
+
+        They are computed once for the same `features`: detectors that keep them share the memory.
+        """
+        return unit_features(self.features)
 
     @property
     def known_head(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,34 @@
+"""Quantities that are computed from features once, and shared by all detectors that are fitted on them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_units: Any = WeakTensorKeyDictionary()  # by features: their version, and a weak reference to the result
+
+
+def unit_features(features: Tensor) -> Tensor:
+    """Scale features to length 1. The same tensor is returned for the same features while somebody holds it.
+
+    Args:
+        features: Features of shape (N, D).
+
+    Returns:
+        A tensor of the same shape.
+    """
+    version, reference = _units.get(features, (None, None))
+    found = reference() if reference is not None and version == _version(features) else None
+    if found is None:
+        found = normalize(features)
+        _units[features] = _version(features), weakref.ref(found)
+    return found
+
+
+def _version(tensor: Tensor) -> Any:
+    """A number that differs after the tensor was changed in place; inference tensors always differ, to be safe."""
+    return object() if tensor.is_inference() else tensor._version
