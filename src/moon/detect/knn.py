@@ -9,9 +9,41 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from moon.detect.base import Detector
-from moon.evidence import Evidence
+from moon.evidence import Evidence, chunks, taken
 
 _SIMILARITIES = 2**26  # computed at once: 256 MiB of float32
+
+
+def nearest_rows(queries: Tensor, k: int, bank: Tensor, *weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Find the k rows of a bank with the largest product z . z_i, or z . z_i w_i.
+
+    The bank is read once, chunk by chunk, so it may be on disk.
+
+    Args:
+        queries: z, of shape (N, D).
+        k: How many rows.
+        bank: z_i, of shape (n, D), n >= k.
+        *weights: w_i, of shape (n, 1), if there are any.
+
+    Returns:
+        For some of the queries at a time, in order: the k largest products in decreasing order, and the numbers of
+        their rows. Both have the shape (queries, k).
+    """
+    parts: list[Tensor] = []
+    found: list[tuple[Tensor, Tensor]] = []
+    start = 0
+    for rows, *w in chunks(bank, *weights):
+        rows = rows * w[0] if w else rows
+        parts = parts or list(queries.split(max(1, _SIMILARITIES // len(rows))))
+        for at, part in enumerate(parts):
+            values, indices = (part @ rows.T).topk(min(k, len(rows)), sorted=True)
+            if not start:
+                found.append((values, indices))
+                continue
+            values, order = torch.cat([found[at][0], values], 1).topk(min(k, start + len(rows)), sorted=True)
+            found[at] = values, torch.cat([found[at][1], indices + start], 1).gather(1, order)
+        start += len(rows)
+    return found
 
 
 class Knn(Detector):
@@ -53,9 +85,5 @@ class Knn(Detector):
     def score(self, evidence: Evidence) -> Tensor:
         bank = self._fitted("bank")
         features = normalize(evidence.features).to(bank)
-        scores = []
-        for chunk in features.split(max(1, _SIMILARITIES // len(bank))):
-            similarity = chunk @ bank.T
-            kth = similarity.topk(self.k, sorted=True).indices[:, -1]
-            scores.append(-(chunk - bank[kth]).square().sum(1))
-        return torch.cat(scores)
+        kth = torch.cat([indices[:, -1] for _, indices in nearest_rows(features, self.k, bank)])
+        return -(features - taken(bank, kth)).square().sum(1)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from moon.detect.base import Detector
-from moon.evidence import Evidence
+from moon.detect.knn import nearest_rows
+from moon.evidence import Evidence, mapped, taken
 
 
 class NnGuide(Detector):
@@ -49,17 +50,19 @@ class NnGuide(Detector):
         if len(evidence) < self.k:
             raise ValueError(f"{self.k} neighbours need {self.k} known features, found {len(evidence)}")
         count = max(self.k, round(self.share * len(evidence)))
-        features, logits = evidence.features, evidence.known_logits
+        features, logits = evidence.features, evidence.logits
         if count == len(evidence):
             self.bank = evidence.unit_features  # shared with other detectors that are fitted on the same features
         else:
             order = torch.randperm(len(evidence), generator=torch.Generator().manual_seed(0))
             chosen = order[:count].to(features.device)
-            self.bank, logits = normalize(features[chosen]), logits[chosen]
-        self.energy = logits.logsumexp(1, keepdim=True).to(features)
+            self.bank, logits = normalize(taken(features, chosen)), taken(logits, chosen)
+        energy = mapped(lambda logits: logits[:, : evidence.num_known].logsumexp(1), logits)
+        self.energy = energy[:, None].to(features)
         return self
 
     def score(self, evidence: Evidence) -> Tensor:
-        bank = self._fitted("bank") * self._fitted("energy")
-        guidance = (normalize(evidence.features).to(bank) @ bank.T).topk(self.k, dim=1).values.mean(1)
-        return evidence.known_logits.logsumexp(1) * guidance
+        bank, energy = self._fitted("bank"), self._fitted("energy")
+        features = normalize(evidence.features).to(bank)
+        nearest = [values.mean(1) for values, _ in nearest_rows(features, self.k, bank, energy)]
+        return evidence.known_logits.logsumexp(1) * torch.cat(nearest)

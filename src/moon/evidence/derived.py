@@ -9,7 +9,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from moon.evidence.disk import chunks, mapped
+
 _units: Any = WeakTensorKeyDictionary()  # by features: their version, and a weak reference to the result
+_finite: Any = WeakTensorKeyDictionary()  # by tensors without NaN and infinity: their version
 
 
 def unit_features(features: Tensor) -> Tensor:
@@ -19,13 +22,24 @@ def unit_features(features: Tensor) -> Tensor:
         features: Features of shape (N, D).
 
     Returns:
-        A tensor of the same shape.
+        A tensor of the same shape, on disk if the features are.
     """
     version, reference = _units.get(features, (None, None))
     found = reference() if reference is not None and version == _version(features) else None
     if found is None:
-        found = normalize(features)
+        found = mapped(normalize, features)
         _units[features] = _version(features), weakref.ref(found)
+    return found
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor contains neither NaN nor infinity. A tensor that does not is checked only once."""
+    version = _version(tensor)
+    if _finite.get(tensor) == version:
+        return True
+    found = all(bool(part.isfinite().all()) for (part,) in chunks(tensor))
+    if found:
+        _finite[tensor] = version
     return found
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from moon.evidence.derived import unit_features
+from moon.evidence.disk import mapped
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Evidence:
     @property
     def prediction(self) -> Tensor:
         """The most likely of the K known classes, of shape (N,)."""
-        return self.known_logits.argmax(1)
+        return mapped(lambda logits: logits[:, : self.num_known].argmax(1), self.logits)
 
     @property
     def confidence(self) -> Tensor:
@@ -192,5 +194,10 @@ class Evidence:
         views = list(views)
         if len(views) == 1:
             return views[0]
-        logits, features = (sum(getattr(v, part) / len(views) for v in views) for part in ("logits", "features"))
+
+        def mean(*parts: Tensor) -> Tensor:
+            total: Any = sum(part / len(views) for part in parts)
+            return total
+
+        logits, features = (mapped(mean, *(getattr(v, part) for v in views)) for part in ("logits", "features"))
         return replace(views[0], logits=logits, features=features)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from moon.evidence.disk import Rows, Storage
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import classifier_name, known_outputs
 from moon.evidence.outputs import Inputs, Recording, only_tensor
@@ -71,6 +72,7 @@ def read(
     loader: Iterable,
     perturb: Callable[[nn.Module, Tensor], Tensor] | None = None,
     classifier: str | None = None,
+    storage: Storage | None = None,
 ) -> Evidence:
     """Run the model on a data set, in evaluation mode and without gradients.
 
@@ -82,6 +84,7 @@ def read(
             "labels", such as `{"pixel_values": x, "labels": y}`. They are moved to the model's device.
         perturb: A function that changes the inputs before the forward pass, such as `Odin().perturb`.
         classifier: The name of the classifier, as for `look`.
+        storage: Where to keep the evidence if it is large; None: in memory.
 
     Returns:
         The evidence of all inputs, in order, on the model's device.
@@ -100,7 +103,7 @@ def read(
     device = next(model.parameters()).device
     if classifier is not None:
         classifier_name(model, classifier)  # `perturb` calls `look` without a name
-    parts = []
+    collected: _Collected | None = None
     with evaluation_mode(model):
         for batch in loader:
             x, y = split_batch(batch, device)
@@ -114,10 +117,34 @@ def read(
                 x = perturb(model, tensor)
             with torch.no_grad():
                 evidence, recording = _look(model, x, y, None)
-                if not parts:
-                    _check_logits(evidence.logits, recording)
-            parts.append(evidence)
-    return Evidence.concatenate(parts)
+            if collected is None:
+                _check_logits(evidence.logits, recording)
+                collected = _Collected(evidence, storage)
+            collected.add(evidence)
+    if collected is None:
+        raise ValueError("there is no evidence to concatenate: the loader yielded no batch")
+    return collected.evidence()
+
+
+class _Collected:
+    """Evidence, batch by batch, in memory or on disk."""
+
+    def __init__(self, first: Evidence, storage: Storage | None) -> None:
+        folder = None if storage is None else storage.place(first.logits, first.features)
+        self._first, self._logits, self._features, self._labels = first, Rows(folder), Rows(folder), Rows(None)
+        self._has_labels = True
+
+    def add(self, batch: Evidence) -> None:
+        self._logits.add(batch.logits)
+        self._features.add(batch.features)
+        self._has_labels &= batch.labels is not None
+        if batch.labels is not None:
+            self._labels.add(batch.labels)
+
+    def evidence(self) -> Evidence:
+        labels = self._labels.tensor() if self._has_labels else None
+        first = self._first
+        return Evidence(self._logits.tensor(), self._features.tensor(), first.num_known, labels, first.head)
 
 
 @contextmanager

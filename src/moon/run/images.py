@@ -25,7 +25,7 @@ from moon.data import (
     known_splits,
     open_set,
 )  # fmt: skip
-from moon.evidence import Evidence, read
+from moon.evidence import Evidence, Storage, mapped, read
 from moon.run.sparse_reading import faster_model
 
 _log = logging.getLogger(__name__)
@@ -138,6 +138,7 @@ class BenchmarkImages:
         perturb: Perturb | None = None,
         precision: str = "float32",
         mirrored: bool = False,
+        storage: Storage | None = None,
     ) -> Evidence:
         """Run the model on a set.
 
@@ -148,6 +149,7 @@ class BenchmarkImages:
             precision: "float16" is faster and less exact, for sparse networks on a CPU that supports it; it needs
                 moon-runtime.
             mirrored: Average the evidence of each image and its mirror image.
+            storage: Where to keep the evidence if it is large; None: in memory.
 
         Returns:
             The evidence; logits are float64, so that confidences near 1 do not tie.
@@ -167,8 +169,8 @@ class BenchmarkImages:
         batches = evaluation_batches(dataset, self.benchmark, next(model.parameters()).device)
         plain = None if perturb is None else perturbed
         views = (plain, mirror) if mirrored else (plain,)
-        evidence = Evidence.mean(read(faster, batches, view) for view in views)
-        return replace(evidence, logits=evidence.logits.double())
+        evidence = Evidence.mean(read(faster, batches, view, None, storage) for view in views)
+        return replace(evidence, logits=mapped(Tensor.double, evidence.logits))
 
     def faster_model(self, model: nn.Module, dataset: AnySet, precision: str = "float32") -> nn.Module:
         """A model to evaluate several sets with, in less time; see `moon.run.sparse_reading.faster_model`.
