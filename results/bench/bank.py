@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=Path(), help="where the temporary files are written")
     parser.add_argument("--in-memory", action="store_true", help="keep the bank in memory instead")
-    parser.add_argument("--detector", nargs="+")
+    parser.add_argument("--detector", nargs="+", help="in this order (default: all)")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     centres = torch.randn(arguments.classes, arguments.features, generator=torch.Generator().manual_seed(0)).relu()
@@ -67,9 +67,8 @@ def main() -> None:
     made = {name: kind() for name, kind in DETECTORS.items() if kind.fits_on in ("train", "both")}
     made |= {f"{name}:scaled": Scaled(DETECTORS[name]()) for name in ("vim", "nnguide")}
     keep = []
-    for name, detector in made.items():
-        if arguments.detector and name not in arguments.detector:
-            continue
+    for name in arguments.detector or made:
+        detector = made[name]
         Path("/proc/self/clear_refs").write_text("5")
         start, cpu = time.perf_counter(), time.process_time()
         given = {"train": train, "validation": validation}

@@ -50,6 +50,7 @@ def second_moment(features: Tensor, centres: Tensor, labels: Tensor | None = Non
     """
     total = features.new_zeros(features.shape[1], features.shape[1], dtype=torch.float64)
     for part, *y in chunks(features, *([] if labels is None else [labels])):
-        centred = part.double() - (centres[y[0]] if y else centres).double()
+        centred = part.to(torch.float64, copy=True)
+        centred -= centres[y[0]] if y else centres  # in place, to need less memory
         total += centred.T @ centred
     return total / len(features)
