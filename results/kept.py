@@ -5,7 +5,7 @@ A network is named COLLECTION/TOPOLOGY/TRAINING, such as `cifar10/rigl95/moon`:
 - COLLECTION: runs that were scored on the same images (`COLLECTIONS`), or `paper` and `paper-mnist` for the paper's
   numbers for CIFAR-10 and MNIST.
 - TOPOLOGY: the topology and the sparsity in percent, `rigl95`, `set80`, `dense`. `rigl` alone is the mean over 80, 90,
-  95 and 99%, for each seed that has all four, and `rigl90-99` that over 90, 95 and 99%.
+  95 and 99%, for each seed that has all four.
 - TRAINING: a key of `moon.paper.recipes.TRAININGS` (`plain`, `control`, `logitnorm+vote`), or MOON with another
   parameter (`w_f=4`, `T_e=2`, `votes=5`). What else differs follows after commas (`moon-logitnorm,temperature=0.02`).
   `@300` means 300 epochs in place of the usual number, `+mirrored` the mean over each image and its mirror image.
@@ -62,8 +62,6 @@ OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon"
 
 # The detector of `best` was chosen in the search, with a network that is not tested (docs/results/best.md).
 CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
-
-MEANS = {"rigl": SPARSITIES, "rigl90-99": SPARSITIES[1:]}  # topologies that are means over sparsities
 
 PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
 
@@ -157,8 +155,8 @@ class Kept:
         topology, _, rest = rest.partition("/")
         if collection in PAPER:
             return _paper(PAPER[collection], topology, rest, metric)
-        if topology in MEANS:
-            parts = [self.values(f"{collection}/rigl{100 * s:g}/{rest}", metric) for s in MEANS[topology]]
+        if topology == "rigl":
+            parts = [self.values(f"{collection}/rigl{100 * s:g}/{rest}", metric) for s in SPARSITIES]
             return {seed: mean(part[seed] for part in parts) for seed in parts[0] if all(seed in p for p in parts)}
         if metric.startswith("chosen "):
             if (detector := self.chosen(network)) is None:

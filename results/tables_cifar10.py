@@ -34,6 +34,7 @@ from sources import (
     ABLATION_PAIRS,
     ABLATIONS,
     ADDED_PAIRS,
+    LOGITNORM_PAIRS,
     MOON_PAIRS,
     NINE,
     NORMALISED_PAIRS,
@@ -41,6 +42,7 @@ from sources import (
     RIVAL_PAIRS,
     RIVALS,
     SUMMARY_PAIRS,
+    VOTE_PAIRS,
     Pair,
     test_family,
 )
@@ -52,6 +54,7 @@ from moon.results.collect import Run, collect
 
 BLOCKS = Blocks()
 MAIN = "cifar10"  # the collection of the first table of docs/results.md; `cifar10-open` has other near sets
+SIX = (*FIVE[:3], "logitnorm", *FIVE[3:])
 ORDER = [*FOUR, *(f"{name}{vote}" for name in RIVALS for vote in ("", "+vote")), "cigl-alone", "cigl"]
 
 
@@ -68,7 +71,7 @@ def cifar10(kept: Kept) -> str:
 @BLOCKS.add
 def sparsities(kept: Kept) -> str:
     columns = ["MSP", "the paper's MSP", *MEASURED[1:]]
-    return networks_table(kept, ["sparsity", "training"], at_sparsities("cifar10", FIVE), columns)
+    return networks_table(kept, ["sparsity", "training"], at_sparsities("cifar10", SIX), columns)
 
 
 @BLOCKS.add
@@ -157,13 +160,28 @@ def normalised_differences(kept: Kept) -> str:
 
 @BLOCKS.add
 def added_to_logitnorm(kept: Kept) -> str:
+    return _by_sparsity(kept, "added", ADDED_PAIRS)
+
+
+@BLOCKS.add
+def vote_on_logitnorm(kept: Kept) -> str:
+    return _by_sparsity(kept, "vote", VOTE_PAIRS)
+
+
+@BLOCKS.add
+def logitnorm_differences(kept: Kept) -> str:
+    return _by_sparsity(kept, "logitnorm", LOGITNORM_PAIRS)
+
+
+def _by_sparsity(kept: Kept, family: str, pairs: Sequence[tuple[str, str]]) -> str:
     columns = ["MSP", "KNN", "FDBD", "accuracy %", "ECE, scaled"]
-    return differences_table(kept, "added", ADDED_PAIRS, columns, heading="sparsity", name=_sparsity)
+    return differences_table(kept, family, pairs, columns, heading="sparsity", name=_sparsity)
 
 
 def _sparsity(pair: tuple[str, str]) -> str:
-    """The sparsity of a pair of networks, such as 90% or 90-99%."""
-    return f"{pair[0].split('/')[1].removeprefix('rigl')}%"
+    """The sparsity of a pair of networks, such as 90%."""
+    percent = pair[0].split("/")[1].removeprefix("rigl")
+    return f"{percent}%" if percent else "mean of the four"
 
 
 # --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs

@@ -48,9 +48,13 @@ from tests.torture.workers import Report
 
 assert crash.main(["--count", "3", "--keep", "work"]) == 0
 
-moon.run.train.write_record = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
 report = Report("crash")
 expected = common.contents(Path("work", "train done"))
+crash.trial(common.TRAIN, None, expected, "fsync tiny/log.jsonl #3", "power", Path.cwd() / "trial", report)
+assert report.counts["identical"] == 1, report.findings  # synced lines survive
+
+moon.run.train.write_record = lambda path, value: path.write_text(moon.files.json.dumps(value))  # not atomic
+report = Report("crash")
 crash.trial(common.TRAIN, None, expected, "write tiny/result.json #1", "torn", Path.cwd() / "trial", report)
 assert [text.partition(":")[0] for text in report.findings] == ["lost"], report.findings
 """
@@ -79,11 +83,62 @@ damage.trial(*again)
 assert [text.partition(":")[0] for text in report.findings] == ["silent"], report.findings
 """
 
+SERVE = """
+import random, shutil
+from pathlib import Path
+from tests.torture import common, phases, serve
+from tests.torture.workers import Report
+
+folder = Path.cwd()
+common.os.environ["MOON_DATA"] = str(common.make_data(folder / "data"))
+common.import_everything()
+phases.install()
+(folder / "pack done").mkdir()
+shutil.copy(Path(ROOT, "runtime", "tests", "kept", "format1.moon"), folder / "pack done" / serve.FILE)
+server = serve.undisturbed(serve.Server("serve", is_forked=True), folder)
+
+def tried(moment):
+    serve.MOMENTS, report = [moment], Report("kill")
+    serve.trial(server, folder, folder / "trial", serve.free_port(), random.Random(2), report)
+    return report
+
+for moment in serve.MOMENTS:
+    report = tried(moment)
+    assert report.counts["identical"] == 1 and not report.findings, report
+    assert report.counts["kills"] or moment == "draining", report  # a server may end before it is killed
+
+start = serve.Server.start
+def untidy(self, place, port):
+    (place / "temporary" / "left").touch()
+    return start(self, place, port)
+serve.Server.start = untidy
+assert "temporary/left (new) changed" in tried("start").findings[0]
+serve.Server.start = start
+
+server.expected["1"] = 200, {"answers": []}
+assert "a new one answers differently to request 1" in tried("start").findings[0]
+
+clients = serve.Clients.__new__(serve.Clients)  # without connections
+clients.server, clients.wrong = server, []
+clients._check((200, {"answers": [], "drift_alarm": True}), 1, is_stopping=False)
+clients._check((503, {"error": "stopping"}), 1, is_stopping=True)
+assert clients.wrong == []
+clients._check((503, {"error": "stopping"}), 1, is_stopping=False)
+clients._check((200, {"answers": [1]}), 1, is_stopping=True)
+assert len(clients.wrong) == 2
+
+serve.FILE = "missing.moon"
+assert tried("start").findings[0].startswith("lost: ")
+"""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [KILL, CRASH, DAMAGE], ids=["kill", "crash", "damage"])
+@pytest.mark.parametrize("script", [KILL, CRASH, DAMAGE, SERVE], ids=["kill", "crash", "damage", "serve"])
 def test_a_tool_passes_what_is_right_and_finds_what_is_wrong(script, tmp_path):
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    if script is SERVE:
+        for name in ("moon_runtime", "starlette", "uvicorn", "python_multipart"):
+            pytest.importorskip(name)
+    start = f"import sys; ROOT = {str(ROOT)!r}; sys.path.insert(0, ROOT)\n"
     done = subprocess.run(
         [sys.executable, "-c", start + script], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )

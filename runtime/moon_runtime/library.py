@@ -19,6 +19,7 @@ def _load() -> ctypes.CDLL:
     signatures = {
         "moon_load": (model, [text, text, size]),
         "moon_load_memory": (model, [text, size, text, size]),
+        "moon_check_length": (number, [text, text, size]),
         "moon_free": (None, [model]),
         "moon_set_threads": (number, [model, number, text, size]),
         "moon_set_precision": (number, [model, text, text, size]),

@@ -22,9 +22,6 @@ _ANSWER = np.dtype(
 )  # moon_answer of moon.h
 
 
-_MAX_HEADER = 2**23  # as in file.c
-
-
 class NetworkError(ValueError):
     """A file that is not a network that this version can run, or is damaged."""
 
@@ -33,23 +30,11 @@ def check_length(path: str | os.PathLike[str]) -> None:
     """Compare the length of a file with what its header declares, so that a huge one is not read for nothing.
 
     Raises:
-        NetworkError: If it has another length, or no such header.
+        NetworkError: If it has another length, no such header, or is not a regular file.
     """
-    with open(path, "rb") as file:
-        size, start = os.fstat(file.fileno()).st_size, file.read(8)
-        if len(start) < 8:
-            raise NetworkError(f"not a .moon file: it has only {len(start)} bytes")
-        length = int.from_bytes(start, "little")
-        if length > min(_MAX_HEADER, size - 8):
-            raise NetworkError("not a .moon file, or it is cut off")
-        try:
-            header: dict[str, Any] = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            declared = 8 + length + max(ends, default=0)
-        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-            raise NetworkError("not a .moon file, or its header is damaged") from None
-    if size != declared:
-        raise NetworkError(f"the file is damaged: it has {size:,} bytes, and its header declares {declared:,}")
+    error = ctypes.create_string_buffer(ERROR_BYTES)
+    if library.moon_check_length(os.fsencode(path), error, ERROR_BYTES):
+        raise NetworkError(error.value.decode(errors="replace"))
 
 
 class Network:
@@ -81,10 +66,6 @@ class Network:
         elif not Path(source).is_file():
             raise FileNotFoundError(f"there is no file {os.fspath(source)}")
         else:
-            try:
-                check_length(source)
-            except NetworkError as reason:
-                raise NetworkError(f"{os.fspath(source)}: {reason}") from None
             self._model = library.moon_load(os.fsencode(source), error, ERROR_BYTES)
         if not self._model:
             where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "

@@ -70,16 +70,38 @@ static void check_digest(memory *m, const file *f, const json *digest, size_t he
 #endif
 }
 
-const json *read_file(memory *keep, memory *scratch, file *f) {
-  if (f->size < 8) fail(keep, "not a .moon file: it has only %zu bytes", f->size);
+size_t header_length(memory *m, const uint8_t *start, size_t got, uint64_t size) {
+  if (got < 8) fail(m, "not a .moon file: it has only %zu bytes", got);
   uint64_t length = 0;
-  for (int i = 7; i >= 0; i--) length = length << 8 | f->bytes[i];
-  if (f->size >> 40) fail(keep, "the file is too large");
-  if (length > MAX_HEADER || length > f->size - 8) fail(keep, "not a .moon file, or it is cut off");
+  for (int i = 7; i >= 0; i--) length = length << 8 | start[i];
+  if (size >> 40) fail(m, "the file is too large");
+  if (length > MAX_HEADER || length > size - 8) fail(m, "not a .moon file, or it is cut off");
+  return (size_t)length;
+}
+
+const json *parse_header(memory *m, const char *text, size_t length) {
+  const json *header = json_parse(m, "the header of the file", text, length);
+  if (header->kind != JSON_OBJECT) fail(m, "the header of the file is not a JSON object");
+  return header;
+}
+
+int64_t declared_bytes(memory *m, const json *header) {
+  int64_t most = 0;
+  for (const json *entry = header->first; entry; entry = entry->next) {
+    if (!strcmp(entry->key, "__metadata__")) continue;
+    const json *at = json_get(entry, "data_offsets"), *end = at && at->kind == JSON_ARRAY && at->length == 2
+                                                                ? at->first->next : NULL;
+    if (!json_is_integer(end, 0, INT64_MAX / 2)) fail(m, "tensor \"%.80s\" has no valid data_offsets", entry->key);
+    if (end->integer > most) most = end->integer;
+  }
+  return most;
+}
+
+const json *read_file(memory *keep, memory *scratch, file *f) {
+  const size_t length = header_length(keep, f->bytes, f->size, f->size);
   const uint8_t *data = f->bytes + 8 + length;
   const size_t size = f->size - 8 - length;
-  const json *header = json_parse(keep, "the header of the file", (const char *)f->bytes + 8, length);
-  if (header->kind != JSON_OBJECT) fail(keep, "the header of the file is not a JSON object");
+  const json *header = parse_header(keep, (const char *)f->bytes + 8, length);
   const json *metadata = json_get(json_get(header, "__metadata__"), "moon");
   if (!metadata || metadata->kind != JSON_STRING)
     fail(keep, "not a .moon file: a safetensors file without the description of a network (\"moon\")");
@@ -88,6 +110,7 @@ const json *read_file(memory *keep, memory *scratch, file *f) {
   f->tensors = take(keep, header->length, sizeof *f->tensors);
   for (const json *entry = header->first; entry; entry = entry->next)
     if (strcmp(entry->key, "__metadata__")) read_tensor(keep, entry, &f->tensors[f->count++], data, (int64_t)size);
+  if (declared_bytes(keep, header) != (int64_t)size) fail(keep, "the file is longer than its header declares");
   qsort(f->tensors, f->count, sizeof *f->tensors, by_name);
   for (size_t i = 1; i < f->count; i++)
     if (!by_name(&f->tensors[i - 1], &f->tensors[i]))

@@ -129,7 +129,17 @@ struct moon_model {
   classifier *classifier;
 };
 
+/* disk.c */
+/* Reads a regular file whose length is the one that its header declares; with NULL for `bytes`, only checks it. Returns
+   whether that is so. */
+bool read_disk(const char *path, uint8_t **bytes, size_t *size, char *error, size_t error_size);
+
 /* file.c */
+/* From the first 8 bytes of a file (`got`: how many it has) of this size. */
+size_t header_length(memory *m, const uint8_t *start, size_t got, uint64_t size);
+const json *parse_header(memory *m, const char *text, size_t length);
+/* How many bytes of data the header declares. */
+int64_t declared_bytes(memory *m, const json *header);
 /* Reads f->bytes. Returns the description of the network, in `scratch`. */
 const json *read_file(memory *keep, memory *scratch, file *f);
 const file_tensor *find_tensor(const file *f, const char *name);

@@ -28,10 +28,15 @@ extern "C" {
 
 typedef struct moon_model moon_model;
 
-/* Read a file, or bytes (which are copied). Returns NULL and writes one line to `error` if it cannot be used. */
+/* Read a file, or bytes (which are copied). Returns NULL and writes one line to `error` if it cannot be used.
+   A file must be a regular one, and have the length that its header declares: a huge one is not read for nothing. One of
+   more than 1 GiB ($MOON_MAX_BYTES) must occupy at least a quarter of that on disk. */
 MOON_API moon_model *moon_load(const char *path, char *error, size_t error_size);
 MOON_API moon_model *moon_load_memory(const void *data, size_t size, char *error, size_t error_size);
 MOON_API void moon_free(moon_model *model);
+
+/* Whether `moon_load` would read this file: reads its header only. Returns 0, or -1 and an error. */
+MOON_API int moon_check_length(const char *path, char *error, size_t error_size);
 
 /* The number of threads of a model, 1 at first. Results do not depend on it. Returns 0, or -1 and an error. */
 MOON_API int moon_set_threads(moon_model *model, int threads, char *error, size_t error_size);

@@ -282,25 +282,13 @@ moon_model *moon_load_memory(const void *data, size_t size, char *error, size_t 
 }
 
 moon_model *moon_load(const char *path, char *error, size_t error_size) {
-  FILE *f = fopen(path, "rb");
-  uint8_t *bytes = NULL;
-  size_t size = 0, room = 0, got = 1;
-  bool is_good = f != NULL;
-  while (is_good && got) { /* also reads what has no size, such as a pipe */
-    if (size == room) {
-      uint8_t *larger = realloc(bytes, room = room ? 2 * room : 1 << 20);
-      if (!larger) break;
-      bytes = larger;
-    }
-    got = fread(bytes + size, 1, room - size, f);
-    size += got;
-    is_good = !ferror(f);
-  }
-  if (f) fclose(f);
-  if (is_good && !got) return load(bytes, size, error, error_size);
-  snprintf(error, error_size, is_good ? "not enough memory" : "cannot read \"%.200s\"", path);
-  free(bytes);
-  return NULL;
+  uint8_t *bytes;
+  size_t size;
+  return read_disk(path, &bytes, &size, error, error_size) ? load(bytes, size, error, error_size) : NULL;
+}
+
+int moon_check_length(const char *path, char *error, size_t error_size) {
+  return read_disk(path, NULL, NULL, error, error_size) ? 0 : -1;
 }
 
 void moon_free(moon_model *model) {

@@ -61,7 +61,7 @@ def test_example_in_c(classify: Path, images: list[Path], tmp_path: Path) -> Non
         assert (code, out) == (1, "")
         assert "not a binary PPM file of 8 x 8 pixels" in err
     assert run(classify, images[0], FILE)[::2] == (1, f"{images[0]}: not a .moon file, or it is cut off\n")
-    assert run(classify, "no.moon", FILE)[::2] == (1, 'no.moon: cannot read "no.moon"\n')
+    assert run(classify, "no.moon", FILE)[::2] == (1, 'no.moon: cannot read "no.moon" (No such file or directory)\n')
     assert run(classify)[0] == 2
 
 

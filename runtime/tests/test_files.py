@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from files import encode, pack, with_digest
 from moon_runtime import Network, NetworkError
+from moon_runtime.library import library
 
 WEIGHT = np.zeros((2, 3, 3, 3), "f")
 WEIGHT[0, 2, 2, 2] = 0.5
@@ -153,33 +157,78 @@ def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def write(path: Path, start: bytes, size: int) -> Path:
+    """A file that may be huge, and occupies almost nothing on disk."""
+    path.write_bytes(start)
+    os.truncate(path, size)
+    return path
+
+
+def error_of(path: Path) -> str:
+    """What `moon_load` itself says about a file that it must refuse, as a program in C reads it."""
+    error = ctypes.create_string_buffer(512)
+    assert not library.moon_load(os.fsencode(path), error, 512)
+    assert library.moon_check_length(os.fsencode(path), error, 512) == -1
+    return error.value.decode()
+
+
 @pytest.mark.parametrize(
     ("start", "size", "message"),
     [
-        (make(), 3 * 2**30, r"it has 3,221,225,472 bytes, and its header declares \d"),
+        (make(), 3 * 2**30, r"it has 3221225472 bytes, and its header declares \d+$"),
         (make(), len(make()) + 1, "its header declares"),
         (make(), len(make()) - 1, "its header declares"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, 2**60])), 3 * 2**30, "header declares"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, float("nan")])), 3 * 2**30, "declares"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets="ab")), 3 * 2**30, "header is damaged"),
-        (with_header(lambda header: b"[" * 10**6), 3 * 2**30, "header is damaged"),
-        (b"", 3 * 2**30, "header is damaged"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, 2**50])), 3 * 2**30, "header declares"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, -1])), 3 * 2**30, "no valid data_offsets"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0])), 3 * 2**30, "no valid data_offsets"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets="ab")), 3 * 2**30, "no valid data_offsets"),
+        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, float("nan")])), 3 * 2**30, "valid JSON"),
+        (with_header(lambda header: b"[" * 10**6), 3 * 2**30, "the header of the file"),
+        (b"", 3 * 2**30, "the header of the file"),
         (b"\1\0\0\0", 4, "only 4 bytes"),
         (b"\xff" * 8, 3 * 2**30, "not a .moon file, or it is cut off"),
     ],
 )  # fmt: skip
-def test_a_file_of_another_length_is_not_read(
-    start: bytes, size: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("moon_runtime.network.library", None)  # which reads all of it
-    path = tmp_path / "a.moon"
-    with path.open("wb") as file:
-        file.write(start)
-        file.truncate(size)
+def test_a_file_of_another_length_is_not_read(start: bytes, size: int, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.moon", start, size)
+    assert re.search(message, error_of(path))
     with pytest.raises(NetworkError, match=message) as raised:
         Network(path)
     assert str(raised.value).startswith(f"{path}: ")
     assert "\n" not in str(raised.value)
+
+
+def test_a_file_with_a_large_hole_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hole = {"dtype": "U8", "shape": [3 * 2**30], "data_offsets": [0, 3 * 2**30]}
+    start = with_header(lambda header: header.update(hole=hole))
+    size = 8 + int.from_bytes(start[:8], "little") + 3 * 2**30
+    assert f"needs {size} bytes of memory, but occupies only" in error_of(write(tmp_path / "a.moon", start, size))
+
+    file = make({"x": np.zeros(2**20, "u1")})
+    path = write(tmp_path / "b.moon", file[: -(2**20)], len(file))  # the same bytes, most of them a hole
+    assert not Network(path).tensor("x").any()
+    monkeypatch.setenv("MOON_MAX_BYTES", "1000000")
+    assert f"if you trust it, set MOON_MAX_BYTES={len(file)}" in error_of(path)
+    monkeypatch.setenv("MOON_MAX_BYTES", str(len(file)))
+    Network(path)
+    monkeypatch.setenv("MOON_MAX_BYTES", "1000")
+    path.write_bytes(make({"x": np.random.default_rng(0).integers(0, 256, 2**20, "u1")}))  # occupies all of it on disk
+    Network(path)
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    for name in ("pipe", "."):
+        assert error_of(tmp_path / name).endswith("is not a regular file")
+    assert error_of(tmp_path / "nothing").endswith("(No such file or directory)")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").write_bytes(make())
+    Network(tmp_path / "link")
+
+
+def test_bytes_behind_the_last_tensor_are_an_error() -> None:
+    with pytest.raises(NetworkError, match="longer than its header declares"):
+        Network(with_header(lambda header: None, make() + b"x"))
 
 
 def test_digest_is_that_of_hashlib() -> None:

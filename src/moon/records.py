@@ -21,12 +21,17 @@ _DIGEST = "content_sha256"
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; a ValueError if it is not valid, see `parse_json`, or not a regular file."""
+    """Read a JSON file; a ValueError if it is not valid, see `parse_json`, too large, or not a regular file."""
+    return parse_json(read_limited(path).decode("utf-8"))
+
+
+def read_limited(path: Path, limit: int = _MAX_JSON_BYTES) -> bytes:
+    """Read a regular file of at most `limit` bytes; anything else is a `DataError`."""
     with open_regular(path) as file:
-        content = file.read(_MAX_JSON_BYTES + 1)
-    if len(content) > _MAX_JSON_BYTES:
-        raise DataError(f"{path}: has more than {_MAX_JSON_BYTES:,} bytes")
-    return parse_json(content.decode("utf-8"))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise DataError(f"{path}: has more than {limit:,} bytes")
+    return content
 
 
 def parse_json(text: str) -> Any:

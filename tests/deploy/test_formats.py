@@ -105,6 +105,9 @@ def test_a_state_dict_has_the_names_of_the_network(tmp_path, run_folder):
         assert json.loads(file.metadata()["classes"]) == list("0123456789")
         preprocess = json.loads(file.metadata()["preprocess"])
         assert preprocess == {"mean": [0.5], "std": [0.5], "resize": "cover", "shorter_side": 28}
+    for _ in range(9):  # of the same run, always the same file
+        write_state_dict(run_folder, tmp_path / "b.safetensors")
+        assert (tmp_path / "b.safetensors").read_bytes() == (tmp_path / "a.safetensors").read_bytes()
 
 
 @pytest.mark.slow

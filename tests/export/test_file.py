@@ -69,6 +69,11 @@ def test_int8_has_a_scale_for_each_output():
     assert (is_sparse, dense["w"].dtype) == (False, np.float16)
 
 
+def test_the_same_network_gives_the_same_bytes():
+    graph = trace(lenet(10).eval(), (1, 28, 28))
+    assert len({network_bytes(graph, {"classes": ["ä", "\x7f\n"]}) for _ in range(20)}) == 1
+
+
 def test_an_unknown_precision_is_an_error():
     with pytest.raises(ValueError, match="float32, float16 or int8, not 'int4'"):
         network_bytes(trace(lenet(10).eval(), (1, 28, 28)), {}, "int4")

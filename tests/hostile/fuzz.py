@@ -76,11 +76,9 @@ def _run_files() -> list[Case]:
     from safetensors.numpy import save
 
     record = {"accuracy": 0.5, "names": ["a", "b"], "nested": {"x": [1, 2.5, None, True]}}
-    lines = b"".join(json.dumps({"epoch": epoch, "loss": 1.5, "lr": 0.1}).encode() + b"\n" for epoch in range(4))
     tensors = save({"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, bool), "c": np.zeros(0)})
     return [
         Case("record", "record", file("result.json", json.dumps(record, indent=1).encode())),
-        Case("log", "log", file("log.jsonl", lines)),
         Case("tensors", "tensors", file("model.safetensors", tensors)),
     ]
 
@@ -91,10 +89,6 @@ def read(seed: Seed, root: Path) -> None:
         from moon.records import read_record
 
         read_record(path)
-    elif seed.reader == "log":
-        from moon.run.log import read_log
-
-        read_log(root)
     elif seed.reader == "tensors":
         from moon.training.checkpoint import load_tensors
 

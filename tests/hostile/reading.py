@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import sysconfig
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ def _read(reader: str, path: Path) -> str:
         return value_of(np.asarray(decode_rgb(path, path).image), [])
     if reader in ("toml", "json"):
         return repr((read_toml if reader == "toml" else read_json)(path))[:200]
+    if reader == "log":
+        from moon.run.log import read_log
+
+        return repr(read_log(path.parent))[:200]
     if reader == "moon file":
         from moon.export.reading import read_file
 
@@ -74,6 +79,8 @@ def main(reader: str, folder: str, path: str) -> None:
             if not any(opened == place or opened.startswith(f"{place}/") for place in inside):
                 outside.append(opened)
 
+    if reader == "log":
+        import_module("moon.run.log")  # before anything is watched: torch reads files of the system
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     sys.addaudithook(watch)

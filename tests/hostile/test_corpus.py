@@ -74,9 +74,9 @@ def test_changed_files_are_accepted_or_refused():
 )
 def test_the_fuzzer_notices_harm(harm, problem):
     script = f"import os, signal, sys; sys.path.insert(0, {str(CORPUS.parent)!r}); import fuzz\n"
-    script += f"def read(seed, root):\n    if seed.name == 'log log.jsonl': {harm}\nfuzz.read = read\n"
+    script += f"def read(seed, root):\n    if seed.name == 'log: ordinary log.jsonl': {harm}\nfuzz.read = read\n"
     script += "sys.exit(fuzz.main(['--count', '4', '--only', 'log']))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"0 (log log.jsonl): {problem}" in done.stdout
+    assert f"0 (log: ordinary log.jsonl): {problem}" in done.stdout
     assert "4 changed files of" in done.stdout

@@ -43,6 +43,23 @@ def toml_and_json_cases() -> list[Case]:
     return found
 
 
+def log_cases() -> list[Case]:
+    line = b'{"epoch": 0, "seconds": 1.5}\n'
+    bad = {
+        "a long line": (file("log.jsonl", b'{"epoch": "' + b"x" * 10**6 + b'"}\n'), "line 1 is damaged"),
+        "100,000 arrays in arrays": (file("log.jsonl", b"[" * 100_000 + b"\n" + line), "line 1 is damaged"),
+        "a number of 10,000 digits": (file("log.jsonl", b'{"epoch": 1' + b"0" * 10_000 + b"}\n" + line), "line 1"),
+        "negative seconds": (file("log.jsonl", b'{"epoch": 0, "seconds": -1}\n'), "expected a number, at least 0"),
+        "named pipe": (fifo("log.jsonl"), "is a named pipe"),
+        "sparse, 3 GB": (sparse("log.jsonl", 3 * 10**9), "has more than"),
+        "sparse, 500 MB": (sparse("log.jsonl", 500 * 10**6, start=line), "line 2 is damaged"),
+    }
+    found = [Case(f"log: {name}", "log", write, phrase) for name, (write, phrase) in bad.items()]
+    whole = b"".join(b'{"epoch": %d, "seconds": 1.5, "loss": 0.25}\n' % epoch for epoch in range(2))
+    value = "[{'epoch': 0, 'seconds': 1.5, 'loss': 0.25}, {'epoch': 1, 'seconds': 1.5, 'loss': 0.25}]"
+    return [*found, Case("log: ordinary", "log", file("log.jsonl", whole), value=value)]
+
+
 def list_cases() -> list[Case]:
     def listed(text: str | bytes, more: Callable[[Path], object] = lambda root: None) -> Callable[[Path], str]:
         def write(root: Path) -> str:
@@ -165,4 +182,4 @@ def folder_cases() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    return [*toml_and_json_cases(), *list_cases(), *folder_cases()]
+    return [*toml_and_json_cases(), *log_cases(), *list_cases(), *folder_cases()]

@@ -191,6 +191,14 @@ def test_changed_arrays_are_detected_and_computed_again(images, folder, caplog):
     assert score_run(folder, images, ["msp"])[0]["detectors"]["msp"] == first["detectors"]["msp"]
 
 
+def test_arrays_that_need_too_much_memory_are_not_read(tmp_path, monkeypatch, caplog):
+    np.savez_compressed(tmp_path / "known.npz", labels=np.zeros(10**6, np.uint8))  # occupies a few kB on disk
+    assert len(read_arrays(tmp_path, "known.npz")["labels"]) == 10**6
+    monkeypatch.setenv("MOON_MAX_BYTES", "1000")
+    assert read_arrays(tmp_path, "known.npz") is None
+    assert "known.npz: needs 1,000,128 bytes of memory" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["scores.npz", "known.npz", "examples.npz", "scores.json"])
 def test_missing_files_are_reported(images, folder, caplog, name):
     score_run(folder, images, ["msp"])

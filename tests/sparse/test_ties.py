@@ -11,6 +11,7 @@ from moon import SET, DropSchedule, NOfM, RigL, uniform
 from moon.fast import selection, top_masks
 from moon.seeds import hashed_uniform
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # without a GPU, kernels are interpreted (tests/conftest.py)
 KERNELS = pytest.param(True, marks=pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"))
 
 
@@ -25,14 +26,14 @@ def lean(chosen, tied):
 def rewired(grad, seed=0, kind=RigL, **options):
     """A layer with this gradient: its masks before and after a rewiring."""
     torch.manual_seed(seed)
-    layer = nn.Linear(grad.shape[1], grad.shape[0], bias=False)
+    layer = nn.Linear(grad.shape[1], grad.shape[0], bias=False).to(DEVICE)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     topology = kind(layer, optimizer, schedule=DropSchedule(100, 1), allocation=uniform, seed=seed, **options)
-    before = topology.masks["weight"].clone()
+    before = topology.masks["weight"].cpu().clone()
     topology.steps = 10
-    layer.weight.grad = grad
+    layer.weight.grad = grad.to(DEVICE)
     topology.step()
-    return before, topology.masks["weight"].clone()
+    return before, topology.masks["weight"].cpu().clone()
 
 
 @pytest.mark.parametrize("by_kernels", [False, KERNELS])

@@ -56,6 +56,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, help="of all tools together (default: 10, or no limit with a count)")
     parser.add_argument("--kills", type=int, help="how many kills; with this or the next two, only these tools run")
+    parser.add_argument(
+        "--only", nargs="+", metavar="COMMAND", help="with --kills: kill only these, such as serve pack"
+    )
     parser.add_argument("--damages", type=int, help="how many damages")
     parser.add_argument("--all-points", action="store_true", help="every crash point")
     parser.add_argument("--jobs", type=int, default=1, help="how many trials at the same time (default: %(default)s)")
@@ -74,6 +77,7 @@ def main() -> int:
             path = Path(folder, "summary.json")
             options = ["--minutes", str(left), "--seed", str(arguments.seed), "--jobs", str(arguments.jobs)]
             options += ["--summary", str(path)] + (["--count", str(counts[tool])] if counts[tool] is not None else [])
+            options += ["--only", *arguments.only] if arguments.only and tool == "kill" else []
             codes.append(subprocess.run([sys.executable, "-m", f"tests.torture.{tool}", *options]).returncode)
             found += [json.loads(path.read_bytes())] if path.exists() else []
     print(table(found), *map(shares, found), sep="\n")

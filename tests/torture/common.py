@@ -35,7 +35,11 @@ SCORE = ["score", RUN, "--detector", "msp", "ebo", "knn"]
 PACK = ["pack", RUN, "-o", "packed.moon", "--detector", "ebo", "--check", "0"]
 REPORT = ["report", RUN]
 # What commands need besides moon's dependencies. Without matplotlib, `moon score` writes no figure.
-NEEDS = {"pack": ["moon_runtime"], "report": ["jinja2", "matplotlib"]}
+NEEDS = {
+    "pack": ["moon_runtime"],
+    "report": ["jinja2", "matplotlib"],
+    "serve": ["moon_runtime", "starlette", "uvicorn", "python_multipart"],
+}
 # Values that differ between two undisturbed runs.
 VARYING = {"seconds", "elapsed_seconds", "software", "hardware", "log_sha256", "content_sha256"}  # digests cover times
 
@@ -59,7 +63,8 @@ def import_everything() -> None:
     """Import what the commands need, so that forked processes start at once. Nothing is computed here."""
     for name in ("matplotlib.pyplot", "scipy.special", "torch.export._trace", "torch._functorch.aot_autograd",
                  "torch.utils.tensorboard", "moon.cli.scoring", "moon.cli.screen", "moon.deploy.pack",
-                 "moon.export.runtime", "moon.report.page", "moon.run.train"):  # fmt: skip
+                 "moon.export.runtime", "moon.report.page", "moon.run.train",
+                 "moon_runtime.serve.listening"):  # fmt: skip
         with suppress(ImportError):  # some packages are optional
             import_module(name)
     import_module("moon.cli.main").parser()  # imports every command

@@ -7,7 +7,7 @@ fsync, rename, remove, mkdir. Then, at each of them, in a new copy of the run:
 
     before, after   the process is killed before or after the operation
     torn            only half of the bytes are written, then it is killed
-    power           it is killed, and of each file that was not synced since its last write only half remains
+    power           it is killed, and of what was written to each file since it was last synced only half remains
     full, broken    the operation fails with "no space left" or "input/output error"
 
 Afterwards the same command must finish, leave no temporary files, and write exactly what an undisturbed one writes. A
@@ -68,6 +68,7 @@ class Tracer:
     log: int | None = None  # a file descriptor, to list the operations
     seen: Counter[str] = field(default_factory=Counter)
     unsynced: dict[tuple[int, int], int] = field(default_factory=dict)  # a descriptor of each file by its inode
+    safe: dict[tuple[int, int], int] = field(default_factory=dict)  # how many bytes of each file were synced
     guard: Any = field(default_factory=threading.RLock)
 
     def operation(self, name: str, where: str | int, do: Any, half: Any = None) -> Any:
@@ -94,19 +95,26 @@ class Tracer:
             elif self.action == "after":
                 do()
             elif self.action == "power":
-                for descriptor in self.unsynced.values():
-                    os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+                for inode, descriptor in self.unsynced.items():
+                    size = os.fstat(descriptor).st_size
+                    safe = min(size, self.safe.get(inode, 0))
+                    os.ftruncate(descriptor, safe + (size - safe) // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def wrote(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
-        if (stat.st_dev, stat.st_ino) not in self.unsynced:
+        inode = stat.st_dev, stat.st_ino
+        if stat.st_size == 0 or inode not in self.safe:  # a new file, or one of an earlier process
+            self.safe[inode] = stat.st_size
+        if inode not in self.unsynced:
             # Opened again: a duplicate would share its lock, and keep it.
-            self.unsynced[stat.st_dev, stat.st_ino] = REAL_OPEN(f"/proc/self/fd/{descriptor}", os.O_WRONLY)
+            self.unsynced[inode] = REAL_OPEN(f"/proc/self/fd/{descriptor}", os.O_WRONLY)
 
     def synced(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
-        if (copy := self.unsynced.pop((stat.st_dev, stat.st_ino), None)) is not None:
+        inode = stat.st_dev, stat.st_ino
+        self.safe[inode] = stat.st_size
+        if (copy := self.unsynced.pop(inode, None)) is not None:
             os.close(copy)
 
 

@@ -12,6 +12,8 @@ the election and writes are hit although they are short. The report counts the p
 Commands run in forked copies of this process, which has already imported torch. One in REAL is a new Python process
 instead, so that its start is also hit, and must write the same; grids and torchrun (two processes that train as one)
 always are. Of these, all processes are killed together, or only the one that was started, or only one of its workers.
+
+`moon serve` writes nothing; what is expected of it is in `tests/torture/serve.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.torture import phases
+from tests.torture import phases, serve
 from tests.torture.common import (
     LONGEST,
     PACK,
@@ -77,11 +79,14 @@ COMMANDS = {
         Command("pack", PACK, fork, after="train"),
         Command("train, new process", TRAIN, spawn),
         Command("score, new process", SCORE, spawn, after="train"),
+        Command("pack, new process", PACK, spawn, after="train"),
         Command("grid", GRID, spawn),
         Command("torchrun", TRAIN, two_ranks),
     )
 }
-FORKED, NEW = ["train", "train", "score", "pack"], ["train, new process", "score, new process", "grid", "torchrun"]
+SERVERS = {name: serve.Server(name, is_forked="," not in name) for name in ("serve", "serve, new process")}
+FORKED = ["train", "train", "score", "pack", "serve"]
+NEW = ["train, new process", "score, new process", "pack, new process", "grid", "torchrun", "serve, new process"]
 
 
 Snapshot = dict[str, tuple[int, int]]
@@ -151,17 +156,23 @@ def undisturbed(command: Command, folder: Path) -> Command:
     return command
 
 
-def prepare(folder: Path, report: Report) -> dict[str, Command]:
-    """Run all commands without kills. A new process must write what a forked one writes."""
-    for name, command in COMMANDS.items():
-        if reason := missing(command.argv[0]):
+def prepare(folder: Path, report: Report, chosen: set[str]) -> dict[str, Command | serve.Server]:
+    """Run commands without kills, those in `chosen` and those whose results they need. A new process must write, or
+    answer, the same as a forked one."""
+    for name in (*COMMANDS, *SERVERS):
+        if name in chosen and (reason := missing(name.partition(",")[0])):
             report.skip(name, reason)
-    report.skip("serve", "it writes no files to compare; a kill of the server would be another `Command`")
-    todo = {name: command for name, command in COMMANDS.items() if name not in report.skipped}
-    found = {name: undisturbed(command, folder) for name, command in todo.items() if name in FORKED}
-    rest = [lambda command=command: undisturbed(command, folder) for name, command in todo.items() if name in NEW]
+    needed = chosen - report.skipped.keys()
+    needed |= {"pack"} if needed & SERVERS.keys() else set()
+    needed |= {COMMANDS[name].after for name in needed & COMMANDS.keys()} - {""}
+    found: dict[str, Command | serve.Server] = {}
+    for name, command in COMMANDS.items():
+        if name in needed and command.start is fork:
+            found[name] = undisturbed(command, folder)
+    rest = [lambda name=name: undisturbed(COMMANDS[name], folder) for name in COMMANDS if name in needed - found.keys()]
+    rest += [lambda name=name: serve.undisturbed(SERVERS[name], folder) for name in SERVERS if name in needed]
     for command in in_parallel(rest, folder):
-        if not isinstance(command, Command):
+        if not isinstance(command, Command | serve.Server):
             sys.exit(f"kill: a command without kills: {command}")
         found[command.name] = command
     for name in found.keys() & {f"{name}, new process" for name in found}:
@@ -244,20 +255,28 @@ def trial(command: Command, done: Path, place: Path, rng: random.Random, report:
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = parse(__doc__, "kills", argv)
+    verbs = list(dict.fromkeys(name.partition(",")[0] for name in FORKED + NEW))
+    arguments = parse(__doc__, "kills", argv, verbs)
+    chosen = {name for name in FORKED + NEW if name.partition(",")[0] in (arguments.only or verbs)}
     report = Report("kill")
     report.counts.update(dict.fromkeys(("runs", "kills", "identical", "lost", "different"), 0))
     started = time.monotonic()
     with workplace(arguments) as folder:
         phases.install()
-        commands = prepare(folder, report)
+        commands = prepare(folder, report, chosen)
+        forked, new = ([name for name in names if name in chosen & commands.keys()] for names in (FORKED, NEW))
+        if not forked + new:
+            sys.exit("kill: none of the commands can be tried here")
 
         def do(worker: Worker) -> None:
             phases.PHASES.renew()
+            place = worker.folder / "trial"
             for number, rng in worker.turns():
-                names = NEW if number % REAL == 0 else FORKED
-                command = commands[rng.choice([name for name in names if name in commands])]
-                trial(command, folder, worker.folder / "trial", rng, worker.report)
+                command = commands[rng.choice((new if number % REAL == 0 else forked) or forked or new)]
+                if isinstance(command, Command):
+                    trial(command, folder, place, rng, worker.report)
+                else:
+                    serve.trial(command, folder, place, serve.free_port(), rng, worker.report)
 
         work(arguments, folder, started, report, do)
     return report.finish(arguments, time.monotonic() - started)

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-NAMES = ("start", "epoch", "mask update", "vote", "election", "writing", "end")
+NAMES = ("start", "epoch", "mask update", "vote", "election", "writing", "end", "loading")
 TARGETS = ("mask update", "vote", "election", "writing")  # the short ones
 DURING = {  # functions, by module and class
     "mask update": ("moon.sparse.sparse_topology", "SparseTopology", "_rewire"),
     "vote": ("moon.training.vote", "WeightVote", "cast"),
     "election": ("moon.training.vote", "WeightVote", "elect"),
     "epoch": ("moon.training.loop", "Training", "_run_epochs"),
+    "loading": ("moon_runtime.classifier", "Classifier", "__init__"),  # only if it is installed
 }
 
 
@@ -82,8 +83,11 @@ PHASES = Phases()
 def install() -> None:
     """Wrap the functions of this process; forked ones inherit that."""
     from importlib import import_module
+    from importlib.util import find_spec
 
     for phase, (module, owner, name) in DURING.items():
+        if find_spec(module.partition(".")[0]) is None:
+            continue
         target = getattr(import_module(module), owner)
         setattr(target, name, _wrapped(getattr(target, name), phase))
     files: Any = import_module("moon.files")

@@ -68,8 +68,10 @@ class Report:
         return int(bool(self.findings))
 
 
-def parse(description: str | None, unit: str, argv: list[str] | None) -> argparse.Namespace:
-    """The options of every tool."""
+def parse(
+    description: str | None, unit: str, argv: list[str] | None, commands: list[str] | None = None
+) -> argparse.Namespace:
+    """The options of every tool; with `commands`, `--only` as well."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, help="how long to go on (default: 5, or no limit with --count)")
     parser.add_argument("--count", type=int, help=f"how many {unit} at most (default: no limit)")
@@ -79,6 +81,8 @@ def parse(description: str | None, unit: str, argv: list[str] | None) -> argpars
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="work there, and keep it (default: a temporary one)"
     )
+    if commands:
+        parser.add_argument("--only", nargs="+", choices=commands, help="the commands to try (default: all)")
     arguments = parser.parse_args(argv)
     if arguments.minutes is None:
         arguments.minutes = 5.0 if arguments.count is None else float("inf")

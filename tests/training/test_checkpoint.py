@@ -6,7 +6,7 @@ from concurrent import futures
 import pytest
 import torch
 
-from moon.files import write_json
+from moon.files import sha256, write_json
 from moon.training import Checkpoints, DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
 
@@ -107,6 +107,18 @@ def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path):
     (tmp_path / "000001" / "manifest.json").write_text("{}")
     with pytest.raises(DamagedCheckpoint, match=r"all 1 checkpoint\(s\) are damaged; delete the run folder"):
         checkpoints.latest()
+
+
+def test_a_huge_checkpoint_is_refused_before_it_is_parsed(tmp_path, caplog):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, STATE)
+    checkpoints.wait()
+    tree, manifest = (tmp_path / "000001" / name for name in ("tree.json", "manifest.json"))
+    os.truncate(tree, 2**28 + 1)  # occupies almost nothing on disk
+    write_json(manifest, json.loads(manifest.read_text()) | {"tree.json": sha256(tree)})
+    with pytest.raises(DamagedCheckpoint, match="are damaged"):
+        checkpoints.latest()
+    assert "tree.json: has more than 268,435,456 bytes" in caplog.text
 
 
 def test_an_incomplete_checkpoint_is_ignored(tmp_path):

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     from moon_runtime.classifier import Classifier
     from moon_runtime.network import NetworkError, check_length
 
-    _use_one_arena()
+    _keep_memory_flat()
     logging.basicConfig(format="moon serve: %(message)s", level=logging.WARNING)
     path = Path(arguments.file)
     if not path.is_file():
@@ -68,10 +68,17 @@ def run(arguments: argparse.Namespace) -> None:
         service.batcher.stop()
 
 
-def _use_one_arena() -> None:
-    """Let all threads share one heap: glibc gives each its own, and memory creeps up as images pass between them."""
+def _keep_memory_flat() -> None:
+    """Settings of glibc's malloc without which memory creeps up under load.
+
+    All threads share one heap; by default each has its own, and images pass between them. Large buffers are returned to
+    the system when they are freed; by default, after the first one, glibc keeps buffers of that size in the heap, where
+    small ones then lie between them.
+    """
     with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-8, 1)  # M_ARENA_MAX
+        mallopt(-3, 65_536)  # M_MMAP_THRESHOLD: what is larger has pages of its own
 
 
 def _is_local(host: str) -> bool:

@@ -112,12 +112,12 @@ class _SmallReads(BufferedIOBase):
         return content
 
 
-def read_npz(path: Path, names: Collection[str]) -> tuple[dict[str, NDArray], list[str]]:
+def read_npz(path: Path, names: Collection[str] | None = None) -> tuple[dict[str, NDArray], list[str]]:
     """Read arrays of an .npz file.
 
     Args:
         path: The file.
-        names: The arrays to read.
+        names: The arrays to read; default: all.
 
     Returns:
         Those of the arrays that the file contains, and the names of all arrays in it.
@@ -130,7 +130,7 @@ def read_npz(path: Path, names: Collection[str]) -> tuple[dict[str, NDArray], li
         try:
             with zipfile.ZipFile(_SmallReads(file)) as archive:  # pyright: ignore[reportArgumentType]
                 members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-                wanted = {name: members[name] for name in names if name in members}
+                wanted = {name: members[name] for name in (members if names is None else names) if name in members}
                 check_bytes(sum(member.file_size for member in wanted.values()), allowed, path)
                 arrays = {}
                 for name, member in wanted.items():

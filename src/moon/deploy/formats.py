@@ -143,11 +143,13 @@ def write_state_dict(folder: Path | str, path: Path | str) -> str:
     """
     from safetensors.torch import save
 
+    from moon.export.file import in_order
+
     model, facts = _trained(folder)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     zeros = sum(int((weight == 0).sum()) for weight in weights) / sum(weight.numel() for weight in weights)
-    _write(path, save(state, {key: json.dumps(value) for key, value in facts.items()}))
+    _write(path, in_order(save(state, {key: json.dumps(value) for key, value in facts.items()})))
     return f"{len(state)} dense tensors; {zeros:.1%} of the weights are zero, which are the masks"
 
 

@@ -100,12 +100,32 @@ def network_bytes(
         ops.append(op)
     outputs = {"features": graph.features, "logits": graph.logits}
     content = {"format": FORMAT, "input": list(graph.input), "graph": ops, "outputs": outputs, **(description or {})}
-    file = save(stored, {"moon": json.dumps(content, allow_nan=False), "sha256": _NO_DIGEST})
+    file = in_order(save(stored, {"moon": json.dumps(content, allow_nan=False), "sha256": _NO_DIGEST}))
     # The digest is that of the whole file, with zeros in its own place. The key occurs once more at most, in the text
     # of "moon", where its quotes are escaped.
     before, key, after = file.partition(b'"sha256":"')
     assert after.startswith(_NO_DIGEST.encode())
     return before + key + hashlib.sha256(file).hexdigest().encode() + after[len(_NO_DIGEST) :]
+
+
+def in_order(file: bytes) -> bytes:
+    """A safetensors file with its metadata sorted by name.
+
+    safetensors writes them in an order that changes from one call to the next, so that equal contents would give files
+    with different digests.
+
+    Args:
+        file: The bytes of the file.
+
+    Returns:
+        The bytes of the same file with a header in this order.
+    """
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[end:]
 
 
 def encoded(name: str, weight: NDArray, precision: str) -> tuple[dict[str, NDArray], bool]:

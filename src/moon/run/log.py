@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moon.errors import DamagedCheckpoint
+from moon.errors import DamagedCheckpoint, DataError
 from moon.files import open_regular, open_to_append, write_text, writing
 from moon.recipe import Recipe
 from moon.records import json_digest, parse_json
@@ -19,6 +19,8 @@ from moon.training.loop import Record
 
 _log = logging.getLogger(__name__)
 _DIGEST = "log_sha256"
+_MAX_BYTES = 2**29  # for the million epochs that a recipe may have at most
+_MAX_LINE_BYTES = 2**16
 _LINE = {
     "epoch": COUNT, "seconds": Number(0), "val_accuracy": Optional(SHARE), "density": Optional(SHARE),
     _DIGEST: Optional(str), ...: OrNone(Number()),
@@ -83,6 +85,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
     Raises:
         DamagedCheckpoint: If it is damaged or belongs to another run.
+        DataError: If it is not a regular file, or has more bytes than any log.
     """
     return _read(folder)[0]
 
@@ -95,34 +98,38 @@ def log_digest(folder: Path) -> str:
 def _read(folder: Path) -> tuple[list[dict[str, Any]], str]:
     path = folder / "log.jsonl"
     try:
-        with open_regular(path) as file:
-            text = file.read().decode(errors="replace")
+        file = open_regular(path)
     except FileNotFoundError:
         return [], ""
     lines, digest = [], ""
-    texts = text.splitlines()
-    for number, line in enumerate(texts, start=1):
-        try:
-            found = parse_json(line)
-        except ValueError as error:
-            if number == len(texts):
-                break
-            raise _damaged(path, number, error) from error
-        try:
-            check_shape(found, _LINE)
-            written = found.pop(_DIGEST, None)
-            if number == 1 and written is not None:
-                digest = _start(folder)
-            if digest and written != (digest := _next(digest, found)):
-                raise ValueError("its digest does not match")
-        except ValueError as error:
-            raise _damaged(path, number, error) from error
-        lines.append(found)
+    with file:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise DataError(f"{path}: has more than {_MAX_BYTES:,} bytes, which no run writes; delete or restore it")
+        while line := file.readline(_MAX_LINE_BYTES + 1):
+            number = len(lines) + 1
+            if len(line) > _MAX_LINE_BYTES:
+                raise _damaged(path, number, f"it has more than {_MAX_LINE_BYTES:,} bytes")
+            try:
+                found = parse_json(line.decode(errors="replace"))
+            except ValueError as error:
+                if not file.read(1):
+                    break
+                raise _damaged(path, number, error) from error
+            try:
+                check_shape(found, _LINE)
+                written = found.pop(_DIGEST, None)
+                if number == 1 and written is not None:
+                    digest = _start(folder)
+                if digest and written != (digest := _next(digest, found)):
+                    raise ValueError("its digest does not match")
+            except ValueError as error:
+                raise _damaged(path, number, error) from error
+            lines.append(found)
     return lines, digest
 
 
-def _damaged(path: Path, number: int, error: ValueError) -> DamagedCheckpoint:
+def _damaged(path: Path, number: int, reason: object) -> DamagedCheckpoint:
     return DamagedCheckpoint(
-        f"{path}: line {number} is damaged or belongs to another run ({error}); restore the file, or delete it to "
+        f"{path}: line {number} is damaged or belongs to another run ({reason}); restore the file, or delete it to "
         "go on without the log of earlier epochs"
     )

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 from numpy.typing import NDArray
 
-from moon.errors import DamagedCheckpoint
-from moon.files import open_regular, write_arrays
+from moon.data.archives import read_npz
+from moon.errors import DamagedCheckpoint, DataError
+from moon.files import write_arrays
 from moon.recipe import Recipe
 from moon.records import arrays_digest, read_record, write_record
 from moon.run.folder import METRICS, is_trained, load_result
@@ -227,13 +225,12 @@ def read_arrays(folder: Path, name: str) -> dict[str, NDArray] | None:
 
 def _load_arrays(path: Path) -> dict[str, NDArray] | None:
     """The arrays of an .npz file, or None if it is missing or damaged, which is logged."""
-    try:
-        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
-        _warn(f"{path}: is damaged ({error}); score the run again")
+    try:
+        return read_npz(path)[0]
+    except DataError as error:
+        _warn(f"{error}; score the run again")
         return None
 
 

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from moon.errors import DamagedCheckpoint, DataError
 from moon.files import open_regular, own_folder, remove, sha256, write_atomic, write_json
-from moon.records import read_json
+from moon.records import read_json, read_limited
 
 _log = logging.getLogger(__name__)
 
 _TENSORS, _TREE, _MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
+_MAX_TREE_BYTES = 2**28  # about four million values that are not tensors
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -185,7 +186,7 @@ class Checkpoints:
             for name in (_TREE, _TENSORS):
                 if sha256(path / name) != manifest[name]:
                     raise DamagedCheckpoint(f"{path / name} does not match its SHA-256")
-            return _unpack(_read_tree(path / _TREE), load_tensors(path / _TENSORS))
+            return _unpack(json.loads(read_limited(path / _TREE, _MAX_TREE_BYTES)), load_tensors(path / _TENSORS))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: {error}") from error
 
@@ -221,11 +222,6 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise TypeError(f"{path}: a {type(value).__name__} cannot be saved; use tensors, numbers, strings and containers")
-
-
-def _read_tree(path: Path) -> Any:
-    with open_regular(path) as file:
-        return json.load(file)
 
 
 def _unpack(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:

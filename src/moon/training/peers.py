@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -28,6 +29,7 @@ from moon.errors import RankLost
 
 SIGN_SECONDS = 1.0  # from one sign of life to the next
 GRACE_SECONDS = 5.0  # to find out who was lost, and for the others to do so
+CONNECT_SECONDS = 60.0  # to reach the store of torchrun, which serves it before it starts any process
 T = TypeVar("T")
 _NOTICED, _CLOSED = "noticed", "closed"  # signs of a process that knows of a loss, and of one that ends
 
@@ -69,8 +71,7 @@ class Peers(threading.Thread):
         self._lost: list[int] = []
         self._leaving = threading.Event()
         self._deadline: float | None = None  # for the end of this thread, once it is to end
-        # torchrun serves the store itself.
-        self._is_server = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        self._is_server = rank == 0 and not _torchrun_serves_the_store()
         store.set(str(rank), "")
 
     def run(self) -> None:
@@ -180,7 +181,10 @@ def join(backend: str) -> None:
 
 
 def _join(backend: str) -> Peers | None:
-    store, rank, count = next(rendezvous("env://"))
+    # If torchrun was killed while its processes started, nobody will ever answer them.
+    limit = timedelta(seconds=min(CONNECT_SECONDS, patience())) if _torchrun_serves_the_store() else default_pg_timeout
+    store, rank, count = next(rendezvous("env://", timeout=limit))
+    store.set_timeout(default_pg_timeout)
     # After a restart torchrun's store still has the addresses of the processes that ended.
     store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     made = None
@@ -188,6 +192,11 @@ def _join(backend: str) -> Peers | None:
         made = Peers(PrefixStore("alive", store.clone()), rank, count)  # pyright: ignore[reportAttributeAccessIssue]
     dist.init_process_group(backend, store=store, rank=rank, world_size=count)
     return made
+
+
+def _torchrun_serves_the_store() -> bool:
+    """Whether torchrun itself serves the store; otherwise the first process does."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _in_a_thread(function: Callable[[], T]) -> T:
