@@ -30,6 +30,8 @@ import text_cases
 from cases import Case
 
 SOURCE = str(Path(__file__).parents[2] / "src")
+GIVEN = os.environ.get("PYTHONPATH", "")  # for a moon-runtime that is not installed
+PATHS = os.pathsep.join([SOURCE, *(os.path.abspath(path) for path in GIVEN.split(os.pathsep) if path)])
 SECONDS = 60  # of waiting, for example for a named pipe; reading.py limits processor time to 10 seconds
 MEMORY_KIB = 10**6  # of resident memory: 1 GB
 MODULES = (image_cases, array_cases, archive_cases, text_cases, moon_cases)  # each with `cases() -> list[Case]`
@@ -58,7 +60,7 @@ def problems_of(case: Case, place: Path) -> list[tuple[str, str]]:
     folder, path = write(case, place)
     script = Path(__file__).with_name("reading.py")
     environment = {key: value for key, value in os.environ.items() if key != "MOON_MAX_BYTES"}
-    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SOURCE} | case.environment
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": PATHS} | case.environment
     with (place / "answer").open("w+b") as answer:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(script), case.reader, str(folder), path],

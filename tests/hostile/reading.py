@@ -8,6 +8,7 @@ import resource
 import sys
 import sysconfig
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,9 @@ def main(reader: str, folder: str, path: str) -> None:
     root = os.path.realpath(folder)
     started: list[str] = []
     outside: list[str] = []
-    inside = [root, *map(os.path.realpath, _OWN), os.path.realpath(Path(moon.__file__).parent)]
+    found = [find_spec(name) for name in ("moon", "moon_runtime")]
+    own = [place for spec in found if spec for place in spec.submodule_search_locations or ()]
+    inside = [root, *map(os.path.realpath, [*_OWN, *own])]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _STARTS:
