@@ -1,11 +1,14 @@
 """Compact banks: fewer training images, in fewer directions, with almost the same scores."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from moon.deploy.bank import CompactKnn, features_kept, reduced, sample
 from moon.detect import Energy, Fisher, Knn, NnGuide, Scaled, She
 from moon.evidence import Evidence
+from moon.evidence.disk import Rows
 
 
 def evidence(images, seed=0, width=32, classes=4):
@@ -69,6 +72,15 @@ def test_reduced_detectors():
     assert features_kept(guide) == 40
     assert features_kept(reduced(NnGuide(k=10, share=0.01), 100, 400).fit(train)) == 10  # it keeps fewer by itself
     assert features_kept(She().fit(train)) == 0
+
+
+def test_training_features_may_be_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("moon.evidence.disk._CHUNK", 1000)  # several chunks
+    train, new = evidence(400), evidence(50, seed=1)
+    rows = Rows(tmp_path)
+    rows.add(train.features)
+    expected, found = (CompactKnn(k=20, bank=200).fit(each) for each in (train, replace(train, features=rows.tensor())))
+    assert torch.equal(found.score(new), expected.score(new))
 
 
 def test_an_empty_bank_is_an_error():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from moon import open_head, read, rotation_head
+from moon.evidence.disk import Rows
 from moon.recipe.registry import table
 
 DETECTORS = table("detector")
@@ -56,6 +57,21 @@ def test_scores_do_not_depend_on_batching(name, evidence):
             )
         ]
         torch.testing.assert_close(torch.cat([detector.score(part) for part in parts]), scores)
+
+
+@EVERY
+def test_training_evidence_may_be_on_disk(name, evidence, tmp_path, monkeypatch):
+    in_one_chunk = make_detector(name, evidence(60)).score(evidence(25, seed=1))
+    monkeypatch.setattr("moon.evidence.disk._CHUNK", 100)
+    known, stored = evidence(60), {}
+    for part in ("logits", "features"):
+        rows = Rows(tmp_path)
+        rows.add(getattr(known, part))
+        stored[part] = rows.tensor()
+    in_memory, on_disk = (make_detector(name, e).score(evidence(25, seed=1)) for e in (known, replace(known, **stored)))
+    assert torch.equal(on_disk, in_memory)
+    torch.testing.assert_close(in_memory, in_one_chunk, rtol=1e-4, atol=1e-5)
+    assert not list(tmp_path.iterdir())
 
 
 @EVERY

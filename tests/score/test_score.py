@@ -14,7 +14,8 @@ from moon.run.folder import load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
 from moon.score.files import KNOWN, read_arrays, read_scores, read_summary, which_scored
-from moon.score.score import mean_metrics, score_run, unknown_metrics
+from moon.score.score import score_run
+from moon.score.tables import mean_metrics, unknown_metrics
 
 
 @pytest.fixture
@@ -61,6 +62,32 @@ def test_a_combination_reuses_the_scores_of_its_parts(images, folder, monkeypatc
     shared = score_run(folder, images, ["msp", "knn", "fisher"])[1]["fisher"]
     assert sorted(lengths) == [10, 30, 30, 30, 90]  # each set once, and the validation images of Fisher's fit
     assert all(np.array_equal(shared[name], alone[name]) for name in alone)
+
+
+def test_detectors_of_one_run_share_their_bank(images, folder, monkeypatch):
+    import moon.score.score as module
+
+    made = {}
+    original = module.build.detector
+    monkeypatch.setattr(module.build, "detector", lambda name, *a: made.setdefault(name, original(name, *a)))
+    score_run(folder, images, ["knn", "fisher"])
+    assert made["knn"].bank is made["fisher"].parts["knn"].bank
+
+
+def test_training_evidence_on_disk_gives_the_same_scores(images, folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("moon.evidence.disk._CHUNK", 1000)  # several chunks
+    names = ["knn", "nnguide", "vim", "vim:scaled", "mds", "rmds", "she", "fdbd", "dice", "fisher"]
+    expected = score_run(folder, images, names, out=tmp_path / "memory")[1]
+    with caplog.at_level("INFO", "moon"):
+        found = score_run(folder, images, names, memory_gib=0, keep_evidence=True, out=tmp_path / "disk")[1]
+    assert sum("so it is kept in temporary files in" in line for line in caplog.messages) == 1
+    again = score_run(folder, images, names, memory_gib=0, out=tmp_path / "disk")[1]  # from the kept evidence
+    for name in names:
+        for key, scores in expected[name].items():
+            assert np.array_equal(found[name][key], scores), (name, key)
+            np.testing.assert_allclose(again[name][key], scores, rtol=1e-4, atol=1e-5)  # logits are kept in float32
+    left = {path.name for path in (tmp_path / "disk").iterdir()}
+    assert left <= {"scores.json", "scores.npz", "known.npz", "examples.npz", "evidence", "lock"}
 
 
 def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypatch):

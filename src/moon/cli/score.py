@@ -71,8 +71,27 @@ def describe(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="average over each image and its mirror image, which takes twice as long; scores go to RUN/mirrored",
     )
+    add(
+        "--memory",
+        type=_gib,
+        metavar="GIB",
+        default=4.0,
+        help="evidence of training images that needs more memory than this is kept in temporary files next to the "
+        "scores, and gives the same scores (default: %(default)g)",
+    )
     add_data(parser)
     add_device(parser)
+
+
+def _gib(text: str) -> float:
+    """Parse an amount of memory."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of GiB, not '{text}'") from None
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
+    return number
 
 
 def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:

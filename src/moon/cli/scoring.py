@@ -106,6 +106,7 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 keep_evidence=arguments.keep_evidence,
                 precision=arguments.precision,
                 mirrored=arguments.mirrored,
+                memory_gib=arguments.memory,
                 out=arguments.out and homes[folder],
                 track=lambda items, what, run=folder.name: tracked(items, what if is_single else f"{run}: {what}"),
             )
@@ -146,6 +147,7 @@ def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
         keep_evidence=arguments.keep_evidence,
         precision=arguments.precision,
         mirrored=arguments.mirrored,
+        memory_gib=arguments.memory,
         track=tracked,
     )
     if find_spec("matplotlib") is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from moon.detect import Detector, Fisher, Knn, NnGuide, Scaled
-from moon.evidence import Evidence
+from moon.evidence import Evidence, chunks, taken
 from moon.seeds import generator
 
 # What a file keeps of the training features by default; docs/LOG.md has the measurements.
@@ -43,13 +43,14 @@ class CompactKnn(Detector):
     def fit(self, evidence: Evidence) -> Self:
         if len(evidence) < self.k:
             raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
-        z = normalize(evidence.features)
-        lengths, directions = torch.linalg.eigh((z.T @ z).double())  # in increasing order
+        z = evidence.unit_features
+        products: Any = sum((part.T @ part).double() for (part,) in chunks(z))
+        lengths, directions = torch.linalg.eigh(products)  # in increasing order
         contained = lengths.flip(0).cumsum(0) / lengths.sum()
         count = min(self.directions, int((contained < LENGTH).sum()) + 1)
         projection = directions.flip(1)[:, :count].to(z)
         chosen = sample(evidence, self.bank)
-        self.projection, self.kept = projection, z[chosen] @ projection
+        self.projection, self.kept = projection, taken(z, chosen) @ projection
         self.rank = max(1, round(self.k * len(chosen) / len(z)))
         return self
 

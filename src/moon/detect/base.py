@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
-from moon.evidence import Evidence
+from moon.evidence import Evidence, is_finite
 
 
 def _checked(fit: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,7 +20,7 @@ def _checked(fit: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Detector, *evidence: Evidence | None, **more: Evidence | None) -> Any:
         for each in (each for each in (*evidence, *more.values()) if isinstance(each, Evidence)):
             for name in ("logits", "features"):
-                if not getattr(each, name).isfinite().all():
+                if not is_finite(getattr(each, name)):
                     raise ValueError(f"{type(self).__name__} cannot be fitted: {name} contain NaN or infinity")
         return fit(self, *evidence, **more)
 

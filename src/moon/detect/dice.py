@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
+from moon.detect.moments import mean_features
 from moon.detect.shaping import Shaping, check_percentile
 from moon.evidence import Evidence
 
@@ -38,7 +39,7 @@ class Dice(Shaping):
         self.mean: Tensor | None = None
 
     def fit(self, evidence: Evidence) -> Self:
-        self.mean = evidence.features.mean(0)
+        self.mean = mean_features(evidence.features)
         return self
 
     def shape(self, features: Tensor) -> Tensor:

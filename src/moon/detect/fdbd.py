@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from moon.detect.base import Detector
+from moon.detect.moments import mean_features
 from moon.evidence import Evidence
 
 
@@ -36,7 +37,7 @@ class Fdbd(Detector):
         self.mean: Tensor | None = None
 
     def fit(self, evidence: Evidence) -> Self:
-        self.mean = evidence.features.mean(0)
+        self.mean = mean_features(evidence.features)
         return self
 
     def score(self, evidence: Evidence) -> Tensor:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from moon.detect.base import Detector
+from moon.detect.moments import class_means, second_moment
 from moon.evidence import Evidence
 
 
-def whitening(features: Tensor, means: Tensor) -> Tensor:
+def whitening(features: Tensor, means: Tensor, labels: Tensor | None = None) -> Tensor:
     """Return W with W W^T = inverse covariance of features - means, so that distances are |z W - mean W|^2.
 
     Directions without variance are left out, as in the pseudo-inverse. The computation is in float64, because
@@ -19,13 +20,13 @@ def whitening(features: Tensor, means: Tensor) -> Tensor:
 
     Args:
         features: Features of shape (N, D).
-        means: What to subtract, of shape (N, D) or (D,).
+        means: What to subtract, of shape (D,); or, with labels, for each class, of shape (K, D).
+        labels: The classes of the features.
 
     Returns:
         A float64 tensor of shape (D, D).
     """
-    centred = features.double() - means.double()
-    values, vectors = torch.linalg.eigh(centred.T @ centred / len(centred))
+    values, vectors = torch.linalg.eigh(second_moment(features, means, labels))
     real = values > values.amax() * len(values) * torch.finfo(torch.float64).eps
     return vectors * torch.where(real, values, 1.0).rsqrt() * real
 
@@ -59,8 +60,8 @@ class Mahalanobis(Detector):
         features, labels = evidence.features, evidence.labels
         if missing := set(range(evidence.num_known)) - set(labels.unique().tolist()):
             raise ValueError(f"no known input of class {sorted(missing)[0]} to fit {type(self).__name__} on")
-        self.means = torch.stack([features[labels == k].mean(0) for k in range(evidence.num_known)])
-        self.whitening = whitening(features, self.means[labels])
+        self.means = class_means(features, labels, evidence.num_known)
+        self.whitening = whitening(features, self.means, labels)
         return self
 
     def score(self, evidence: Evidence) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from moon.detect.base import Detector
-from moon.evidence import Evidence
+from moon.detect.knn import nearest_rows
+from moon.evidence import Evidence, mapped, taken
 
 
 class NnGuide(Detector):
@@ -42,19 +43,26 @@ class NnGuide(Detector):
         if k < 1 or not 0 < share <= 1:
             raise ValueError(f"k={k} must be at least 1 and share={share} in (0, 1]")
         self.k, self.share = k, share
-        self.bank: Tensor | None = None
+        self.bank: Tensor | None = None  # (n, D): z_i
+        self.energy: Tensor | None = None  # (n, 1): E(x_i)
 
     def fit(self, evidence: Evidence) -> Self:
         if len(evidence) < self.k:
             raise ValueError(f"{self.k} neighbours need {self.k} known features, found {len(evidence)}")
         count = max(self.k, round(self.share * len(evidence)))
-        order = torch.randperm(len(evidence), generator=torch.Generator().manual_seed(0))
-        chosen = order[:count].to(evidence.features.device)
-        energy = evidence.known_logits[chosen].logsumexp(1, keepdim=True)
-        self.bank = normalize(evidence.features[chosen]) * energy.to(evidence.features)
+        features, logits = evidence.features, evidence.logits
+        if count == len(evidence):
+            self.bank = evidence.unit_features  # shared with other detectors that are fitted on the same features
+        else:
+            order = torch.randperm(len(evidence), generator=torch.Generator().manual_seed(0))
+            chosen = order[:count].to(features.device)
+            self.bank, logits = normalize(taken(features, chosen)), taken(logits, chosen)
+        energy = mapped(lambda logits: logits[:, : evidence.num_known].logsumexp(1), logits)
+        self.energy = energy[:, None].to(features)
         return self
 
     def score(self, evidence: Evidence) -> Tensor:
-        bank = self._fitted("bank")
-        guidance = (normalize(evidence.features).to(bank) @ bank.T).topk(self.k, dim=1).values.mean(1)
-        return evidence.known_logits.logsumexp(1) * guidance
+        bank, energy = self._fitted("bank"), self._fitted("energy")
+        features = normalize(evidence.features).to(bank)
+        nearest = [values.mean(1) for values, _ in nearest_rows(features, self.k, bank, energy)]
+        return evidence.known_logits.logsumexp(1) * torch.cat(nearest)

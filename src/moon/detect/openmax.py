@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moon.detect.base import Detector
-from moon.evidence import Evidence
+from moon.evidence import Evidence, taken
 
 
 def fit_weibull(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,10 +73,10 @@ class OpenMax(Detector):
     def fit(self, evidence: Evidence) -> Self:
         if evidence.labels is None:
             raise ValueError("OpenMax needs the labels of the known inputs it is fitted on")
-        v, correct = evidence.known_logits, evidence.prediction == evidence.labels
+        correct = evidence.prediction == evidence.labels
         means, models = [], []
         for k in range(evidence.num_known):
-            members = v[correct & (evidence.labels == k)]
+            members = taken(evidence.logits, correct & (evidence.labels == k))[:, : evidence.num_known].contiguous()
             if len(members) < 3:
                 raise ValueError(
                     f"OpenMax needs three correctly predicted inputs of class {k}, found {len(members)}; fit on more"
@@ -86,7 +86,7 @@ class OpenMax(Detector):
             location = largest[-1]  # the tail starts at its smallest distance
             models.append(torch.stack([location, *fit_weibull(largest[:-1] - location)]))
         self.means = torch.stack(means)
-        self.weibull = torch.stack(models).to(v)
+        self.weibull = torch.stack(models).to(evidence.logits.dtype)
         return self
 
     def score(self, evidence: Evidence) -> Tensor:

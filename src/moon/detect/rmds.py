@@ -7,6 +7,7 @@ from typing import Self
 from torch import Tensor
 
 from moon.detect.mahalanobis import Mahalanobis, whitening
+from moon.detect.moments import mean_features
 from moon.evidence import Evidence
 
 
@@ -34,7 +35,7 @@ class Rmds(Mahalanobis):
         self.whitening_of_all: Tensor | None = None
 
     def fit(self, evidence: Evidence) -> Self:
-        self.mean = evidence.features.mean(0)
+        self.mean = mean_features(evidence.features)
         self.whitening_of_all = whitening(evidence.features, self.mean)
         return super().fit(evidence)
 

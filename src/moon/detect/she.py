@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from moon.detect.base import Detector
+from moon.detect.moments import class_means
 from moon.evidence import Evidence
 
 
@@ -37,15 +37,12 @@ class She(Detector):
     def fit(self, evidence: Evidence) -> Self:
         if evidence.labels is None:
             raise ValueError("She needs the labels of the known inputs it is fitted on")
-        correct = evidence.prediction == evidence.labels
-        patterns = []
-        for k in range(evidence.num_known):
-            members = evidence.labels == k
-            if not members.any():
-                raise ValueError(f"no known input of class {k} to fit She on")
-            chosen = members & correct
-            patterns.append(evidence.features[chosen if chosen.any() else members].mean(0))
-        self.patterns = torch.stack(patterns)
+        labels, correct = evidence.labels, evidence.prediction == evidence.labels
+        if missing := set(range(evidence.num_known)) - set(labels.unique().tolist()):
+            raise ValueError(f"no known input of class {min(missing)} to fit She on")
+        has_correct = labels[correct].bincount(minlength=evidence.num_known) > 0
+        chosen = labels.where(correct | ~has_correct[labels], -1)
+        self.patterns = class_means(evidence.features, chosen, evidence.num_known)
         return self
 
     def score(self, evidence: Evidence) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from moon.evidence import Evidence
+from moon.evidence import Evidence, mapped
 
 _WIDEST = 100.0  # T stays in 1/100..100, even where the likelihood has no minimum
 
@@ -88,4 +88,4 @@ class TemperatureScaling:
         """
         t = self.temperature
         head = None if evidence.head is None else (evidence.head[0] / t, evidence.head[1] / t)
-        return replace(evidence, logits=evidence.logits / t, head=head)
+        return replace(evidence, logits=mapped(lambda logits: logits / t, evidence.logits), head=head)

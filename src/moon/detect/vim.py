@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from moon.detect.base import Detector
-from moon.evidence import Evidence
+from moon.detect.moments import second_moment
+from moon.evidence import Evidence, chunks, mapped
 
 
 class Vim(Detector):
@@ -55,14 +56,16 @@ class Vim(Detector):
         if dim >= size:
             raise ValueError(f"dim={dim} leaves no residual of {size} features; give a smaller dim")
         origin = -(torch.linalg.pinv(weight.double()) @ bias.double())
-        z = evidence.features.double() - origin
-        _, vectors = torch.linalg.eigh(z.T @ z / len(z))  # in order of increasing variance
+        moment = second_moment(evidence.features, origin)
+        _, vectors = torch.linalg.eigh(moment)  # in order of increasing variance
         residual = vectors[:, : size - dim]
-        if (z @ residual).norm() < 1e-6 * z.norm():
+        lengths = torch.cat([((z.double() - origin) @ residual).norm(dim=1) for (z,) in chunks(evidence.features)])
+        if lengths.square().mean() < 1e-12 * moment.trace():
             raise ValueError(
                 f"the training features vary in {dim} directions at most; use more training inputs or a smaller dim"
             )
-        alpha = evidence.known_logits.amax(1).double().mean() / (z @ residual).norm(dim=1).mean()
+        largest = mapped(lambda logits: logits[:, : evidence.num_known].amax(1), evidence.logits)
+        alpha = largest.double().mean() / lengths.mean()
         self.origin, self.residual, self.alpha = origin.to(weight), residual.to(weight), alpha.to(weight)
         return self
 

@@ -1,5 +1,7 @@
 """What a model outputs for its inputs: `Evidence`, `look` and `read`, the K+1 head and the rotation head."""
 
+from moon.evidence.derived import is_finite
+from moon.evidence.disk import MEMORY_GIB, DiskTensor, Storage, chunks, mapped, taken
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import OpenHead, classifier_name, open_head
 from moon.evidence.look import evaluation_mode, look, read, split_batch
@@ -8,7 +10,7 @@ from moon.evidence.precision import autocast, float32_classifier
 from moon.evidence.rotations import RotationHead, find_rotation_head, rotated, rotation_head
 
 __all__ = [
-    "Evidence", "Inputs", "OpenHead", "RotationHead", "autocast", "classifier_name", "evaluation_mode",
-    "find_rotation_head", "float32_classifier", "logits_of", "look", "open_head", "read", "rotated", "rotation_head",
-    "split_batch",
+    "MEMORY_GIB", "DiskTensor", "Evidence", "Inputs", "OpenHead", "RotationHead", "Storage", "autocast", "chunks",
+    "classifier_name", "evaluation_mode", "find_rotation_head", "float32_classifier", "is_finite", "logits_of", "look",
+    "mapped", "open_head", "read", "rotated", "rotation_head", "split_batch", "taken",
 ]  # fmt: skip

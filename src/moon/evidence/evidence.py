@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from moon.evidence.derived import unit_features
+from moon.evidence.disk import mapped
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,20 @@ class Evidence:
     @property
     def prediction(self) -> Tensor:
         """The most likely of the K known classes, of shape (N,)."""
-        return self.known_logits.argmax(1)
+        return mapped(lambda logits: logits[:, : self.num_known].argmax(1), self.logits)
 
     @property
     def confidence(self) -> Tensor:
         """The probability of the prediction, max of p_1..p_K, of shape (N,)."""
         return self.known.amax(1)
+
+    @property
+    def unit_features(self) -> Tensor:
+        """The features scaled to length 1, of shape (N, D).
+
+        They are computed once for the same `features`: detectors that keep them share the memory.
+        """
+        return unit_features(self.features)
 
     @property
     def known_head(self) -> tuple[Tensor, Tensor]:
@@ -188,4 +200,9 @@ class Evidence:
         if len(views) == 1:
             return views[0]
         names = ("logits", "features", *(["rotations"] if views[0].rotations is not None else []))
-        return replace(views[0], **{name: sum(getattr(v, name) / len(views) for v in views) for name in names})
+
+        def mean(*parts: Tensor) -> Tensor:
+            total: Any = sum(part / len(views) for part in parts)
+            return total
+
+        return replace(views[0], **{name: mapped(mean, *(getattr(v, name) for v in views)) for name in names})

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from moon.evidence.disk import Rows, Storage
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import classifier_name, known_outputs
 from moon.evidence.outputs import Inputs, Recording, only_tensor
@@ -74,6 +75,7 @@ def read(
     perturb: Callable[[nn.Module, Tensor], Tensor] | None = None,
     classifier: str | None = None,
     rotate: bool = False,
+    storage: Storage | None = None,
 ) -> Evidence:
     """Run the model on a data set, in evaluation mode and without gradients.
 
@@ -87,6 +89,7 @@ def read(
         classifier: The name of the classifier, as for `look`.
         rotate: Whether to run the model on all four rotations of each image, for `Evidence.rotations`, which takes
             four times as long. The model needs a rotation head.
+        storage: Where to keep the evidence if it is large; None: in memory.
 
     Returns:
         The evidence of all inputs, in order, on the model's device.
@@ -108,7 +111,7 @@ def read(
         classifier_name(model, classifier)  # `perturb` calls `look` without a name
     if rotate:
         find_rotation_head(model)  # fails before anything is computed
-    parts = []
+    collected: _Collected | None = None
     with evaluation_mode(model):
         for batch in loader:
             x, y = split_batch(batch, device)
@@ -123,10 +126,37 @@ def read(
                 x = tensor if perturb is None else perturb(model, tensor)
             with torch.no_grad():
                 evidence, recording = _look(model, x, y, None)
-                if not parts:
-                    _check_logits(evidence.logits, recording)
-                parts.append(_with_rotations(model, x, evidence) if rotate else evidence)
-    return Evidence.concatenate(parts)
+                if rotate:
+                    evidence = _with_rotations(model, x, evidence)
+            if collected is None:
+                _check_logits(evidence.logits, recording)
+                collected = _Collected(evidence, storage)
+            collected.add(evidence)
+    if collected is None:
+        raise ValueError("there is no evidence to concatenate: the loader yielded no batch")
+    return collected.evidence()
+
+
+class _Collected:
+    """Evidence, batch by batch, in memory or on disk."""
+
+    def __init__(self, first: Evidence, storage: Storage | None) -> None:
+        folder = None if storage is None else storage.place(first.logits, first.features)
+        self._first = first
+        self._parts = {"logits": Rows(folder), "features": Rows(folder), "labels": Rows(None), "rotations": Rows(None)}
+        self._missing: set[str] = set()  # parts that some batch does not have
+
+    def add(self, batch: Evidence) -> None:
+        for name, rows in self._parts.items():
+            part = getattr(batch, name)
+            if part is None:
+                self._missing.add(name)
+            else:
+                rows.add(part)
+
+    def evidence(self) -> Evidence:
+        found = {name: None if name in self._missing else rows.tensor() for name, rows in self._parts.items()}
+        return replace(self._first, **found)
 
 
 def _with_rotations(model: nn.Module, x: Tensor, evidence: Evidence) -> Evidence:

@@ -25,7 +25,7 @@ from moon.data import (
     known_splits,
     open_set,
 )  # fmt: skip
-from moon.evidence import Evidence, find_rotation_head, read
+from moon.evidence import Evidence, Storage, find_rotation_head, mapped, read
 from moon.run.sparse_reading import faster_model
 
 _log = logging.getLogger(__name__)
@@ -139,6 +139,7 @@ class BenchmarkImages:
         precision: str = "float32",
         mirrored: bool = False,
         rotate: bool = False,
+        storage: Storage | None = None,
     ) -> Evidence:
         """Run the model on a set.
 
@@ -150,6 +151,7 @@ class BenchmarkImages:
                 moon-runtime.
             mirrored: Average the evidence of each image and its mirror image.
             rotate: Whether to run the network on four rotations of each image (RotPred).
+            storage: Where to keep the evidence if it is large; None: in memory.
 
         Returns:
             The evidence; logits are float64, so that confidences near 1 do not tie.
@@ -171,8 +173,8 @@ class BenchmarkImages:
         batches = evaluation_batches(dataset, self.benchmark, next(model.parameters()).device)
         plain = None if perturb is None else perturbed
         views = (plain, mirror) if mirrored else (plain,)
-        evidence = Evidence.mean(read(faster, batches, view, rotate=rotate) for view in views)
-        return replace(evidence, logits=evidence.logits.double())
+        evidence = Evidence.mean(read(faster, batches, view, rotate=rotate, storage=storage) for view in views)
+        return replace(evidence, logits=mapped(Tensor.double, evidence.logits))
 
     def faster_model(self, model: nn.Module, dataset: AnySet, precision: str = "float32") -> nn.Module:
         """A model to evaluate several sets with, in less time; see `moon.run.sparse_reading.faster_model`.

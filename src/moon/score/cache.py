@@ -1,5 +1,7 @@
 """A cache for the evidence of a model on sets of images: in memory and, if requested, in files.
 
+Large evidence of training images is read from disk instead of memory (`Storage`).
+
 evidence/<set>.safetensors   logits, features and labels of one set, and the classifier. The header identifies the model
                              and the images, and contains a digest. A file that is damaged, or for another model or
                              other images, is computed again. <set>.float16 and <set>.mirrored are evidence computed in
@@ -9,21 +11,23 @@ evidence/<set>.safetensors   logits, features and labels of one set, and the cla
 from __future__ import annotations
 
 import logging
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from moon.data import AnySet
-from moon.evidence import Evidence
+from moon.evidence import MEMORY_GIB, Evidence, Storage, mapped
 from moon.files import open_regular, own_folder, write_atomic
 from moon.records import arrays_digest
 from moon.run.images import BenchmarkImages
+from moon.score.evidence_file import map_tensors, write_tensors
 
 EVIDENCE = "evidence"
+TRAINING = "fit/train"  # the name of the training images; it cannot be the name of a set
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ class EvidenceCache:
         keep: Whether to write evidence to the folder.
         precision: As for `BenchmarkImages.evidence`.
         mirrored: As for `BenchmarkImages.evidence`.
+        memory_gib: Evidence of training images that needs more memory than this is read from temporary files in the
+            folder instead.
     """
 
     images: BenchmarkImages
@@ -49,6 +55,7 @@ class EvidenceCache:
     keep: bool = False
     precision: str = "float32"
     mirrored: bool = False
+    memory_gib: float = MEMORY_GIB
     _found: dict[str, Evidence] = field(default_factory=dict)
     _faster: nn.Module | None = None
 
@@ -60,6 +67,12 @@ class EvidenceCache:
         if name not in self._found:
             self._found[name] = self._load(name, data) or self._compute(name, data)
         return self._found[name]
+
+    def _storage(self, name: str, data: AnySet) -> Storage | None:
+        if name != TRAINING:  # test sets are much smaller
+            return None
+        folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
+        return Storage(len(data.labels), folder, self.memory_gib, "training images")
 
     def _path(self, name: str) -> Path | None:
         if self.folder is None:
@@ -81,28 +94,32 @@ class EvidenceCache:
                 header = file.metadata() or {}
                 if any(header.get(key) != value for key, value in self._header(data).items()):
                     return None
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                if device.type == "cpu" and path.stat().st_size > self.memory_gib * 2**30:
+                    tensors = map_tensors(path)
+                else:
+                    tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
                 if header.get("sha256") != _digest(tensors):
                     raise ValueError("its content does not match its SHA-256")
         except (SafetensorError, OSError, ValueError) as error:
             _log.warning("%s: is damaged (%s) and is computed again", path, error)
             return None
-        logits = tensors["logits"].double()  # as BenchmarkImages.evidence returns them
+        logits = mapped(Tensor.double, tensors["logits"])  # as BenchmarkImages.evidence returns them
         labels = tensors.get("labels")
         return Evidence(logits, tensors["features"], int(header["num_known"]), labels, _head(tensors))
 
     def _compute(self, name: str, data: AnySet) -> Evidence:
         self._faster = self.images.faster_model(self._faster or self.model, data, self.precision)  # traced only once
-        found = self.images.evidence(self._faster, data, precision=self.precision, mirrored=self.mirrored)
+        how = {"precision": self.precision, "mirrored": self.mirrored, "storage": self._storage(name, data)}
+        found = self.images.evidence(self._faster, data, **how)
         path = self._path(name)
         if path is not None and self.keep:
             own_folder(path.parent)
-            tensors = {"logits": found.logits.float(), "features": found.features}
+            tensors = {"logits": mapped(Tensor.float, found.logits), "features": found.features}
             tensors |= {} if found.labels is None else {"labels": found.labels}
             tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
-            tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+            tensors = {key: value.cpu().contiguous() for key, value in tensors.items()}
             header = self._header(data) | {"num_known": str(found.num_known), "sha256": _digest(tensors)}
-            write_atomic(path, lambda partial: partial.write_bytes(save(tensors, header)))
+            write_atomic(path, lambda partial: write_tensors(partial, tensors, header))
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from moon.evidence import classifier_name
+from moon.evidence import MEMORY_GIB, classifier_name
 from moon.recipe import Recipe, build, make_recipe, table
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.run.images import BenchmarkImages
@@ -30,6 +30,7 @@ def score_checkpoint(
     keep_evidence: bool = False,
     precision: str = "float32",
     mirrored: bool = False,
+    memory_gib: float = MEMORY_GIB,
     track: Track = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
     """Score the network of a checkpoint and write the result into a folder, in the files that `score_run` writes.
@@ -47,6 +48,7 @@ def score_checkpoint(
         keep_evidence: As for `score_run`.
         precision: As for `BenchmarkImages.evidence`.
         mirrored: As for `BenchmarkImages.evidence`.
+        memory_gib: As for `EvidenceCache`.
         track: Wraps a list of names, with a description, for a progress bar.
 
     Returns:
@@ -89,7 +91,7 @@ def score_checkpoint(
         pass
     # Two networks can have the same weights.
     both = hashlib.sha256(f"{digest} {net}".encode()).hexdigest()
-    cache = EvidenceCache(images, model.eval(), both, out, keep_evidence, precision, mirrored)
+    cache = EvidenceCache(images, model.eval(), both, out, keep_evidence, precision, mirrored, memory_gib)
     about = {MODEL: digest, "checkpoint": path.name, "net": net}
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from moon.data import AnySet
 from moon.detect import Detector, TemperatureScaling
-from moon.evidence import Evidence
+from moon.evidence import MEMORY_GIB, Evidence
 from moon.files import own_folder
-from moon.metrics import aupr, auroc, fpr_at_tpr
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import normalises_logits
 from moon.run.folder import check_data, load, load_result
@@ -26,27 +24,12 @@ from moon.run.watch import known_metrics, p_unknown
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
 from moon.score.files import KNOWN, MODEL, Scores, digests, is_writable, read_summary, scores_folder, write_scores
+from moon.score.tables import tables
 from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
 from moon.score.tune import tune
 from moon.training import locked
 
 Track = Callable[[list[str], str], Iterable[str]]
-
-
-def unknown_metrics(known: NDArray, unknown: NDArray) -> dict[str, float]:
-    """All metrics of one detector on one unknown set."""
-    return {
-        "auroc": auroc(known, unknown),
-        "fpr95": fpr_at_tpr(known, unknown),
-        "fpr95_unknown_positive": fpr_at_tpr(known, unknown, positive="unknown"),
-        "aupr_in": aupr(known, unknown),
-        "aupr_out": aupr(known, unknown, positive="unknown"),
-    }
-
-
-def mean_metrics(rows: list[dict[str, float]]) -> dict[str, float]:
-    """The unweighted mean over sets, as OpenOOD computes near and far."""
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def score_run(
@@ -59,6 +42,7 @@ def score_run(
     keep_evidence: bool = False,
     precision: str = "float32",
     mirrored: bool = False,
+    memory_gib: float = MEMORY_GIB,
     out: Path | str | None = None,
     track: Track = lambda items, _: items,
 ) -> tuple[dict[str, Any], Scores]:
@@ -74,6 +58,7 @@ def score_run(
         keep_evidence: Whether to keep the evidence next to the scores, so that scoring again needs no forward pass.
         precision: As for `BenchmarkImages.evidence`.
         mirrored: As for `BenchmarkImages.evidence`; these scores are written to the subfolder `mirrored`.
+        memory_gib: As for `EvidenceCache`.
         out: A folder to write to instead of the run folder, which may then be read-only.
         track: Wraps a list of names, with a description, for a progress bar.
 
@@ -109,7 +94,7 @@ def score_run(
         pass
     model, digest = load(folder, device, images.benchmark), load_result(folder)["model_sha256"]
     about = identity(folder) | {MODEL: digest}
-    cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored)
+    cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored, memory_gib)
     must_fit = detectors is not None and not skip_unfit
     return score_network(recipe, images, model, cache, chosen, about, home, must_fit, track)
 
@@ -143,7 +128,7 @@ def score_network(
     """
     scored = _Scoring(recipe, images, model, cache, must_fit)
     scored.run(detectors, track)
-    result = about | _summary(scored) | {"detectors": _tables(scored.scores, images)}
+    result = about | _summary(scored) | {"detectors": tables(scored.scores, images)}
     target = scores_folder(home, cache.mirrored)
     with locked(home):
         if cache.mirrored:
@@ -285,16 +270,3 @@ def _p_unknown(scored: _Scoring, scaling: TemperatureScaling) -> dict[str, Any]:
     if not (found and normalises_logits(scored.recipe.objective)):
         return {P_UNKNOWN: found}
     return {P_UNKNOWN: {name: p_unknown(scaling(known), scaling(cache[name])) for name in names}, UNSCALED: found}
-
-
-def _tables(scores: Scores, images: BenchmarkImages) -> dict[str, Any]:
-    """Metrics per detector and unknown set, with the means over near and far sets."""
-    tables = {}
-    for detector, by_set in scores.items():
-        metrics = {name: unknown_metrics(by_set[KNOWN], values) for name, values in by_set.items() if name != KNOWN}
-        tables[detector] = {"sets": metrics}
-        for group, members in (("near", images.benchmark.near), ("far", images.benchmark.far)):
-            rows = [metrics[name] for name in members if name in metrics]
-            if rows:
-                tables[detector][group] = mean_metrics(rows)
-    return tables

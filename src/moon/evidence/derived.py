@@ -1,0 +1,48 @@
+"""Quantities that are computed from features once, and shared by all detectors that are fitted on them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from moon.evidence.disk import chunks, mapped
+
+_units: Any = WeakTensorKeyDictionary()  # by features: their version, and a weak reference to the result
+_finite: Any = WeakTensorKeyDictionary()  # by tensors without NaN and infinity: their version
+
+
+def unit_features(features: Tensor) -> Tensor:
+    """Scale features to length 1. The same tensor is returned for the same features while somebody holds it.
+
+    Args:
+        features: Features of shape (N, D).
+
+    Returns:
+        A tensor of the same shape, on disk if the features are.
+    """
+    version, reference = _units.get(features, (None, None))
+    found = reference() if reference is not None and version == _version(features) else None
+    if found is None:
+        found = mapped(normalize, features)
+        _units[features] = _version(features), weakref.ref(found)
+    return found
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor contains neither NaN nor infinity. A tensor that does not is checked only once."""
+    version = _version(tensor)
+    if _finite.get(tensor) == version:
+        return True
+    found = all(bool(part.isfinite().all()) for (part,) in chunks(tensor))
+    if found:
+        _finite[tensor] = version
+    return found
+
+
+def _version(tensor: Tensor) -> Any:
+    """A number that differs after the tensor was changed in place; inference tensors always differ, to be safe."""
+    return object() if tensor.is_inference() else tensor._version

@@ -1,0 +1,229 @@
+"""Evidence that is too large for memory: tensors in temporary files, and work on tensors chunk by chunk.
+
+A `DiskTensor` is an ordinary tensor whose memory is a file, so all code works with it. Code that reads it with
+`chunks`, `mapped` and `taken` needs memory for one chunk only. Tensors in memory have the same chunks, and therefore
+the same results, bit by bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_log = logging.getLogger(__name__)
+
+MEMORY_GIB = 4.0  # evidence of a set that needs more goes to disk
+_CHUNK = 2**25  # numbers in a chunk, 128 MiB of float32: the training features of CIFAR-10 are one chunk
+_GIB = 2**30
+
+
+class DiskTensor(Tensor):
+    """A tensor whose memory is a file. Results of operations are ordinary tensors.
+
+    Attributes:
+        folder: Where files of tensors that are computed from this one go.
+    """
+
+    # Results are ordinary tensors.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
+    folder: Path
+    _pages: mmap.mmap
+    _offset: int
+
+    @staticmethod
+    def of_pages(
+        pages: mmap.mmap, folder: Path, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0
+    ) -> DiskTensor:
+        """Return the tensor that a file contains, in the byte order of this machine.
+
+        Args:
+            pages: The pages of the file.
+            folder: As the attribute.
+            dtype: The type of the numbers.
+            shape: The shape of the tensor, not empty.
+            offset: Where in the file the tensor begins, in bytes.
+
+        Returns:
+            The tensor.
+        """
+        count = torch.Size(shape).numel()
+        made = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset).view(shape).as_subclass(DiskTensor)
+        made.folder, made._pages, made._offset = folder, pages, offset
+        return made
+
+    def release(self, start: int = 0, stop: int | None = None) -> None:
+        """Let the operating system reclaim the memory of rows; they are read again when they are needed.
+
+        Args:
+            start: The first row.
+            stop: The row after the last one; None for the end.
+        """
+        if not hasattr(self._pages, "madvise"):  # Windows
+            return
+        row = self.element_size() * self.stride(0)
+        first = (self._offset + start * row) // mmap.PAGESIZE * mmap.PAGESIZE
+        last = self._offset + (len(self) if stop is None else min(stop, len(self))) * row
+        self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the rows of tensors, many at a time.
+
+    Args:
+        *tensors: Tensors of the same length.
+
+    Yields:
+        The same rows of each tensor.
+
+    Example:
+        >>> import torch
+        >>> from moon.evidence.disk import chunks
+        >>> sum(part.sum() for (part,) in chunks(torch.ones(4, 2)))
+        tensor(8.)
+    """
+    total = len(tensors[0])
+    rows = max(1, _CHUNK // max(1, *(tensor.shape[1:].numel() for tensor in tensors)))
+    if total <= rows:
+        yield tensors
+    for start in range(0, total, rows) if total > rows else ():
+        yield tuple(tensor[start : start + rows] for tensor in tensors)
+        for tensor in tensors:
+            if isinstance(tensor, DiskTensor):
+                tensor.release(start, start + rows)
+
+
+def mapped(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Apply a function to the rows of tensors.
+
+    Args:
+        function: Takes rows of the tensors and returns as many rows; a row must not depend on others.
+        *tensors: Tensors of the same length.
+
+    Returns:
+        The result. If one of the tensors is on disk, so is the result, unless its rows are single numbers.
+    """
+    folder = next((tensor.folder for tensor in tensors if isinstance(tensor, DiskTensor)), None)
+    if folder is None:
+        return function(*tensors)
+    rows = Rows(folder)
+    for parts in chunks(*tensors):
+        rows.add(function(*parts))
+    return rows.tensor()
+
+
+def taken(tensor: Tensor, index: Tensor) -> Tensor:
+    """Return rows of a tensor, in memory.
+
+    Args:
+        tensor: The tensor.
+        index: The numbers of the rows, or a mask.
+
+    Returns:
+        The same as `tensor[index]`.
+    """
+    if not isinstance(tensor, DiskTensor):
+        return tensor[index]
+    index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index
+    found = torch.empty((len(index), *tensor.shape[1:]), dtype=tensor.dtype)
+    start = 0
+    for (part,) in chunks(tensor):
+        here = ((index >= start) & (index < start + len(part))).nonzero().squeeze(1)
+        found[here] = part[index[here] - start]
+        start += len(part)
+    return found
+
+
+class Rows:
+    """Collects the rows of a tensor, batch by batch, in memory or in a temporary file.
+
+    The file has no name, or is deleted when it is closed: nothing is left behind even if the process is killed.
+
+    Args:
+        folder: Where to put the file; None for memory.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder: Any = folder
+        self._parts: list[Tensor] = []
+        self._file: Any = None
+        self._count = 0
+
+    def add(self, part: Tensor) -> None:
+        """Append rows; rows of single numbers are always collected in memory."""
+        if self._folder is None or part.ndim == 1:
+            self._parts.append(part)
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  (closed by `tensor`)
+        self._file.write(part.detach().contiguous().cpu().view(torch.uint8).numpy())
+        self._parts, self._count = [part[:0]], self._count + len(part)
+
+    def tensor(self) -> Tensor:
+        """Return the tensor of all rows."""
+        if self._file is None:
+            return torch.cat(self._parts)
+        with self._file as file:
+            file.flush()
+            pages = mmap.mmap(file.fileno(), 0)
+        none = self._parts[0]
+        return DiskTensor.of_pages(pages, self._folder, none.dtype, (self._count, *none.shape[1:]))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where `read` keeps evidence: in memory, or in temporary files if it is large.
+
+    Args:
+        inputs: The number of inputs.
+        folder: Where to put the files.
+        memory_gib: Evidence that needs more memory than this is kept in files. Evidence on a GPU stays there.
+        what: The inputs in words, for messages.
+    """
+
+    inputs: int
+    folder: Path
+    memory_gib: float = MEMORY_GIB
+    what: str = "inputs"
+
+    def place(self, logits: Tensor, features: Tensor) -> Path | None:
+        """Decide from the first batch where to keep evidence. If on disk, this is logged.
+
+        Args:
+            logits: The logits of the first batch.
+            features: Its features.
+
+        Returns:
+            The folder of the files, or None for memory.
+
+        Raises:
+            ValueError: If there is not enough space in the folder.
+        """
+        features_gib = self.inputs * features.shape[1] * features.element_size() / _GIB
+        logits_gib = self.inputs * logits.shape[1] * 8 / _GIB  # in float64
+        size = features_gib + logits_gib
+        if size <= self.memory_gib or features.device.type != "cpu":
+            return None
+        folder = self.folder if os.access(self.folder, os.W_OK) else Path(tempfile.gettempdir())
+        needed = size + max(features_gib, logits_gib)  # features of length 1, or logits in another precision
+        if (free := shutil.disk_usage(folder).free / _GIB) < needed:
+            raise ValueError(
+                f"the evidence of {self.inputs:,} {self.what} needs {needed:.1f} GiB of temporary files, because it is "
+                f"larger than {self.memory_gib:g} GiB, but {folder} has {free:.1f} GiB free; free some space, write to "
+                "another disk, or allow more memory"
+            )
+        _log.info(
+            "the evidence of %s %s takes %.1f GiB, more than the %g GiB that are allowed in memory, so it is kept in "
+            "temporary files in %s, at most %.1f GiB, which are deleted afterwards",
+            *(f"{self.inputs:,}", self.what, size, self.memory_gib, folder, needed),
+        )
+        return folder
