@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from moon.files import open_regular, write_arrays, write_json
 from moon.score.files import KNOWN, read_scores
-from moon.score.score import mean_metrics
+from moon.score.tables import mean_metrics
 
 DETECTORS = ("msp", "ebo", "ebo:scaled", "gen", "knn", "fdbd", "fisher", "unknown")
 COPIED = ("recipe.json", "data.json", "result.json", "log.jsonl", "choice.json")
