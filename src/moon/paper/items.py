@@ -173,7 +173,8 @@ def _paper_figures() -> list[Item]:
 
 
 def _our_tables() -> list[Item]:
-    detectors = [name for name in table("detector") if table("detector").is_builtin(name)]
+    every = table("detector")
+    detectors = [name for name in every if every.is_builtin(name) and not every[name].rotates]  # no rotation head here
     parameters = [f"w_f={w}" for w in (0.1, 0.5, 2, 4)]
     parameters += [f"T_e={epochs}" for epochs in (1, 2, 3)] + [f"votes={votes}" for votes in (2, 5, 10)]
     rivals = [f"{name}{vote}" for name in NO_VOTE for vote in ("", "+vote")] + ["cigl-alone", "cigl"]
