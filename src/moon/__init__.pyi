@@ -67,6 +67,7 @@ from moon.evidence import (
     Evidence as Evidence,
     OpenHead as OpenHead,
     RotationHead as RotationHead,
+    Storage as Storage,
     look as look,
     open_head as open_head,
     read as read,

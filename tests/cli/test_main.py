@@ -38,6 +38,12 @@ def test_a_network_that_learned_nothing_is_reported(accuracy, is_reported, caplo
     assert caplog.messages == [expected] * is_reported
 
 
+@pytest.mark.parametrize("counts", [(2, 2), (10, 1), (100, 3)])
+def test_with_too_few_images_nothing_is_said_about_what_was_learned(counts, caplog):
+    train._warn_if_constant(1.0, np.repeat([0, 1], counts))
+    assert not caplog.messages
+
+
 @pytest.mark.slow
 def test_a_set_without_unknown_sets_gets_another_hint(moon, data_root):
     for name in ("notmnist", "fashionmnist", "dtd"):

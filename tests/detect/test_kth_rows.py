@@ -42,7 +42,7 @@ def test_most_rows_are_excluded_without_computing_their_product(all_products, k)
     bank, queries = unit_vectors(1000, 0), unit_vectors(100, 1)
     check(queries, k, bank)
     assert sum(all_products) < 20
-    projection, short = module._shorts[bank]
+    _, (projection, short) = module._shorts[bank]
     assert projection.shape[1] <= 32 / 4
     bounds = module._shortened(queries, projection) @ short.T
     assert (queries @ bank.T <= bounds).all()
@@ -66,6 +66,35 @@ def test_few_queries_and_small_banks_are_searched_with_all_products(all_products
     check(unit_vectors(10, 1), 3, unit_vectors(1000, 0))
     check(unit_vectors(100, 1), 3, unit_vectors(800, 0))
     assert all_products == [10, 100]
+
+
+def test_queries_whose_length_is_rounded_are_searched_exactly():
+    generator = torch.Generator().manual_seed(0)
+    width, away = 64, 40
+    queries = torch.zeros(20_000, width)
+    queries[:, :4] = torch.randn(20_000, 4, generator=generator)
+    queries = normalize(queries)
+    queries[:, away] = 0.08  # outside of the directions in which the bank is long
+    queries = queries.bfloat16()
+    z = normalize(queries).float()  # longer than 1 by up to 0.4%
+    longest = z[:, :4].square().sum(1).argsort(descending=True)[:300]
+    queries, z = queries[longest], z[longest]
+    bank = torch.zeros(60_300, width)
+    bank[:60_000, :4] = normalize(torch.randn(60_000, 4, generator=generator))
+    bank[60_000:, :4] = normalize(z[:, :4]) * (1 - 0.04**2) ** 0.5
+    bank[60_000:, away] = 0.04
+    knn = Knn(k=1).fit(Evidence(torch.zeros(len(bank), 2), bank, 2))
+    assert module._few_directions(z, 1, knn.bank) is not None
+    found = knn.score(Evidence(torch.zeros(300, 2), queries, 2))
+    nearest = knn.bank[(z @ knn.bank.T).argmax(1)]
+    torch.testing.assert_close(found, -(z - nearest).square().sum(1), rtol=1e-4, atol=1e-6)
+
+
+def test_a_bank_that_was_changed_in_place_is_searched_anew():
+    queries, bank = unit_vectors(100, 0), unit_vectors(2_000, 1)
+    check(queries, 1, bank)
+    bank.copy_(unit_vectors(2_000, 2))
+    check(queries, 1, bank)
 
 
 def test_features_that_are_zero_have_a_neighbour():

@@ -50,6 +50,13 @@ def test_the_scores_are_those_of_separate_banks(evidence):
     torch.testing.assert_close(all_of_them, nnguide_alone(train, new, 5, 300))  # in another order
 
 
+def test_a_bank_that_was_changed_in_place_is_not_shared_any_more(evidence):
+    train = evidence(300)
+    changed = Knn(k=1).fit(train)
+    changed.bank.zero_()
+    assert Knn(k=1).fit(train).bank.abs().sum() > 0
+
+
 def test_a_bank_lives_as_long_as_a_detector_that_uses_it(evidence):
     train = evidence(100)
     knn = Knn(5).fit(train)

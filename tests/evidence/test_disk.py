@@ -1,6 +1,8 @@
 """Evidence on disk: the same tensors and the same results, and no file is left behind."""
 
+import copy
 import logging
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -34,6 +36,13 @@ def test_a_tensor_on_disk_is_the_same_tensor(tmp_path, small_chunks, dtype):
     assert torch.equal(found, expected)
     assert type(found + found) is type(found[3:]) is torch.Tensor
     assert not list(tmp_path.iterdir())  # the file has no name
+
+
+def test_a_tensor_on_disk_is_copied_and_pickled_as_an_ordinary_one(tmp_path):
+    tensor = on_disk(torch.arange(12.0).view(6, 2), tmp_path)
+    for again in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
+        assert type(again) is torch.Tensor
+        assert torch.equal(again, tensor)
 
 
 def test_chunks_are_the_same_in_memory_and_on_disk(tmp_path, small_chunks):
@@ -74,7 +83,7 @@ def test_read_keeps_large_evidence_on_disk(tmp_path, caplog):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     assert found.unit_features is found.unit_features
     (line,) = caplog.messages
-    assert "the evidence of 30 images takes 0.0 GiB, more than the 0 GiB" in line
+    assert "the evidence of 30 images takes 0.0119 MiB, more than the 0 MiB" in line
     assert f"temporary files in {tmp_path}" in line
     assert not list(tmp_path.iterdir())
     assert not isinstance(read(model, loader, storage=Storage(30, tmp_path)).features, DiskTensor)
@@ -92,7 +101,7 @@ def test_the_mean_of_two_views_on_disk(tmp_path, small_chunks):
 def test_too_little_space_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2**30})())
     storage = Storage(2_000_000, tmp_path, what="training images")
-    with pytest.raises(ValueError, match=r"2,000,000 training images needs 45\.4 GiB .* has 1\.0 GiB free; free some"):
+    with pytest.raises(ValueError, match=r"2,000,000 training images needs 60\.3 GiB .* has 1 GiB free; free some"):
         storage.place(torch.zeros(1, 1000), torch.zeros(1, 2048))
 
 

@@ -66,6 +66,8 @@ def test_recipes_take_composed_objectives():
         ("logitnorm+moon-logitnorm", "both have the parameter 'temperature'"),
         ("rotpred+mooon", "unknown objective 'mooon', did you mean 'moon'"),
         ("rotpred+", "unknown objective ''"),
+        ("rotpred+hod", "Hod computes with features, which RotPred may change, and cannot be inside it"),
+        ("logitnorm+vos", "Vos computes with features"),
     ],
 )
 def test_what_cannot_be_composed_is_refused(name, message):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from moon import Distill, LogitNorm, Mixup, Moon, T2FNorm, Teacher, open_head
+from moon import Distill, LogitNorm, Mixup, Moon, RotPred, T2FNorm, Teacher, open_head, rotation_head
 from moon.objectives.distill import distillation_loss
 from moon.objectives.logitnorm import normalised
 
@@ -110,6 +110,15 @@ def test_teachers_see_the_images_of_the_student(small_net):
     assert len(seen) == 2
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[0], x)
+
+
+def test_teachers_are_not_asked_about_rotated_images(small_net):
+    asked = []
+    teacher, (x, y) = small_net(), batch()
+    teacher.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[0]))
+    Distill([teacher], inner=RotPred())(rotation_head(small_net()), x, y, epoch=0)
+    assert len(asked) == 1
+    assert torch.equal(asked[0], x)
 
 
 def test_it_is_composed_with_other_objectives(small_net):

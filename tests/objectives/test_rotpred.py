@@ -10,6 +10,7 @@ from moon import (
     LogitNorm,
     Mixup,
     Moon,
+    OutlierExposure,
     RegMixup,
     RigL,
     RotPred,
@@ -103,6 +104,13 @@ def test_it_is_computed_around_other_objectives(small_net):
         assert terms["rotation"].isfinite()
     with pytest.raises(ValueError, match="Vos cannot be an inner objective"):
         RotPred(inner=Vos(4, 16, 10)).terms(model, x, y, epoch=0)
+
+
+def test_outliers_and_blends_are_not_upright_images(small_net):
+    model, (x, y) = rotation_head(small_net()).eval(), images()
+    alone = RotPred().terms(model, x, y, epoch=0)["rotation"]
+    for inner in (OutlierExposure(lambda count: (torch.randn(count, 1, 8, 8), torch.zeros(count).long())), RegMixup()):
+        torch.testing.assert_close(RotPred(inner=inner).terms(model, x, y, epoch=0)["rotation"], alone)
 
 
 def test_the_answers_do_not_depend_on_the_head(small_net):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from moon.data import BENCHMARKS, DataSet
 from moon.errors import DamagedCheckpoint
 from moon.recipe import Recipe, build
 from moon.run.folder import _check_same
+from moon.run.train import flops
+from moon.sparse.flops import layer_costs, net_cost
 from moon.training.checkpoint import load_tensors
 
 DIGITS = BENCHMARKS["digits"]
@@ -46,6 +49,15 @@ def test_teachers_are_loaded_from_their_folders(folders):
     assert updated == len(list(training.model.parameters()))
 
 
+def test_the_forward_passes_of_teachers_count_as_training(folders):
+    recipe = recipe_of(folders)
+    training = build.training(recipe, DIGITS, IMAGES, "cpu")
+    found = flops(training.model, recipe, SimpleNamespace(benchmark=DIGITS, splits={"train": IMAGES}), training)
+    teachers = [net_cost(layer_costs(teacher, (1, 28, 28), {})).dense for teacher in training.objective.networks]
+    own, share = 3 * found["inference"], found["training"] / (recipe.epochs * len(IMAGES.labels))
+    assert own < share <= own + sum(teachers)
+
+
 def test_a_recipe_is_bound_to_the_weights_and_not_to_the_place(folders, tmp_path):
     recipe = recipe_of(folders)
     moved = [shutil.copytree(folder, tmp_path / "elsewhere" / folder.name) for folder in folders]
@@ -68,6 +80,8 @@ def test_a_run_is_not_resumed_with_other_teachers(folders, untrained_run, tmp_pa
 
 
 def test_what_cannot_teach_is_refused_in_one_line(folders, untrained_run, tmp_path):
+    with pytest.raises(ValueError, match="teachers=',' names no run folder"):
+        make_recipe(DIGITS, "distill", teachers=",")
     with pytest.raises(ValueError, match=r"learns from trained networks; name their run folders \(teachers\)"):
         make_recipe(DIGITS, "distill")
     with pytest.raises(ValueError, match="'moon' learns from no teachers"):

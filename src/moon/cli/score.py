@@ -77,7 +77,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="GIB",
         default=4.0,
         help="evidence of training images that needs more memory than this is kept in temporary files next to the "
-        "scores, and gives the same scores (default: %(default)g)",
+        "scores, and gives the same scores up to rounding (default: %(default)g)",
     )
     add_data(parser)
     add_device(parser)

@@ -118,7 +118,8 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def _warn_if_constant(accuracy: float, labels: NDArray) -> None:
     """Log a warning if a network is not clearly better than one that always answers with the most frequent class."""
     constant = max(Counter(labels.tolist()).values()) / len(labels)
-    if accuracy <= constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5:
+    limit = constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5
+    if accuracy <= limit < 1:  # with a limit of 1 there are too few images to tell
         _log.warning(
             "the network has learned little or nothing: one that always gives the same answer has an accuracy of "
             "%.1f%%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)",

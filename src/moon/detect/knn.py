@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from moon.detect.base import Detector
-from moon.evidence import DiskTensor, Evidence, chunks, taken
+from moon.evidence import DiskTensor, Evidence, chunks, taken, version_of
 
 _SIMILARITIES = 2**26  # computed at once: 256 MiB of float32
 
@@ -19,6 +19,7 @@ _SIMILARITIES = 2**26  # computed at once: 256 MiB of float32
 _LENGTH = 0.998  # of the squared length of the bank is in these directions
 _MOST = 1 / 4  # of all directions, else all products are computed
 _CANDIDATES = 3  # times k, and at most 1% of the bank
+_GATHERED = 2**22  # numbers of candidates that are copied at once
 _ROUNDING = 1e-5  # more than the error of a product, or of a squared length, in float32
 
 
@@ -88,8 +89,9 @@ def kth_rows(queries: Tensor, k: int, bank: Tensor) -> Tensor:
 
 
 def _few(candidates: Tensor, queries: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Some queries at a time, whose candidates fit into the cache."""
-    return zip(candidates.split(32), queries.split(32), strict=True)
+    """Some queries at a time, whose candidates have few numbers."""
+    count = max(1, _GATHERED // (candidates.shape[1] * queries.shape[1]))
+    return zip(candidates.split(count), queries.split(count), strict=True)
 
 
 def _few_directions(queries: Tensor, k: int, bank: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -97,23 +99,26 @@ def _few_directions(queries: Tensor, k: int, bank: Tensor) -> tuple[Tensor, Tens
     is_large = len(queries) >= bank.shape[1] and len(bank) >= 100 * _CANDIDATES * k
     if not is_large or bank.device.type != "cpu" or isinstance(bank, DiskTensor) or bank.dtype != torch.float32:
         return None
-    if bank not in _shorts:
+    version, found = _shorts.get(bank, (None, None))
+    if version != version_of(bank):
         lengths, directions = torch.linalg.eigh((bank.T @ bank).double())  # in increasing order
         contained = lengths.flip(0).cumsum(0) / lengths.sum()
         count = int((contained < _LENGTH).sum()) + 1
         projection = directions.flip(1)[:, :count].to(bank)
         is_few = count <= _MOST * bank.shape[1]
-        _shorts[bank] = (projection, _shortened(bank, projection)) if is_few else None
-    return _shorts[bank]
+        found = (projection, _shortened(bank, projection)) if is_few else None
+        _shorts[bank] = version_of(bank), found
+    return found
 
 
 def _shortened(z: Tensor, projection: Tensor) -> Tensor:
     """The vectors in the given directions, and an upper bound of the length of the rest."""
     p = z @ projection
-    return torch.cat([p, (1 + _ROUNDING - p.square().sum(1, keepdim=True)).clamp(min=0).sqrt()], 1)
+    rest = z.square().sum(1, keepdim=True) - p.square().sum(1, keepdim=True)
+    return torch.cat([p, (rest + _ROUNDING).clamp(min=0).sqrt()], 1)
 
 
-_shorts: Any = WeakTensorKeyDictionary()  # by bank: the result of `_few_directions`
+_shorts: Any = WeakTensorKeyDictionary()  # by bank: its version, and the result of `_few_directions`
 
 
 class Knn(Detector):

@@ -1,6 +1,6 @@
 """What a model outputs for its inputs: `Evidence`, `look` and `read`, the K+1 head and the rotation head."""
 
-from moon.evidence.derived import is_finite
+from moon.evidence.derived import is_finite, version_of
 from moon.evidence.disk import MEMORY_GIB, DiskTensor, Storage, chunks, mapped, taken
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import OpenHead, classifier_name, open_head
@@ -13,4 +13,5 @@ __all__ = [
     "MEMORY_GIB", "DiskTensor", "Evidence", "Inputs", "OpenHead", "RotationHead", "Storage", "autocast", "chunks",
     "classifier_name", "evaluation_mode", "find_rotation_head", "float32_classifier", "is_finite", "logits_of", "look",
     "mapped", "open_head", "read", "rotated", "rotation_head", "split_batch", "taken",
+    "version_of",
 ]  # fmt: skip

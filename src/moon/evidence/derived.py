@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from moon.evidence.disk import chunks, mapped
 
-_units: Any = WeakTensorKeyDictionary()  # by features: their version, and a weak reference to the result
+_units: Any = WeakTensorKeyDictionary()  # by features: their version, a weak reference to the result, its version
 _finite: Any = WeakTensorKeyDictionary()  # by tensors without NaN and infinity: their version
 
 
@@ -24,17 +24,17 @@ def unit_features(features: Tensor) -> Tensor:
     Returns:
         A tensor of the same shape, on disk if the features are.
     """
-    version, reference = _units.get(features, (None, None))
-    found = reference() if reference is not None and version == _version(features) else None
-    if found is None:
+    version, reference, result = _units.get(features, (None, lambda: None, None))
+    found = reference()
+    if found is None or version != version_of(features) or result != version_of(found):
         found = mapped(normalize, features)
-        _units[features] = _version(features), weakref.ref(found)
+        _units[features] = version_of(features), weakref.ref(found), version_of(found)
     return found
 
 
 def is_finite(tensor: Tensor) -> bool:
     """Return whether a tensor contains neither NaN nor infinity. A tensor that does not is checked only once."""
-    version = _version(tensor)
+    version = version_of(tensor)
     if _finite.get(tensor) == version:
         return True
     found = all(bool(part.isfinite().all()) for (part,) in chunks(tensor))
@@ -43,6 +43,6 @@ def is_finite(tensor: Tensor) -> bool:
     return found
 
 
-def _version(tensor: Tensor) -> Any:
+def version_of(tensor: Tensor) -> Any:
     """A number that differs after the tensor was changed in place; inference tensors always differ, to be safe."""
     return object() if tensor.is_inference() else tensor._version

@@ -61,6 +61,12 @@ class DiskTensor(Tensor):
         made.folder, made._pages, made._offset = folder, pages, offset
         return made
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.clone().__reduce_ex__(protocol)  # a pickled one is an ordinary tensor
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.clone()
+
     def release(self, start: int = 0, stop: int | None = None) -> None:
         """Let the operating system reclaim the memory of rows; they are read again when they are needed.
 
@@ -133,7 +139,7 @@ def taken(tensor: Tensor, index: Tensor) -> Tensor:
     """
     if not isinstance(tensor, DiskTensor):
         return tensor[index]
-    index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index
+    index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index % len(tensor)
     found = torch.empty((len(index), *tensor.shape[1:]), dtype=tensor.dtype)
     start = 0
     for (part,) in chunks(tensor):
@@ -170,7 +176,7 @@ class Rows:
 
     def tensor(self) -> Tensor:
         """Return the tensor of all rows."""
-        if self._file is None:
+        if not self._count:
             return torch.cat(self._parts)
         with self._file as file:
             file.flush()
@@ -188,12 +194,23 @@ class Storage:
         folder: Where to put the files.
         memory_gib: Evidence that needs more memory than this is kept in files. Evidence on a GPU stays there.
         what: The inputs in words, for messages.
+        copies: How many times evidence of this size may exist at the same time, for the check of the free space: by
+            default once as it is, and once with features of length 1 and scaled logits.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import torch
+        >>> from moon import Storage
+        >>> storage = Storage(inputs=50_000, folder=Path())  # 50,000 times 512 features and 10 logits: 0.1 GiB
+        >>> storage.place(torch.zeros(1, 10), torch.zeros(1, 512)) is None  # in memory
+        True
     """
 
     inputs: int
     folder: Path
     memory_gib: float = MEMORY_GIB
     what: str = "inputs"
+    copies: int = 2
 
     def place(self, logits: Tensor, features: Tensor) -> Path | None:
         """Decide from the first batch where to keep evidence. If on disk, this is logged.
@@ -214,16 +231,21 @@ class Storage:
         if size <= self.memory_gib or features.device.type != "cpu":
             return None
         folder = self.folder if os.access(self.folder, os.W_OK) else Path(tempfile.gettempdir())
-        needed = size + max(features_gib, logits_gib)  # features of length 1, or logits in another precision
+        needed = self.copies * size
         if (free := shutil.disk_usage(folder).free / _GIB) < needed:
             raise ValueError(
-                f"the evidence of {self.inputs:,} {self.what} needs {needed:.1f} GiB of temporary files, because it is "
-                f"larger than {self.memory_gib:g} GiB, but {folder} has {free:.1f} GiB free; free some space, write to "
-                "another disk, or allow more memory"
+                f"the evidence of {self.inputs:,} {self.what} needs {_size(needed)} on disk, because it is larger than "
+                f"{_size(self.memory_gib)}, but {folder} has {_size(free)} free; free some space, write to another "
+                "disk, or allow more memory"
             )
         _log.info(
-            "the evidence of %s %s takes %.1f GiB, more than the %g GiB that are allowed in memory, so it is kept in "
-            "temporary files in %s, at most %.1f GiB, which are deleted afterwards",
-            *(f"{self.inputs:,}", self.what, size, self.memory_gib, folder, needed),
+            "the evidence of %s %s takes %s, more than the %s that are allowed in memory, so it is kept in temporary "
+            "files in %s, at most %s, which are deleted afterwards",
+            *(f"{self.inputs:,}", self.what, _size(size), _size(self.memory_gib), folder, _size(needed)),
         )
         return folder
+
+
+def _size(gib: float) -> str:
+    """A size in words, such as 1.5 GiB."""
+    return f"{gib:.3g} GiB" if gib >= 0.1 else f"{1024 * gib:.3g} MiB"

@@ -189,6 +189,9 @@ class Evidence:
         Returns:
             Evidence with the mean logits, features and rotations, and the labels and head of the first view.
 
+        Raises:
+            ValueError: If there is no view, or only some have rotations.
+
         Example:
             >>> import torch
             >>> from moon import Evidence
@@ -197,6 +200,8 @@ class Evidence:
             tensor([[2., 2.]])
         """
         views = list(views)
+        if len({view.rotations is None for view in views}) != 1:
+            raise ValueError("views to average are missing, or only some of them have rotations")
         if len(views) == 1:
             return views[0]
         names = ("logits", "features", *(["rotations"] if views[0].rotations is not None else []))

@@ -68,6 +68,8 @@ class Objective(nn.Module, ABC):
     Attributes:
         extra_logits: The number of outputs that it needs beyond the K known classes: 0 or 1.
         rotates: Whether it needs a rotation head beside the classifier, see `moon.rotation_head`.
+        reads_features: Whether the loss uses the model's features. Such an objective cannot be computed inside another
+            one, which may change them.
         rates: The name of the learning-rate schedule that belongs to the method.
         vote_share: The fraction of epochs, at the end of a run, that vote; 0 for none.
         normalises_logits: Whether the loss does not depend on the scale of the model's logits or features, so that the
@@ -92,6 +94,7 @@ class Objective(nn.Module, ABC):
 
     extra_logits: ClassVar[int] = 0
     rotates: ClassVar[bool] = False
+    reads_features: ClassVar[bool] = False
     rates: ClassVar[str] = "plain"
     vote_share: ClassVar[float] = 0.0
     normalises_logits: ClassVar[bool] = False

@@ -24,7 +24,8 @@ def compose(outer: type[Objective], inner: type[Objective]) -> type[Objective]:
         A subclass of `outer`, to build with `for_run`.
 
     Raises:
-        ValueError: If `outer` takes no inner objective, or if both have an option of the same name.
+        ValueError: If `outer` takes no inner objective, if `inner` computes with features, or if both have an option
+            of the same name.
 
     Example:
         >>> from moon import Moon, T2FNorm
@@ -38,6 +39,8 @@ def compose(outer: type[Objective], inner: type[Objective]) -> type[Objective]:
     names = outer.__name__, inner.__name__
     if "inner" not in signature(outer).parameters:
         raise ValueError(f"{names[0]} takes no inner objective, so it cannot be computed around {names[1]}")
+    if inner.reads_features:
+        raise ValueError(f"{names[1]} computes with features, which {names[0]} may change, and cannot be inside it")
     if shared := sorted((outer.takes().keys() - {"inner"}) & inner.takes().keys()):
         raise ValueError(f"{names[0]} and {names[1]} both have the parameter '{shared[0]}' and cannot be composed")
 

@@ -44,6 +44,7 @@ class Hod(Objective):
     """
 
     extra_logits = 1
+    reads_features = True
 
     def __init__(
         self, outliers: Draw, outlier_classes: int, num_features: int, weight: float = 0.1, per_image: float = 1.0

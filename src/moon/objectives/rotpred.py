@@ -65,7 +65,7 @@ class RotPred(Objective):
 
         terms = self.inner.terms(View(model, forward), x, y, epoch=epoch)
         logits = at_least_float32(head.predict(features[0]))
-        upright, turned = logits[: -len(turns)], logits[-len(turns) :]
+        upright, turned = logits[: len(x)], logits[-len(turns) :]  # outliers of the inner objective lie between
         no_turn = torch.zeros(len(upright), dtype=turns.dtype, device=turns.device)
         loss = cross_entropy(upright, no_turn) / 4 + cross_entropy(turned, turns) * 3 / 4
         return terms | {"rotation": self.rotation_weight * loss}

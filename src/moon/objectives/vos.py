@@ -46,6 +46,7 @@ class Vos(Objective):
         >>> optimizer.step()
     """
 
+    reads_features = True
     queues: Tensor
     seen: Tensor
 

@@ -213,8 +213,11 @@ def _options(given: Mapping[str, Scalar], objective: str) -> dict[str, Scalar]:
         kind = type(allowed[key])
         try:
             options[key] = kind(value)
+            is_cut = kind is int and not isinstance(value, str) and options[key] != value
         except ValueError:
-            raise ValueError(f"option '{key}' of '{objective}' must be a {kind.__name__}, not '{value}'") from None
+            is_cut = True
+        if is_cut:
+            raise ValueError(f"option '{key}' of '{objective}' must be of type {kind.__name__}, not '{value}'")
     return options
 
 

@@ -48,6 +48,8 @@ def teachers_digest(names: str, benchmark: Benchmark) -> str:
         ValueError: If a folder is not that of a finished run on this benchmark.
     """
     parts = [f"{recipe.digest} {_digest(folder)}" for folder, recipe in _recipes(names, benchmark)]
+    if not parts:
+        raise ValueError(f"teachers={names!r} names no run folder")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

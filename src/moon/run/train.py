@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from moon.files import own_folder, remove_leftovers, sha256
+from moon.objectives import Objective
 from moon.recipe import Recipe, build
 from moon.records import write_record
 from moon.run.folder import check_model, claim, is_trained, load_result
@@ -22,6 +23,7 @@ from moon.run.machine import conditions, cudnn_mode, hardware, restore_condition
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
+from moon.sparse.weights import sparse_weights
 from moon.training import Checkpoints, Training, locked
 from moon.training.checkpoint import save_tensors
 from moon.training.loop import Record
@@ -186,21 +188,32 @@ def _result(
 
 
 def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: Training) -> dict[str, Any]:
-    """FLOPs of one image's inference, dense and sparse, and of the whole training; the vote is not counted."""
+    """FLOPs of one image's inference, dense and sparse, and of the whole training.
+
+    Training includes rotated copies and the teachers' forward passes. The vote, outliers and blended copies are not
+    counted.
+    """
     benchmark = images.benchmark
     densities = {name: float(mask.float().mean()) for name, mask in training.masks.items()}
-    layers = layer_costs(model, (benchmark.channels, benchmark.size, benchmark.size), densities)
+    shape = benchmark.channels, benchmark.size, benchmark.size
+    layers = layer_costs(model, shape, densities)
     cost = net_cost(layers)
     per_image = cost.training(type(training.topology), recipe.delta_t_steps, recipe.t_end_share)
-    batch = torch.zeros(2, benchmark.channels, benchmark.size, benchmark.size)
-    more = len(training.setup.objective.step_inputs(batch)) / len(batch)  # rotated copies are computed as well
-    count = recipe.epochs * len(images.splits["train"].labels) * more
+    objective, count = training.setup.objective, recipe.epochs * len(images.splits["train"].labels)
+    copies = len(objective.step_inputs(torch.zeros(2, *shape))) / 2
+    teachers = [each for part in objective.modules() if isinstance(part, Objective) for each in part.networks]
+    taught = sum(net_cost(layer_costs(teacher, shape, _densities(teacher))).sparse for teacher in teachers)
     return {
         "inference": cost.sparse,
         "inference_dense": cost.dense,
-        "training": None if per_image is None else count * per_image,
+        "training": None if per_image is None else count * (copies * per_image + taught),
         "layers": {name: layer.sparse for name, layer in layers.items()},
     }
+
+
+def _densities(model: nn.Module) -> dict[str, float]:
+    """The share of non-zero numbers in each weight of a trained network."""
+    return {name: float((weight != 0).float().mean()) for name, weight in sparse_weights(model).items()}
 
 
 def _resume(

@@ -72,7 +72,8 @@ class EvidenceCache:
         if name != TRAINING:  # test sets are much smaller
             return None
         folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
-        return Storage(len(data.labels), folder, self.memory_gib, "training images")
+        copies = 2 + self.mirrored + self.keep  # two views and their mean; the file that is kept
+        return Storage(len(data.labels), folder, self.memory_gib, "training images", copies)
 
     def _path(self, name: str) -> Path | None:
         if self.folder is None:

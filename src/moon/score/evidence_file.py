@@ -13,7 +13,8 @@ from torch import Tensor
 from moon.evidence import DiskTensor, chunks
 from moon.files import open_regular
 
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.int64: "I64"}
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_DTYPES[torch.int64] = "I64"
 _NAMED = {name: dtype for dtype, name in _DTYPES.items()}
 
 
