@@ -133,7 +133,9 @@ class Distill(Objective):
             return seen[-1][1]
 
         terms = self.inner.terms(View(model, forward), x, y, epoch=epoch)
-        inputs, logits = (part[: len(x)] for part in seen[0])  # without outliers, rotated or blended copies
+        inputs, logits = seen[0]
+        if isinstance(inputs, Tensor):  # without outliers, rotated or blended copies
+            inputs, logits = inputs[: len(y)], logits[: len(y)]
         taught = [teacher(inputs) for teacher in self.teachers]
         loss = distillation_loss(at_least_float32(logits), taught, self.teacher_temperature)
         share = self.teacher_share
