@@ -13,8 +13,11 @@
 
 #define MAX_HOLLOW ((int64_t)1 << 30) /* bytes of a file that occupies less than a quarter of its length on disk */
 
+/* What is used after an error is here, not in local variables, which longjmp may not preserve. */
 typedef struct {
   memory memory;
+  const char *path;
+  bool only_check;
   FILE *file;
   struct stat status;
   uint8_t *bytes;
@@ -28,15 +31,15 @@ static int64_t allowed_bytes(void) {
 }
 
 /* The path is looked at first, because opening a device can have effects. */
-static void open_regular(source *s, const char *path) {
-  if (stat(path, &s->status)) fail(&s->memory, "cannot read \"%.200s\" (%s)", path, strerror(errno));
-  if (!S_ISREG(s->status.st_mode)) fail(&s->memory, "\"%.200s\" is not a regular file", path);
-  const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) fail(&s->memory, "cannot read \"%.200s\" (%s)", path, strerror(errno));
+static void open_regular(source *s) {
+  if (stat(s->path, &s->status)) fail(&s->memory, "cannot read \"%.200s\" (%s)", s->path, strerror(errno));
+  if (!S_ISREG(s->status.st_mode)) fail(&s->memory, "\"%.200s\" is not a regular file", s->path);
+  const int descriptor = open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) fail(&s->memory, "cannot read \"%.200s\" (%s)", s->path, strerror(errno));
   if (!fstat(descriptor, &s->status) && S_ISREG(s->status.st_mode)) s->file = fdopen(descriptor, "rb");
   if (s->file) return;
   close(descriptor);
-  fail(&s->memory, "cannot read \"%.200s\"", path);
+  fail(&s->memory, "cannot read \"%.200s\"", s->path);
 }
 
 /* Compares the length of the file with what its header declares. */
@@ -57,24 +60,24 @@ static void check_length(source *s) {
 }
 
 /* Returns whether the file could be read, or only checked. */
-static bool read_source(source *s, const char *path, bool only_check) {
+static bool read_source(source *s) {
   jmp_buf on_error;
   s->memory.on_error = &on_error;
   if (setjmp(on_error)) return false;
-  open_regular(s, path);
+  open_regular(s);
   check_length(s);
-  if (only_check) return true;
+  if (s->only_check) return true;
   const size_t size = (size_t)s->status.st_size;
   s->bytes = (int64_t)size == (int64_t)s->status.st_size ? malloc(size) : NULL;
   if (!s->bytes) fail(&s->memory, "not enough memory");
   rewind(s->file);
-  if (fread(s->bytes, 1, size, s->file) != size) fail(&s->memory, "cannot read all of \"%.200s\"", path);
+  if (fread(s->bytes, 1, size, s->file) != size) fail(&s->memory, "cannot read all of \"%.200s\"", s->path);
   return true;
 }
 
 bool read_disk(const char *path, uint8_t **bytes, size_t *size, char *error, size_t error_size) {
-  source s = {.memory = {.error = error, .error_size = error_size}};
-  const bool is_good = read_source(&s, path, !bytes);
+  source s = {.memory = {.error = error, .error_size = error_size}, .path = path, .only_check = !bytes};
+  const bool is_good = read_source(&s);
   if (s.file) fclose(s.file);
   release(&s.memory);
   if (!is_good) free(s.bytes);
