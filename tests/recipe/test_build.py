@@ -27,7 +27,7 @@ DIGITS = BENCHMARKS["digits"]
         ({"allocation": "xyz"}, "unknown allocation 'xyz'; choose from: erk, uniform"),
         ({"rates": "fast"}, "unknown learning rates 'fast'; choose from: plain, moon, tickets"),
         ({"options": {"finale": "2"}}, "objective 'moon' has no option 'finale', did you mean 'final'"),
-        ({"options": {"final": "much"}}, "option 'final' of 'moon' must be a float, not 'much'"),
+        ({"options": {"final": "much"}}, "option 'final' of 'moon' must be of type float, not 'much'"),
         ({"objective": "cross-entropy", "options": {"x": "1"}}, "it has none"),
         ({"objective": "logitnorm", "options": {"inner": "moon"}}, "no option 'inner'"),
         ({"objective": "hod"}, "trains with images of no known class; name a set of them"),
