@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from weakref import WeakSet
 
@@ -35,20 +35,32 @@ def float32_classifier(model: nn.Module) -> Iterator[None]:
     """
     head = model.get_submodule(classifier_name(model))
     assert isinstance(head, nn.Linear)
-    replaced = vars(head).get("forward")
     forward = head.forward
 
     def in_float32(input: Tensor) -> Tensor:
         with torch.autocast(input.device.type, enabled=False):
             return forward(input.to(head.weight.dtype))
 
-    head.forward = in_float32
+    with replaced_forward(head, in_float32):
+        yield
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Callable[..., Tensor]) -> Iterator[None]:
+    """Context in which a module has another forward pass. It may already have one that was set in this way.
+
+    Args:
+        module: The module.
+        forward: The forward pass.
+    """
+    before = vars(module).get("forward")
+    module.forward = forward
     try:
         yield
     finally:
-        del head.forward
-        if replaced is not None:
-            head.forward = replaced
+        del module.forward
+        if before is not None:
+            module.forward = before
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from moon.evidence import Inputs, OpenHead, classifier_name, logits_of
+from moon.evidence import Inputs, OpenHead, classifier_name, logits_of, replaced_forward
 
 
 def check_open(model: nn.Module, objective: nn.Module) -> None:
@@ -124,19 +124,14 @@ def changed_features(model: nn.Module, change: Callable[[Tensor], Tensor]) -> It
     """
     name = classifier_name(model)
     head = model.get_submodule(name)
-    replaced, forward, calls = vars(head).get("forward"), head.forward, []
+    forward, calls = head.forward, []
 
     def forward_changed(input: Tensor) -> Tensor:
         calls.append(input.shape)
         return forward(change(input))
 
-    head.forward = forward_changed
-    try:
+    with replaced_forward(head, forward_changed):
         yield
-    finally:
-        del head.forward
-        if replaced is not None:
-            head.forward = replaced
     if not calls:
         raise ValueError(
             f"the classifier '{name}' of {type(model).__name__} was never called as a layer, so its features cannot be "
