@@ -1,0 +1,76 @@
+"""Compile kernels several at a time before the first step that launches them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Not a ContextVar: autograd calls the backward pass in a thread of its own. What is stored is a context in which Triton
+# compiles asynchronously.
+_compiling: Context | None = None
+
+
+def is_dry_run() -> bool:
+    """Whether a `dry_run` is active."""
+    return _compiling is not None
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Context in which kernels are compiled in parallel, and neither launched nor waited for; at its end all are ready.
+
+    Run a training step in it, and each kernel that the step needs is compiled, whatever the model and the objective.
+    Convolutions and BatchNorm layers on flat buffers return zeros meanwhile, so the results are meaningless. Versions
+    of Triton that cannot compile asynchronously compile the kernels here one after another.
+    """
+    import triton
+
+    global _compiling
+    asynchronous = getattr(triton, "AsyncCompileMode", None)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            if asynchronous is None:
+                _compiling = copy_context()
+                yield
+            else:
+                # A kernel that cannot be compiled fails again, with a message, when it is launched.
+                with asynchronous(pool, ignore_errors=True):
+                    _compiling = copy_context()
+                    yield
+        finally:
+            _compiling = None
+
+
+def compile_kernel(kernel: Any, grid: tuple[int, ...], *values: Any, **options: Any) -> None:
+    """Start to compile a kernel for these arguments, in a `dry_run`."""
+    assert _compiling is not None
+    _compiling.copy().run(kernel.warmup, *values, grid=grid, **options)
+
+
+def new_like(x: Tensor) -> Tensor:
+    """Memory for the result of a kernel, like x: zeros in a dry run, in which it is not written."""
+    return torch.zeros_like(x) if is_dry_run() else torch.empty_like(x)
+
+
+def convolution(x: Tensor, weight: Tensor, *arguments: Any) -> Tensor:
+    """aten.convolution; zeros in a dry run, because cuDNN may not measure its kernels while the CPU is busy."""
+    if not is_dry_run():
+        return torch.ops.aten.convolution(x, weight, *arguments)
+    shape = torch.ops.aten.convolution(x.to("meta"), weight.to("meta"), *arguments).shape
+    is_last = x.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if is_last else torch.contiguous_format
+    return torch.zeros(shape, dtype=x.dtype, device=x.device).contiguous(memory_format=layout)
+
+
+def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    """aten.convolution_backward; zeros in a dry run."""
+    if not is_dry_run():
+        return torch.ops.aten.convolution_backward(grad, x, weight, *arguments)
+    return torch.zeros_like(x), torch.zeros_like(weight)
