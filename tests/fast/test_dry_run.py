@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from moon.fast import FlatBuffers, batch_norm, dry_run, layers_on_buffers, norm_relu, second_use, top_masks
-from moon.fast.dry_run import convolution, convolution_backward, is_dry_run
+from moon.fast.compiling import convolution, convolution_backward, is_dry_run
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 GEOMETRY = None, [2, 1], [1, 1], [1, 1], False, [0, 0], 1

@@ -5,7 +5,7 @@ Nothing here imports another part of `moon`.
 
 from moon.fast.batch_norm import norm, norm_relu, second_use
 from moon.fast.buffers import FlatBuffers, active_buffers, without_buffers
-from moon.fast.dry_run import dry_run
+from moon.fast.compiling import dry_run
 from moon.fast.fusing import fused
 from moon.fast.gradients import StepGradients
 from moon.fast.layers import layers_on_buffers

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
 from moon.fast.buffers import FlatBuffers, active_buffers
-from moon.fast.dry_run import new_like
+from moon.fast.compiling import new_like
 
 # Tile sizes and numbers of programs, the best of several tried on an H200.
 _COLUMNS = 32

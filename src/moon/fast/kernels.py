@@ -15,7 +15,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from moon.fast.dry_run import compile_kernel, is_dry_run
+from moon.fast.compiling import compile_kernel, is_dry_run
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *values: Any, **options: Any) -> None:

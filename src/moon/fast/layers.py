@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
 from moon.fast.buffers import FlatBuffers, active_buffers
-from moon.fast.dry_run import convolution, convolution_backward
+from moon.fast.compiling import convolution, convolution_backward
 
 _CHANNELS_LAST = torch.channels_last
 

@@ -15,9 +15,13 @@ from moon.training.captured import CapturedSteps, capture_obstacle
 
 OTHER = "other"
 
-# In a CUDA graph a kernel is known by its name alone. The first group with a word that is part of the name counts.
-_NORM = ("moments", "normalise", "norm_grad_sums", "norm_grad_input")
-_SELECTION = ("select_digit", "count_ties", "write_masks")
+# In a CUDA graph a kernel is known by its name alone: our own, and words in the names of others, the first group first.
+_OURS = {
+    "BatchNorm": ("moments", "normalise", "norm_grad_sums", "norm_grad_input"),
+    "loss": ("unknown_aware", "observation", "moving_average", "scheduled_weight"),
+    "update": ("sgd",),
+    "mask update": ("select_digit", "count_ties", "write_masks"),
+}
 _GROUPS = {
     "forward convolution": ("fprop", "implicit_convolve", "conv2d_forward"),
     "input gradient": ("dgrad", "conv2d_backward_input"),
@@ -55,9 +59,9 @@ def group_of(name: str) -> str:
         >>> group_of("sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64")
         'weight gradient'
     """
-    ours = {**dict.fromkeys(_NORM, "BatchNorm"), **dict.fromkeys(_SELECTION, "mask update"), "sgd": "update"}
-    if name in ours:
-        return ours[name]
+    for group, names in _OURS.items():
+        if name in names:
+            return group
     lower = name.lower()
     return next((group for group, words in _GROUPS.items() if any(word in lower for word in words)), OTHER)
 

@@ -34,7 +34,7 @@ def dry_run() -> Iterator[None]:
 
     global _compiling
     asynchronous = getattr(triton, "AsyncCompileMode", None)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_cores()) as pool:
         try:
             if asynchronous is None:
                 _compiling = copy_context()
@@ -46,6 +46,10 @@ def dry_run() -> Iterator[None]:
                     yield
         finally:
             _compiling = None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compile_kernel(kernel: Any, grid: tuple[int, ...], *values: Any, **options: Any) -> None:
