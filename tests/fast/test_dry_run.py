@@ -73,10 +73,18 @@ def compile_without_a_gpu() -> None:
 
     from moon.fast import kernels, selection
 
-    target = GPUTarget("cuda", 90, 32)
+    target, loaded = GPUTarget("cuda", 90, 32), []
+
+    def launcher(source, metadata):
+        loaded.append(source.name)
+        raise NotImplementedError("there is no GPU")
+
     driver.set_active(
         SimpleNamespace(  # pyright: ignore[reportArgumentType]
-            get_current_device=lambda: 0, get_current_stream=lambda _: 0, get_current_target=lambda: target
+            get_current_device=lambda: 0,
+            get_current_stream=lambda _: 0,
+            get_current_target=lambda: target,
+            launcher_cls=launcher,
         )
     )
     compiled = []
@@ -99,6 +107,7 @@ def compile_without_a_gpu() -> None:
     names = {"moments", "normalise", "norm_grad_sums", "norm_grad_input", "select_digit", "count_ties", "write_masks"}
     assert set(compiled) == names, compiled
     assert compiled.count("norm_grad_sums") == 2
+    assert sorted(loaded) == sorted(compiled)
     for now, old in zip(model.state_dict().values(), before, strict=True):
         assert torch.equal(now, old)
     count, launched = len(compiled), []

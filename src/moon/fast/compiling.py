@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# Not a ContextVar: autograd calls the backward pass in a thread of its own. What is stored is a context in which Triton
-# compiles asynchronously.
-_compiling: Context | None = None
+
+@dataclass
+class _DryRun:
+    """A context in which Triton compiles asynchronously, and the kernels that are being compiled, by name."""
+
+    context: Context = field(default_factory=copy_context)
+    kernels: dict[str, list[Any]] = field(default_factory=dict)
+
+
+_active: _DryRun | None = None  # not a ContextVar: autograd calls the backward pass in a thread of its own
 
 
 def is_dry_run() -> bool:
     """Whether a `dry_run` is active."""
-    return _compiling is not None
+    return _active is not None
 
 
 @contextmanager
@@ -32,20 +41,23 @@ def dry_run() -> Iterator[None]:
     """
     import triton
 
-    global _compiling
-    asynchronous = getattr(triton, "AsyncCompileMode", None)
-    with ThreadPoolExecutor(_cores()) as pool:
+    global _active
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+    initializer = None if device is None else partial(torch.cuda.set_device, device)
+    with ThreadPoolExecutor(_cores(), initializer=initializer) as pool:
+        mode = nullcontext()
+        if hasattr(triton, "AsyncCompileMode"):
+            # A kernel that cannot be compiled fails again, with a message, when it is launched.
+            mode = triton.AsyncCompileMode(pool, ignore_errors=True)
         try:
-            if asynchronous is None:
-                _compiling = copy_context()
+            with mode:
+                _active = run = _DryRun()
                 yield
-            else:
-                # A kernel that cannot be compiled fails again, with a message, when it is launched.
-                with asynchronous(pool, ignore_errors=True):
-                    _compiling = copy_context()
-                    yield
         finally:
-            _compiling = None
+            _active = None
+        # Variants of a kernel share a launcher, which a C compiler makes: one variant of each kernel comes first.
+        list(pool.map(_load, [variants[0] for variants in run.kernels.values()]))
+        list(pool.map(_load, [variant for variants in run.kernels.values() for variant in variants[1:]]))
 
 
 def _cores() -> int:
@@ -54,8 +66,19 @@ def _cores() -> int:
 
 def compile_kernel(kernel: Any, grid: tuple[int, ...], *values: Any, **options: Any) -> None:
     """Start to compile a kernel for these arguments, in a `dry_run`."""
-    assert _compiling is not None
-    _compiling.copy().run(kernel.warmup, *values, grid=grid, **options)
+    assert _active is not None
+    compiled = _active.context.copy().run(kernel.warmup, *values, grid=grid, **options)
+    variants = _active.kernels.setdefault(kernel.__name__, [])
+    if not any(compiled is other for other in variants):
+        variants.append(compiled)
+
+
+def _load(kernel: Any) -> None:
+    """Load a compiled kernel and its launcher, as the first launch would do; errors are left to that."""
+    with suppress(Exception):
+        if hasattr(kernel, "result"):  # compiled asynchronously
+            kernel = kernel.result()
+        kernel.run  # noqa: B018
 
 
 def new_like(x: Tensor) -> Tensor:
