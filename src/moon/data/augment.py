@@ -164,7 +164,8 @@ def _strengths(height: int, width: int) -> tuple[Tensor, Tensor]:
         amount = weakest + (strongest - weakest) * level / (_LEVELS - 1)
         amounts.append(-amount if name in _SIGNED and direction else amount)
         matrices.append(_affine(name, amounts[-1], height, width))
-    return torch.tensor(amounts), torch.tensor(matrices)
+    made = (torch.tensor(numbers, dtype=torch.float32, device="cpu") for numbers in (amounts, matrices))
+    return next(made), next(made)
 
 
 def _affine(name: str, amount: float, height: int, width: int) -> list[list[float]]:
@@ -188,16 +189,17 @@ def recolour(x: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
         The changed images, (N, H, W, C) of uint8.
     """
     count, height, width, channels = x.shape
-    pixels = x.reshape(count, height * width, channels).long()
+    index = x.reshape(count, height * width, channels).long()  # gathering needs int64; int32 is faster otherwise
+    pixels = index.int()
     grey, amount = _grey(pixels), amount[:, None, None]
-    value = torch.arange(256, device=x.device)[None, :, None]
+    value = torch.arange(256, dtype=torch.int32, device=x.device)[None, :, None]
     smallest, largest = pixels.amin(1, keepdim=True), pixels.amax(1, keepdim=True)
-    dropped = (8 - amount).round().long()  # bits
+    dropped = (8 - amount).round().clamp(0, 8).int()  # bits; amounts of other operations are not
     mean = (2 * grey.sum(1, keepdim=True) + height * width) // (2 * height * width)
 
     tables = {  # what becomes of each value, (N, 256, C)
         "autocontrast": ((value - smallest).clamp(min=0) * 255 // (largest - smallest).clamp(min=1)).clamp(max=255),
-        "equalize": _equalized(pixels, value, largest),
+        "equalize": _equalized(index, value, largest),
         "posterize": value >> dropped << dropped,
         "solarize": torch.where(value < amount, value, 255 - value),
         "brightness": _blend(0, value, amount),
@@ -213,7 +215,7 @@ def recolour(x: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
     for name, changed in tables.items():
         table = chosen(name, changed, table)
     smooth = _smooth(pixels.view(count, height, width, channels)).view_as(pixels)
-    out = table.expand(count, 256, channels).gather(1, pixels)
+    out = table.expand(count, 256, channels).gather(1, index)
     out = chosen("color", _blend(grey, pixels, amount), out)
     out = chosen("sharpness", _blend(smooth, pixels, amount), out)
     return out.to(torch.uint8).view_as(x)
@@ -221,7 +223,7 @@ def recolour(x: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
 
 def _blend(image: Tensor | int, other: Tensor, share: Tensor) -> Tensor:
     """`image` for a share of 0, `other` for 1; beyond them for others."""
-    return (image + share * (other - image)).clamp(0, 255).long()
+    return (image + share * (other - image)).clamp(0, 255).int()
 
 
 def _grey(pixels: Tensor) -> Tensor:
@@ -232,13 +234,13 @@ def _grey(pixels: Tensor) -> Tensor:
     return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
 
 
-def _equalized(pixels: Tensor, value: Tensor, largest: Tensor) -> Tensor:
+def _equalized(index: Tensor, value: Tensor, largest: Tensor) -> Tensor:
     """What becomes of each value if all are to be equally frequent, (N, 256, C)."""
-    count, total, channels = pixels.shape
-    histogram = torch.zeros(count, 256, channels, dtype=torch.int64, device=pixels.device)
-    histogram.scatter_add_(1, pixels, torch.ones_like(pixels))  # of integers, so the order does not matter
-    step = (total - histogram.gather(1, largest)) // 255
-    below = histogram.cumsum(1) - histogram
+    count, total, channels = index.shape
+    histogram = torch.zeros(count, 256, channels, dtype=torch.int32, device=index.device)
+    histogram.scatter_add_(1, index, torch.ones_like(value[:, :1]).expand_as(index))  # of integers: any order is exact
+    step = (total - histogram.gather(1, largest.long())) // 255
+    below = histogram.cumsum(1, dtype=torch.int32) - histogram
     equalized = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
     return torch.where(step > 0, equalized, value)
 
@@ -265,7 +267,7 @@ def resample(x: Tensor, matrix: Tensor, row: Tensor, column: Tensor) -> Tensor:
         The images, (N, H, W, C); black where the map leads outside.
     """
     count, height, width, channels = x.shape
-    across, down = (column + 0.5)[:, None, :], (row + 0.5)[:, :, None]  # the centres of the pixels
+    across, down = (column.float() + 0.5)[:, None, :], (row.float() + 0.5)[:, :, None]  # the centres of the pixels
     inside = ((row >= 0) & (row < height))[:, :, None] & ((column >= 0) & (column < width))[:, None, :]
     places = []
     for line, size in zip(matrix.unbind(1), (width, height), strict=True):
