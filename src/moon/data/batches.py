@@ -12,7 +12,7 @@ from moon.data.augment import Augmentation
 from moon.data.dataset import DataSet
 from moon.seeds import generator
 
-_AT_ONCE = 1 << 24  # values that TrivialAugment changes at a time; it needs about 100 bytes for each
+_AT_ONCE = 1 << 24  # values that TrivialAugment changes at a time; it needs dozens of bytes for each
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:
