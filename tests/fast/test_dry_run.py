@@ -44,6 +44,16 @@ def test_a_dry_run_ends_with_an_error_inside():
         pass
 
 
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_one(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(UserWarning, match="file/cache is not writable"), dry_run():
+        pass
+    assert os.access(os.environ["TRITON_CACHE_DIR"], os.W_OK)
+    with dry_run():  # warns only once
+        pass
+
+
 @pytest.mark.slow
 def test_all_kernels_of_a_step_are_compiled_in_parallel_and_none_is_launched(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,21 +41,18 @@ def dry_run() -> Iterator[None]:
     """Context in which kernels are compiled in parallel, and neither launched nor waited for; at its end all are ready.
 
     Run a training step in it, and each kernel that the step needs is compiled, whatever the model and the objective.
-    Convolutions and BatchNorm layers on flat buffers return zeros meanwhile, so the results are meaningless. Versions
-    of Triton that cannot compile asynchronously compile the kernels here one after another.
+    Convolutions and BatchNorm layers on flat buffers return zeros meanwhile, so the results are meaningless.
     """
     import triton
 
     global _active
+    _ensure_cache()
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
     initializer = None if device is None else partial(torch.cuda.set_device, device)
     with ThreadPoolExecutor(_cores(), initializer=initializer) as pool:
-        mode = nullcontext()
-        if hasattr(triton, "AsyncCompileMode"):
-            # A kernel that cannot be compiled fails again, with a message, when it is launched.
-            mode = triton.AsyncCompileMode(pool, ignore_errors=True)
         try:
-            with mode:
+            # A kernel that cannot be compiled fails again, with a message, when it is launched.
+            with triton.AsyncCompileMode(pool, ignore_errors=True):
                 _active = run = _DryRun()
                 yield
         finally:
@@ -58,6 +60,26 @@ def dry_run() -> Iterator[None]:
         # Variants of a kernel share a launcher, which a C compiler makes: one variant of each kernel comes first.
         list(pool.map(_load, [variants[0] for variants in run.kernels.values()]))
         list(pool.map(_load, [variant for variants in run.kernels.values() for variant in variants[1:]]))
+
+
+def _ensure_cache() -> None:
+    """If Triton's cache cannot be written, use a temporary folder and say so: Triton itself would only fail."""
+    from triton import knobs
+
+    folder = Path(knobs.cache.dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return
+    except OSError:
+        pass
+    os.environ["TRITON_CACHE_DIR"] = temporary = tempfile.mkdtemp(prefix="moon-kernels-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    warnings.warn(
+        f"{folder} is not writable, so kernels are compiled again in each process; set TRITON_CACHE_DIR to a folder "
+        "that is",
+        stacklevel=4,
+    )
 
 
 def _cores() -> int:
