@@ -7,8 +7,7 @@ Each part runs in new processes and prints lines as soon as they are known. What
 cold    trains MOON with RigL at 95% on noise, with empty caches of Triton, inductor and the CUDA driver
 warm    the same again, with the caches that `cold` has filled
 before  `cold`, with the loss compiled by torch, kernels one after another, cuDNN's search for every batch size
-loss    compiles the loss of MOON alone with empty caches, in several ways, all at the same time (not by default)
-steps   the time of a step with the loss as kernels, compiled and uncompiled; the kernels of a step (uses the caches)
+steps   the time of a step with MOON's loss as kernels and as written; the kernels of a step (uses the caches)
 search  cuDNN's search and the time of a step with other limits of the search (not by default, uses the caches)
 """
 
@@ -21,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_startup_parts import say
+from gpu_startup_hooks import say
 
 CHILD = str(Path(__file__).with_name("gpu_startup_parts.py"))
 
@@ -32,17 +31,17 @@ class Processes:
     def __init__(self, folder, limit):
         self.folder, self.end = Path(folder), time.monotonic() + limit
 
-    def start(self, title, arguments, caches, out=None, **environment):
+    def start(self, title, arguments, caches):
         folder = self.folder / caches
         variables = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "CUDA_CACHE_PATH": "cuda"}
         places = {name: str(folder / sub) for name, sub in variables.items()}
         started = {"MOON_STARTED": str(time.time()), "PYTHONUNBUFFERED": "1"}
-        if out is None:
-            print(f"\n{title}", flush=True)
+        print(f"\n{title}", flush=True)
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", CHILD, *arguments], env=os.environ | places | started | environment,
-            stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [sys.executable, "-W", "ignore", CHILD, *arguments],
+            env=os.environ | places | started,
+            stderr=subprocess.STDOUT,
+        )
 
     def finish(self, process):
         try:
@@ -72,23 +71,11 @@ def run_parts(parts, processes, out):
             for limit in ("10", "4", "2"):
                 arguments = ["search", "--search-limit", limit]
                 processes.finish(processes.start(f"search limit {limit}", arguments, "a"))
-        elif name == "loss":
-            ways = {"kernels": {}, "compiled": {}, "one thread": {"TORCHINDUCTOR_COMPILE_THREADS": "1"}}
-            started = []
-            for number, (way, environment) in enumerate(ways.items()):
-                file = (processes.folder / f"loss-{number}.txt").open("w+")
-                arguments = ["loss", "--way", way]
-                started.append((way, file, processes.start(way, arguments, f"loss-{number}", file, **environment)))
-            for way, file, process in started:
-                processes.finish(process)
-                file.seek(0)
-                print(f"\nloss alone: {way}\n{file.read()}", end="", flush=True)
-                file.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["cold", "warm", "before", "loss", "steps", "search"]
+    names = ["cold", "warm", "before", "steps", "search"]
     parser.add_argument("--parts", nargs="+", choices=names, default=["cold", "warm", "steps", "before"])
     parser.add_argument("--limit", type=float, default=150, help="seconds after which the rest is stopped")
     parser.add_argument("--out", help="where to write the kernels as JSON")

@@ -6,8 +6,11 @@ import os
 import sys
 import time
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
+
+from gpu_startup_hooks import compiled_by_triton, hook_launchers, hook_moon, hook_triton, part, say, wait
 
 BATCH, LAST, FULL_BATCHES = 128, 80, 105  # the last batch is smaller, and masks change once before it
 DEVICE = os.environ.get("MOON_STARTUP_DEVICE", "cuda")  # cpu: only to test this script
@@ -16,157 +19,6 @@ if DEVICE == "cpu":
     BATCH, LAST, FULL_BATCHES = 4, 3, 2
 SETTINGS = {"batch_size": BATCH, "precision": "bfloat16" if DEVICE == "cuda" else "float32", "sparsity": 0.95}
 STARTED = float(os.environ.get("MOON_STARTED", time.time()))
-
-
-class Clock:
-    """Seconds by name; those of an inner block do not count for the outer one."""
-
-    def __init__(self):
-        self.seconds, self.counts, self._open = defaultdict(float), defaultdict(int), []
-
-    @contextmanager
-    def __call__(self, name):
-        self._pause()
-        self._open.append([name, time.perf_counter()])
-        self.counts[name] += 1
-        try:
-            yield
-        finally:
-            self._pause()
-            self._open.pop()
-            if self._open:
-                self._open[-1][1] = time.perf_counter()
-
-    def _pause(self):
-        if self._open:
-            name, since = self._open[-1]
-            self.seconds[name] += time.perf_counter() - since
-
-    def take(self):
-        found = {name: (self.counts[name], seconds) for name, seconds in self.seconds.items()}
-        self.seconds.clear()
-        self.counts.clear()
-        return found
-
-
-clock = Clock()
-compiled_by_triton = []  # (name, seconds, whether it was cached), from any thread
-
-
-def say(what, seconds=None, note=""):
-    print(f"    {what:58} {'' if seconds is None else f'{seconds:8.2f} s'}  {note}".rstrip(), flush=True)
-
-
-@contextmanager
-def part(what, note=""):
-    """A line with the time of a block and, indented, where it went; an error is printed instead."""
-    clock.take()
-    before, started = len(compiled_by_triton), time.perf_counter()
-    try:
-        yield
-        wait()
-    except Exception as error:
-        say(f"{what} FAILED", time.perf_counter() - started, f"{type(error).__name__}: {error}"[:300])
-        return
-    say(what, time.perf_counter() - started, note)
-    for name, (count, seconds) in sorted(clock.take().items(), key=lambda item: -item[1][1]):
-        if seconds > 0.02:
-            say(f"    {name}", seconds, f"{count} calls")
-    new = compiled_by_triton[before:]
-    if new:
-        cached = sum(is_cached for _, _, is_cached in new)
-        total = sum(seconds for _, seconds, _ in new)
-        say(f"    (Triton: {len(new) - cached} compiled, {cached} cached; sum over threads", total, ")")
-
-
-def wait():
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def timed(owner, name, label):
-    """Count the time of a function under a label."""
-    try:
-        function = getattr(owner, name)
-    except AttributeError as error:
-        say(f"no hook for {label}: {error}")
-        return
-
-    def call(*values, **named):
-        with clock(label() if callable(label) else label):
-            return function(*values, **named)
-
-    setattr(owner, name, call)
-
-
-def hook_triton():
-    try:
-        import triton
-
-        def heard(*, src, times, cache_hit, **_):
-            stages = sum(microseconds for _, microseconds in times.lowering_stages)
-            seconds = (times.ir_initialization + stages + times.store_results) / 1e6
-            compiled_by_triton.append((src.name, seconds, cache_hit))
-
-        triton.knobs.compilation.listener = heard
-    except Exception as error:
-        say(f"no hook for Triton: {type(error).__name__}: {error}")
-
-
-def hook_launchers():
-    """Record how long the C compiler takes for Triton's launchers, as if they were kernels."""
-    try:
-        from triton.runtime import build
-
-        make = build._build
-
-        def timed_make(name, *values, **named):
-            started = time.perf_counter()
-            try:
-                return make(name, *values, **named)
-            finally:
-                compiled_by_triton.append((f"C: {name}", time.perf_counter() - started, False))
-
-        build._build = timed_make
-    except Exception as error:
-        say(f"no hook for launchers: {type(error).__name__}: {error}")
-
-
-def hook_moon():
-    """Count the time of convolutions, passes and compiled losses."""
-    import torch
-
-    from moon.fast import layers
-    from moon.training import captured
-
-    timed(layers, "convolution", "cuDNN, forward")
-    timed(layers, "convolution_backward", "cuDNN, backward")
-    timed(captured.CapturedSteps, "_compile_kernels", "dry run")
-    passes = []
-
-    def new_capture():
-        passes.clear()
-        return "capture, rest"
-
-    def next_pass():
-        passes.append(None)
-        return f"pass {len(passes)} (1: dry run, last: captured), rest"
-
-    timed(captured.CapturedSteps, "_capture", new_capture)
-    timed(captured.CapturedSteps, "_forward_backward", next_pass)
-    compile_function = torch.compile
-
-    def timed_compile(function, **options):
-        compiled = compile_function(function, **options)
-
-        def call(*values, **named):
-            with clock(f"torch.compile: {function.__name__}"):
-                return compiled(*values, **named)
-
-        return call
-
-    torch.compile = timed_compile
 
 
 def switch_off_improvements():
@@ -318,52 +170,30 @@ def validate(training):
     training.model.train()
 
 
+written = {}  # the functions of MOON's loss as equations, by module and name
+
+
 def use_losses(way):
     """Replace the functions of MOON's loss: by kernels, compiled by torch, or as they are written."""
     import torch
 
     from moon.objectives import auto_weight, moon
 
-    if not hasattr(use_losses, "written"):
+    if not written:
         places = ((moon, "moon_loss"), (moon, "_observation"), (auto_weight, "_updated"), (auto_weight, "_weight"))
-        use_losses.written = {place: getattr(*place).__wrapped__ for place in places}
+        written.update({place: getattr(*place).__wrapped__ for place in places})
     from moon.fast import losses
 
     kernels = {
         "moon_loss": losses.unknown_aware_loss, "_observation": losses.observe_batch, "_updated": losses.move_average,
         "_weight": losses.schedule_weight,
     }  # fmt: skip
-    for (module, name), function in use_losses.written.items():
+    for (module, name), function in written.items():
         if way == "kernels":
             function = kernels[name]
         elif way != "uncompiled":
             function = torch.compile(function, dynamic=False)
         setattr(module, name, function)
-
-
-def child_loss(options):
-    """The loss of MOON on random logits, compiled as in a captured step."""
-    say("start of the interpreter", time.time() - STARTED)
-    import_all()
-    import torch
-
-    from moon.objectives import moon
-    from moon.objectives.auto_weight import AutoWeight
-    from moon.objectives.epoch import DeviceEpoch
-
-    if options.way in ("compiled", "one thread"):
-        import_compiler()
-    use_losses("uncompiled" if options.way == "one function" else options.way)
-    objective = moon.Moon(AutoWeight(epochs=100)).to(DEVICE)
-    loss = torch.compile(objective.loss, dynamic=False) if options.way == "one function" else objective.loss
-    hook_triton()
-    epoch = DeviceEpoch(torch.zeros((), dtype=torch.int64, device=DEVICE), host=0)
-    for count in (BATCH, LAST):
-        for turn in ("first", "second"):
-            with part(f"{options.way}: {turn} loss and gradient of {count} images"):
-                logits = torch.randn(count, 11, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-                loss(logits, torch.arange(count, device=DEVICE) % 10, epoch=epoch).backward()
-    show_compile_times()
 
 
 def child_steps(options):
@@ -373,7 +203,7 @@ def child_steps(options):
     hook_triton()
     fastest_kernels()
     replays = {}
-    ways = ("cross-entropy", "kernels"), ("moon", "kernels"), ("moon", "compiled"), ("moon", "uncompiled")
+    ways = ("cross-entropy", "kernels"), ("moon", "kernels"), ("moon", "uncompiled")
     for objective, way in ways:
         with part(f"capture {objective}, {way}"):
             use_losses(way)
@@ -382,8 +212,9 @@ def child_steps(options):
             name = f"{objective}, {way}"
             first = [float(training.step(x, y, epoch, 1e-3)) for epoch in (0, 0, 0, 50, 50)]
             say(f"    losses of {name}", None, " ".join(f"{loss:.5f}" for loss in first))
-            replays[name, "quiet"] = training._steps.replayed(x, y, 0, 1e-3)
-            replays[name, "later"] = training._steps.replayed(x, y, 50, 1e-3)
+            steps: Any = training._steps
+            replays[name, "quiet"] = steps.replayed(x, y, 0, 1e-3)
+            replays[name, "later"] = steps.replayed(x, y, 50, 1e-3)
             replays[name, "keep"] = training  # its buffers are those of the graph
     use_losses("kernels")
     times = defaultdict(list)
@@ -421,7 +252,8 @@ def child_search(options):
     x, y = next(iter(training.batches.epoch(0)))
     with part(f"limit {options.search_limit}: first step"):
         training.step(x, y, 50, 1e-3)
-    replay = training._steps.replayed(x, y, 50, 1e-3)
+    steps: Any = training._steps
+    replay = steps.replayed(x, y, 50, 1e-3)
     times = []
     for _ in range(5):
         wait()
@@ -433,7 +265,7 @@ def child_search(options):
     say(f"limit {options.search_limit}: graph alone", None, f"{sorted(times)[2]:.4f} ms, best {min(times):.4f}")
 
 
-CHILDREN = {"start": child_start, "loss": child_loss, "steps": child_steps, "search": child_search}
+CHILDREN = {"start": child_start, "steps": child_steps, "search": child_search}
 
 
 def main():
