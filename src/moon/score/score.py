@@ -213,10 +213,16 @@ class _Scoring:
         return detector
 
     def _fitted(self, detector: Detector) -> Detector:
-        splits = [{"train": "train", "validation": "val"}[name] for name in detector.fits_on_splits]
-        if splits:  # "fit/..." cannot be the name of a set
-            detector.fit(*(self.cache.get(f"fit/{split}", self.images.splits[split]) for split in splits))
+        if detector.fits_on_splits:
+            detector.fit(*(self._known(detector, split) for split in detector.fits_on_splits))
         return detector
+
+    def _known(self, detector: Detector, split: str) -> Evidence:
+        """What a detector is fitted on; a combination scores the validation images with its parts."""
+        name = {"train": "train", "validation": "val"}[split]
+        data = self.images.splits[name]
+        key = f"fit/{name}"  # cannot be the name of a set
+        return self._evidence(detector, key, data) if detector.parts and name == "val" else self.cache.get(key, data)
 
     def _evidence(self, detector: Detector, name: str, data: AnySet) -> Evidence:
         if detector.reading:  # needs forward passes of its own
@@ -226,14 +232,19 @@ class _Scoring:
 
     def _scores(self, detector: Detector) -> dict[str, NDArray]:
         """Scores of each set; existing scores of a detector's parts are reused."""
-        parts = detector.parts.items()
-        done = [name for name, part in parts if name in self._used and self._used[name].options() == part.options()]
+        done = [name for name, part in detector.parts.items() if _is_same(part, self._used.get(name))]
+        is_ordinary = bool(done) and not any(part.reading for name, part in detector.parts.items() if name not in done)
         found = {}
         for key, data in self.sets.items():
-            evidence = self._evidence(detector, key, data)
+            evidence = self.cache.get(key, data) if is_ordinary else self._evidence(detector, key, data)
             given = {name: torch.as_tensor(self.scores[name][key], device=evidence.logits.device) for name in done}
             found[key] = detector.score_given(evidence, given).cpu().numpy()
         return found
+
+
+def _is_same(part: Detector, other: Detector | None) -> bool:
+    """Whether a detector was used that scores as a part does."""
+    return type(part) is type(other) and other is not None and part.options() == other.options()
 
 
 def _summary(scored: _Scoring) -> dict[str, Any]:
