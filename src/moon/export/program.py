@@ -73,8 +73,8 @@ def check_single_pass(detector: Detector) -> None:
     """
     if detector.perturbs:
         raise ValueError(
-            f"{type(detector).__name__} changes each image by the gradient of the network, which only PyTorch computes; "
-            "choose another detector, such as tempscale (ODIN without this change)"
+            f"{type(detector).__name__} changes each image by the gradient of the network, which only PyTorch "
+            "computes; choose another detector, such as tempscale (ODIN without this change)"
         )
     if detector.rotates:
         name = "Fisher with rotpred" if detector.parts else type(getattr(detector, "inner", detector)).__name__
