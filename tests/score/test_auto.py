@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,13 +130,12 @@ def test_a_detector_that_remembers_validation_images_is_not_ranked_on_them(monke
     monkeypatch.setitem(DETECTORS, "memory", Memory)
     sets = {"fit/val": evidence_of(200, 0), "tune/same": evidence_of(300, 1)}
 
-    class Labels:
-        def __init__(self, count):
-            self.labels = np.zeros(count)
+    def images(count) -> Any:
+        return SimpleNamespace(labels=np.zeros(count))
 
     recipe = make_recipe(BENCHMARKS["digits"], "cross-entropy")
     found = rank(
-        recipe, BENCHMARKS["digits"], Labels(200), {"same": Labels(300)}, lambda _, key, __: sets[key],
+        recipe, BENCHMARKS["digits"], images(200), {"same": images(300)}, lambda _, key, __: sets[key],
         lambda: evidence_of(100, 2),
     )  # fmt: skip
     assert found["memory"]["same"] == pytest.approx(0.5, abs=0.1)  # these are not unknown at all
