@@ -1,6 +1,6 @@
 """Where does the time before the first captured training steps on a GPU go?
 
-    python tests/gpu_startup.py [--parts cold warm steps before] [--limit 150] [--out FILE]
+    python tests/gpu/startup.py [--parts cold warm steps before] [--limit 150] [--out FILE]
 
 Each part runs in new processes and prints lines as soon as they are known. What fails is printed, and the rest goes on.
 
@@ -20,9 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_startup_hooks import say
+from startup_hooks import say
 
-CHILD = str(Path(__file__).with_name("gpu_startup_parts.py"))
+CHILD = str(Path(__file__).with_name("startup_parts.py"))
 
 
 class Processes:

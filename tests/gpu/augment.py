@@ -1,6 +1,6 @@
 """Augmentation on a GPU: are the bits those of a CPU, does nothing wait, can it be captured, and how long does it take?
 
-    python tests/gpu_check_augment.py
+    python tests/gpu/augment.py
 
 Exits with an error if one of these is not so.
 """

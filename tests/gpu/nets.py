@@ -1,6 +1,6 @@
 """Nets of timm and torchvision on a GPU: do captured steps compute what plain ones do, and how long does a step take?
 
-    python tests/gpu_check_nets.py [--size 64] [--batch 128] [NET ...]
+    python tests/gpu/nets.py [--size 64] [--batch 128] [NET ...]
 
 For each net: the losses of five float32 steps with a sparse topology, plain and captured, without dropout; whether the
 random numbers of dropout and stochastic depth differ from step to step in a captured step; and the time of a bfloat16

@@ -126,8 +126,11 @@ def hook_moon():
     import torch
 
     from moon.fast import layers
+    from moon.recipe import build
     from moon.training import captured
 
+    for name in ("training_batches", "network", "_try_out", "optimizer", "topology"):
+        timed(build, name, f"build: {name}")
     timed(layers, "convolution", "cuDNN, forward")
     timed(layers, "convolution_backward", "cuDNN, backward")
     timed(captured.CapturedSteps, "_compile_kernels", "dry run")

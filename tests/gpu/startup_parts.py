@@ -1,4 +1,4 @@
-"""The processes that `gpu_startup.py` starts: each prints where its time goes."""
+"""The processes that `startup.py` starts: each prints where its time goes."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from gpu_startup_hooks import compiled_by_triton, hook_launchers, hook_moon, hook_triton, part, say, wait
+from startup_hooks import compiled_by_triton, hook_launchers, hook_moon, hook_triton, part, say, wait
 
 BATCH, LAST, FULL_BATCHES = 128, 80, 105  # the last batch is smaller, and masks change once before it
 DEVICE = os.environ.get("MOON_STARTUP_DEVICE", "cuda")  # cpu: only to test this script
@@ -25,7 +25,7 @@ def switch_off_improvements():
     from moon.training import captured
 
     captured.CapturedSteps._compile_kernels = lambda self, x, y: None
-    captured._search_kernels = lambda allowed: nullcontext()
+    captured.kernel_search = lambda allowed: nullcontext()
 
 
 def import_all():
@@ -106,8 +106,6 @@ def child_start(options):
     fastest_kernels()
     if options.before:
         switch_off_improvements()
-    with part("import torch._dynamo, as torch.optim does"):
-        import torch._dynamo
     if options.way is not None:
         import_compiler()
     hook_moon()
@@ -146,6 +144,8 @@ def child_start(options):
         for _ in range(3 * STEPS):
             training.step(x, y, 50, 1e-3)
     say("from the start of the process", time.time() - STARTED)
+    if "torch._dynamo" in sys.modules and not options.before:
+        say("torch._dynamo WAS IMPORTED, which takes seconds")
     show_compile_times()
     names = defaultdict(list)
     for name, seconds, _ in compiled_by_triton:
