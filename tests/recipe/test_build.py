@@ -245,6 +245,16 @@ def test_impossible_batches_and_layers_are_rejected_by_a_trial_step_that_changes
     assert moon.objective.weight.beta.isnan()
 
 
+def test_the_trial_step_searches_no_kernels(monkeypatch):
+    seen = []
+    monkeypatch.setattr(build, "_try_out", lambda *_: seen.append(torch.backends.cudnn.benchmark))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    digits = BENCHMARKS["digits"]
+    build.training(make_recipe(digits, "cross-entropy"), digits, open_set("", "digits", "train"), "cpu")
+    assert seen == [False]
+    assert torch.backends.cudnn.benchmark
+
+
 def test_settings_override_the_preset():
     control = make_recipe(DIGITS, preset="control", epochs=10)
     assert control == make_recipe(DIGITS, "cross-entropy", rates="moon", vote_share=0.2, epochs=10)

@@ -91,6 +91,13 @@ def test_the_model_is_not_changed():
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_model_on_a_gpu_has_the_same_flops():
+    model = resnet18(10)
+    before = layer_costs(model, (3, 32, 32), {})
+    assert layer_costs(model.cuda(), (3, 32, 32), {}) == before
+
+
 def test_lenet():
     body = 25 * 6 * 28 * 28 + 150 * 16 * 10 * 10 + 400 * 120 + 120 * 84
     assert total(lenet(10), (1, 28, 28)).dense == 2 * (body + 84 * 10)

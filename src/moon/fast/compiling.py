@@ -123,3 +123,14 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *arguments: An
     if not is_dry_run():
         return torch.ops.aten.convolution_backward(grad, x, weight, *arguments)
     return torch.zeros_like(x), torch.zeros_like(weight)
+
+
+@contextmanager
+def kernel_search(allowed: bool) -> Iterator[None]:
+    """Context in which cuDNN measures which of its kernels is the fastest only if this is allowed and enabled."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before and allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

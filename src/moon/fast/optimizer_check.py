@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
+
+from moon.fast.sgd import SGD
 
 
 def optimizer_obstacle(optimizer: Optimizer) -> str | None:
@@ -25,7 +27,7 @@ def optimizer_obstacle(optimizer: Optimizer) -> str | None:
         >>> optimizer_obstacle(torch.optim.AdamW(layer.parameters()))
         'only SGD with one parameter group is supported'
     """
-    if type(optimizer) is not SGD or len(optimizer.param_groups) != 1:
+    if type(optimizer) not in (torch.optim.SGD, SGD) or len(optimizer.param_groups) != 1:
         return "only SGD with one parameter group is supported"
     group = optimizer.param_groups[0]
     if group.get("lr_factor", 1.0) != 1.0:

@@ -15,6 +15,7 @@ from torch import nn
 from moon.data import AnySet, Batches, Benchmark, training_batches
 from moon.detect import Detector
 from moon.evidence import OpenHead, classifier_name, open_head, rotation_head
+from moon.fast import SGD, kernel_search
 from moon.objectives import Objective, Teacher
 from moon.objectives.base import Draw
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
@@ -184,7 +185,7 @@ def optimizer(recipe: Recipe, model: nn.Module, objective: nn.Module) -> torch.o
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, betas=(recipe.momentum, _BETA2), **settings)
     nesterov = recipe.nesterov and recipe.momentum > 0
-    return torch.optim.SGD(groups, momentum=recipe.momentum, nesterov=nesterov, **settings)
+    return SGD(groups, momentum=recipe.momentum, nesterov=nesterov, **settings)
 
 
 def training(
@@ -223,7 +224,8 @@ def training(
         assert isinstance(supply, Batches)  # outliers are in memory
         draw = supply.draw, int(outliers.labels.max()) + 1
     loss = objective(recipe, model, draw, teachers(recipe, benchmark, device)).to(device)
-    _try_out(model, loss, recipe, benchmark)
+    with kernel_search(False):  # kernels for one call are not worth a search
+        _try_out(model, loss, recipe, benchmark)
     updates = optimizer(recipe, model, loss)
     return Training(
         model,

@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from moon.fast import kernel_search
 from moon.sparse.topology import Topology
 from moon.sparse.weights import sparse_weights
 
@@ -133,7 +134,8 @@ def layer_costs(model: nn.Module, shape: tuple[int, ...], densities: Mapping[str
     """Count the FLOPs of each layer: 2 * weights * the number of positions at which they are used.
 
     A layer that is used several times counts several times, and padding counts. The positions are found by a forward
-    pass of a copy of the model on the meta device: nothing is computed, and the model is not changed.
+    pass of a copy of the model: on a GPU with one black image, otherwise on the meta device, where nothing is computed.
+    The model is not changed.
 
     Args:
         model: The model.
@@ -164,16 +166,19 @@ def layer_costs(model: nn.Module, shape: tuple[int, ...], densities: Mapping[str
         raise ValueError(f"a density is the fraction of weights that are non-zero, in [0, 1], not {wrong}")
     flops = dict.fromkeys(weights, 0)
     names = {id(weight): name for name, weight in weights.items()}  # a weight that two layers share has one name
-    skeleton = deepcopy(model).to("meta").eval()
+    # On the meta device torch imports its compiler, which captured training does without. That takes seconds, longer
+    # than an image on a GPU; training on a CPU has imported it already.
+    device = next(model.parameters()).device
+    copy = deepcopy(model).to(device if device.type == "cuda" else "meta").eval()
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
             name = names.get(id(module.weight), f"{path}.weight".lstrip("."))  # a parametrised weight is a new tensor
-            skeleton.get_submodule(path).register_forward_hook(_counter(flops, name))
+            copy.get_submodule(path).register_forward_hook(_counter(flops, name))
     try:
-        with torch.no_grad():
-            skeleton(torch.empty(1, *shape, device="meta", dtype=next(skeleton.parameters()).dtype))
+        with torch.no_grad(), kernel_search(False):
+            copy(next(copy.parameters()).new_zeros(1, *shape))
     except RuntimeError as error:
-        raise ValueError(f"the model did not accept an image of shape {shape} on the meta device: {error}") from error
+        raise ValueError(f"the model did not accept an image of shape {shape}: {error}") from error
     return {name: LayerCost(dense, densities.get(name, 1.0)) for name, dense in flops.items()}
 
 

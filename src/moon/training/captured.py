@@ -17,6 +17,7 @@ from moon.fast import (
     FlatBuffers,
     StepGradients,
     dry_run,
+    kernel_search,
     layers_on_buffers,
     optimizer_obstacle,
     sgd_update,
@@ -215,7 +216,7 @@ class CapturedSteps:
             # A smaller batch than others is the last one of an epoch: its kernels are not worth a search.
             is_smaller = any(len(x) < len(graph.x) for graph in self._graphs.values())
             buffers = [buffer for part in parts for buffer in part.buffers()]
-            with _unchanged(buffers, x.device), _search_kernels(not is_smaller):
+            with _unchanged(buffers, x.device), kernel_search(not is_smaller):
                 self.buffers.lr.fill_(-inf)  # no update
                 self._compile_kernels(x, y)
                 warm_up = torch.cuda.Stream(x.device)
@@ -232,17 +233,6 @@ class CapturedSteps:
         self._pool = graph.pool()
         write_addresses(self.buffers, gradients)
         return _Graph(graph.replay, x, y, loss, gradients)
-
-
-@contextmanager
-def _search_kernels(allowed: bool) -> Iterator[None]:
-    """Context in which cuDNN measures which of its kernels is the fastest only if this is allowed and enabled."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before and allowed
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager
