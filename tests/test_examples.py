@@ -1,4 +1,4 @@
-"""The examples are run as a reader would run them."""
+"""The examples are run as a reader would run them; where a few epochs are enough for a test, with fewer."""
 
 import re
 import subprocess
@@ -10,9 +10,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str, *warnings: str, arguments: tuple[str, ...] = ()) -> str:
+def run(path: str | Path, *warnings: str, arguments: tuple[str, ...] = ()) -> str:
     filters = [part for warning in ("error", *warnings) for part in ("-W", warning)]
-    command = [sys.executable, *filters, EXAMPLES / name, *arguments]
+    command = [sys.executable, *filters, EXAMPLES / path, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -30,8 +30,11 @@ def test_there_is_a_test_for_every_example():
 
 
 @pytest.mark.slow
-def test_plug_in():
-    output = run("plug_in.py")
+def test_plug_in(tmp_path):
+    text, epochs = (EXAMPLES / "plug_in.py").read_text(), "epochs: int = 10)"
+    assert text.count(epochs) == 1
+    (tmp_path / "plug_in.py").write_text(text.replace(epochs, "epochs: int = 6)"))
+    output = run(tmp_path / "plug_in.py")
     assert "sparsity 95.0%" in output
     assert float(re.search(r"accuracy ([\d.]+)%", output)[1]) > 90
     digits, letters = map(float, re.search(r"digits ([\d.]+), on letters ([\d.]+)", output).groups())
