@@ -319,8 +319,14 @@ def same_log(a, b):
 # exit code.
 SERVER = """
 import json, os, sys, time
+from contextlib import suppress
+from importlib import import_module
 import torch._dynamo  # the first optimizer of a process imports it, which takes over a second
 from moon.cli import main, screen
+
+import_module("moon.cli.main").parser()  # imports every command
+with suppress(ImportError):
+    import tensorboard.compat.proto.event_pb2, tensorboard.summary.writer.record_writer
 
 def run(arguments, output, last_epoch):
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
