@@ -404,7 +404,9 @@ def test_grid_plans_runs_and_prints_a_summary(moon, tmp_path):
 
 
 @pytest.mark.slow
-def test_grid_reports_missing_data_before_it_starts_and_prints_failures_literally(moon, data_root, tmp_path):
+def test_grid_reports_missing_data_before_it_starts_and_prints_failures_literally(
+    moon, in_this_process, data_root, tmp_path
+):
     (data_root / "mnist" / "train.npz").rename(tmp_path / "train.npz")
     fails(moon(*GRID, "--objective", "mixup"), 3, "mnist/train.npz: no such file")
     assert not (tmp_path / "runs").exists()
@@ -419,7 +421,7 @@ def test_grid_reports_missing_data_before_it_starts_and_prints_failures_literall
 
 
 @pytest.mark.slow
-def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon, data_root, tmp_path):
+def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon, in_this_process, data_root, tmp_path):
     run = ("grid", "part", "--net", "lenet-norm", "--epochs", "1", "--batch-size", "64", "--objective", "mixup")
     declared = "[part]\nknown = 'mnist'\nnear = ['notmnist']\nfar = ['dtd']\n"
     (data_root / "benchmarks.toml").write_text(declared)
@@ -449,7 +451,7 @@ def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon
 
 
 @pytest.mark.slow
-def test_a_grid_without_unknown_sets_is_trained_and_scored_later(moon, data_root, tmp_path):
+def test_a_grid_without_unknown_sets_is_trained_and_scored_later(moon, in_this_process, data_root, tmp_path):
     sets = [path for path in data_root.iterdir() if path.name != "mnist"]
     for path in sets:
         path.rename(tmp_path / path.name)
@@ -494,7 +496,7 @@ def test_invalid_grids_are_rejected(moon, arguments, what):
 
 
 @pytest.mark.slow
-def test_paper_lists_plans_runs_and_shows(moon, data_root, tmp_path):
+def test_paper_lists_plans_runs_and_shows(moon, in_this_process, data_root, tmp_path):
     # A net that the paper does not replace by its ResNet-18.
     declared = "known = 'mnist'\nnet = 'lenet-norm'\nnear = ['notmnist']\nfar = ['dtd']\n"
     (data_root / "benchmarks.toml").write_text(f"[small]\n{declared}[tiny]\n{declared}")
