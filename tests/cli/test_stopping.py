@@ -160,6 +160,7 @@ def test_a_stopped_grid_leaves_no_workers(data_root, tmp_path, number):
     folders = list((tmp_path / "runs").iterdir())
     assert len(folders) == 2
     assert not any(is_locked(folder) for folder in folders)
+    assert all(list(folder.glob("checkpoints/0*")) for folder in folders)
 
 
 def test_an_ignored_ctrl_c_stays_ignored(moon, monkeypatch):
