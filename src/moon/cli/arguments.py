@@ -41,7 +41,7 @@ def add_inexact(parser: argparse.ArgumentParser) -> None:
 
 
 _TOPICS = {
-    "what is trained": ("preset", "net", "pretrained", "objective", "outliers", "teachers"),
+    "what is trained": ("preset", "net", "width", "pretrained", "objective", "outliers", "augment", "teachers"),
     "sparsity": ("topology", "sparsity", "allocation", "pattern", "first_mask", "drop", "delta_t", "t_end"),
 }
 _OTHER_TOPIC = "optimization"

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from moon.data.augment import Augmentation
 from moon.data.dataset import DataSet
 from moon.seeds import generator
+
+_AT_ONCE = 1 << 24  # values that TrivialAugment changes at a time; it needs dozens of bytes for each
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:
@@ -27,8 +30,9 @@ class Batches:
     x is (B, C, H, W) float32, normalised to (value / 255 - mean) / std; y is (B,) int64.
 
     Iterating yields all images in order, without augmentation, for evaluation. `epoch(e)` yields them shuffled, padded
-    by `crop` black pixels, cropped at random and, if `flip` is set, flipped with probability 1/2. The augmentation of
-    an image depends only on the seed, the epoch and its index, not on the device or the batch size.
+    by `crop` black pixels, cropped at random and, if `flip` is set, flipped with probability 1/2. TrivialAugment comes
+    before the crop, Cutout after it. The augmentation of an image depends only on the seed, the epoch and its index,
+    not on the device or the batch size.
 
     Args:
         dataset: The images and labels.
@@ -37,11 +41,13 @@ class Batches:
         batch_size: Images per batch. A last batch of one image is merged into the previous one.
         crop: Width of the black border that training images are cropped from, in pixels; 0 for no cropping.
         flip: Whether to flip training images horizontally with probability 1/2.
+        augment: What else is done to training images: "none", "cutout", "trivial" or "trivial+cutout".
         seed: Seed of the order and the augmentation.
         device: Where the images are held.
 
     Raises:
-        ValueError: `batch_size` is below 1, or `mean` or `std` does not have one value per channel.
+        ValueError: `batch_size` is below 1, `mean` or `std` does not have one value per channel, or there is no such
+            augmentation.
 
     Example:
         >>> import numpy as np
@@ -63,6 +69,7 @@ class Batches:
         batch_size: int = 128,
         crop: int = 0,
         flip: bool = False,
+        augment: str = "none",
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -75,12 +82,13 @@ class Batches:
             )
         self.batch_size, self.crop, self.flip, self.seed = batch_size, crop, flip, seed
         self.height, self.width = dataset.images.shape[1:3]
+        self.augmentation = Augmentation(augment, self.height, self.width, device)
         # (N, H, W, C): a gathered batch, permuted to (N, C, H, W), is channels-last without a copy.
         self.images = pad(torch.from_numpy(dataset.images), (0, 0, crop, crop, crop, crop)).to(device)
         self.labels = torch.from_numpy(dataset.labels).to(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32))).to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float().to(device)
-        self._prefetched: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # augmentation of the next epoch
+        self._prefetched: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}  # augmentation of the next epoch
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -92,9 +100,7 @@ class Batches:
         return batch_sizes(len(self.labels), self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        crop = self.crop
-        images = self.images[:, crop : crop + self.height, crop : crop + self.width]
-        for x, y in zip(images.split(self.sizes), self.labels.split(self.sizes), strict=True):
+        for x, y in zip(self._uncropped.split(self.sizes), self.labels.split(self.sizes), strict=True):
             yield self._normalise(x), y
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -108,8 +114,8 @@ class Batches:
         """
         device = self.labels.device
         augmentation = self._prefetched.pop(epoch, None) or self._augmentation(epoch)
-        order, corner, flipped = (part.to(device) for part in augmentation)
-        per_gather = 16 if device.type == "cuda" else 1  # on a GPU, fewer and larger gathers are faster
+        order, corner, flipped, numbers = (part.to(device) for part in augmentation)
+        per_gather = self._per_gather if device.type == "cuda" else 1  # on a GPU, fewer and larger gathers are faster
         sizes = self.sizes
         starts = range(0, len(sizes), per_gather)
         for group, index in zip(
@@ -117,13 +123,13 @@ class Batches:
             order.split([sum(sizes[start : start + per_gather]) for start in starts]),
             strict=True,
         ):
-            x, y = self._gather(index, corner[:, index], flipped[index])
+            x, y = self._gather(index, corner[:, index], flipped[index], numbers[:, index])
             yield from zip(x.split(group), y.split(group), strict=True)
             if device.type == "cuda" and epoch + 1 not in self._prefetched:  # on the host, while the GPU is busy
                 self._prefetched = {epoch + 1: self._augmentation(epoch + 1)}
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw random images with replacement, cropped and flipped as in `epoch`.
+        """Draw random images with replacement, augmented as in `epoch`.
 
         Random numbers come from torch's default generator of the device, so nothing waits for the device.
 
@@ -137,24 +143,40 @@ class Batches:
         index = torch.randint(len(self.labels), (count,), device=device)
         corner = torch.randint(2 * self.crop + 1, (2, count), device=device)
         flipped = torch.rand(count, device=device) < (0.5 if self.flip else 0.0)
-        return self._gather(index, corner, flipped)
+        return self._gather(index, corner, flipped, self.augmentation.draw_on(device, count))
 
-    def _augmentation(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the order of the images, the corner of each crop, and whether each image is flipped."""
+    @property
+    def _uncropped(self) -> Tensor:
+        """The images without their border."""
+        return self.images[:, self.crop : self.crop + self.height, self.crop : self.crop + self.width]
+
+    @property
+    def _per_gather(self) -> int:
+        """Batches that are gathered at a time on a GPU."""
+        values = self.batch_size * self.height * self.width * len(self.scale)
+        return max(1, min(16, _AT_ONCE // values)) if self.augmentation.trivial else 16
+
+    def _augmentation(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Draw the order of the images, the corner of each crop, whether each image is flipped, and further numbers."""
         count, rng = len(self.labels), generator("batches", self.seed, epoch)
         return (
             torch.randperm(count, generator=rng),
             torch.randint(2 * self.crop + 1, (2, count), generator=rng),
             torch.rand(count, generator=rng) < (0.5 if self.flip else 0.0),
+            self.augmentation.draw(count, self.seed, epoch),
         )
 
-    def _gather(self, index: Tensor, corner: Tensor, flipped: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather these images, each cropped at its corner and flipped if `flipped`."""
+    def _gather(self, index: Tensor, corner: Tensor, flipped: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather these images, each cropped at its corner, flipped if `flipped`, and augmented as its numbers say."""
         rows, columns = (torch.arange(size, device=index.device) for size in (self.height, self.width))
         row = corner[0, :, None] + rows
         column = corner[1, :, None] + torch.where(flipped[:, None], columns.flip(0), columns)
-        x = self.images[index[:, None, None], row[:, :, None], column[:, None, :]]
-        return self._normalise(x), self.labels[index]
+        if self.augmentation.trivial:
+            x = self.augmentation.change(self._uncropped[index], numbers, row - self.crop, column - self.crop)
+        else:
+            x = self.images[index[:, None, None], row[:, :, None], column[:, None, :]]
+        x = self._normalise(x)
+        return (self.augmentation.hide(x, numbers) if self.augmentation.cutout else x), self.labels[index]
 
     def _normalise(self, x: Tensor) -> Tensor:
         return torch.addcmul(self.shift, x.float(), self.scale).permute(0, 3, 1, 2)

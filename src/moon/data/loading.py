@@ -52,6 +52,7 @@ def training_batches(
     *,
     batch_size: int,
     seed: int,
+    augment: str = "none",
     part: tuple[int, int] = (0, 1),
 ) -> Batches | StreamedBatches:
     """Make batches for training: `epoch(e)` yields the images shuffled and augmented.
@@ -62,6 +63,7 @@ def training_batches(
         device: Where the batches are needed.
         batch_size: Images per batch, over all processes.
         seed: Seed of the order and the augmentation.
+        augment: What is done besides crop and flip: "none", "cutout", "trivial" or "trivial+cutout".
         part: (rank, count) of this process. Images that are read from disk are divided among the processes; batches
             of a set in memory are the same in all of them.
 
@@ -82,7 +84,7 @@ def training_batches(
             f"{count:,}",
         )  # fmt: skip
     if isinstance(dataset, ImageList):
-        return _streamed(dataset, benchmark, device, batch_size=batch_size, seed=seed, part=part)
+        return _streamed(dataset, benchmark, device, batch_size=batch_size, seed=seed, augment=augment, part=part)
     return Batches(
         dataset,
         benchmark.mean,
@@ -90,6 +92,7 @@ def training_batches(
         batch_size=batch_size,
         crop=benchmark.crop,
         flip=benchmark.flip,
+        augment=augment,
         seed=seed,
         device=device,
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from moon.data.augment import Augmentation
 from moon.data.batches import batch_sizes
 from moon.data.decoding import decode_rgb
 from moon.data.image_files import decode_image
@@ -76,8 +77,9 @@ class StreamedBatches:
     x is (B, 3, size, size) float32, normalised to (value / 255 - mean) / std; y is (B,) int64.
 
     Iterating yields all images in order: the shorter side is resized to `resize`, and the centre `size` x `size` pixels
-    are used. `epoch(e)` yields them shuffled, with a random resized crop and flip. The augmentation of an image depends
-    only on the seed, the epoch and its index, not on the number of workers or processes.
+    are used. `epoch(e)` yields them shuffled, with a random resized crop and flip, then TrivialAugment and Cutout. The
+    augmentation of an image depends only on the seed, the epoch and its index, not on the number of workers or
+    processes.
 
     Args:
         images: The list of images.
@@ -87,12 +89,13 @@ class StreamedBatches:
         resize: Length of the shorter side before the centre crop, at least `size`.
         batch_size: Images per batch, over all processes. A last batch of one image is merged into the previous one.
         seed: Seed of the order and the augmentation.
+        augment: What is done besides crop and flip: "none", "cutout", "trivial" or "trivial+cutout".
         workers: Number of worker processes that decode images; 0 decodes in this process.
         part: (rank, count) of this process: `epoch` yields only its part of each batch.
         device: Where the batches are needed.
 
     Raises:
-        ValueError: `batch_size` or `size` is below 1, or `resize` is below `size`.
+        ValueError: `batch_size` or `size` is below 1, `resize` is below `size`, or there is no such augmentation.
 
     Example:
         >>> import tempfile
@@ -120,6 +123,7 @@ class StreamedBatches:
         resize: int = 256,
         batch_size: int = 128,
         seed: int = 0,
+        augment: str = "none",
         workers: int = 0,
         part: tuple[int, int] = (0, 1),
         device: torch.device | str = "cpu",
@@ -129,6 +133,7 @@ class StreamedBatches:
                 f"batch_size={batch_size} and size={size} must be at least 1, resize={resize} at least size"
             )
         self.images, self.size, self.resize, self.seed = images, size, resize, seed
+        self.augmentation = Augmentation(augment, size, size, device)
         self.batch_size, self.workers, self.part, self.device = batch_size, workers, part, torch.device(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32)))[:, None, None].to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float()[:, None, None].to(device)
@@ -171,11 +176,17 @@ class StreamedBatches:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
+        augmentation = Augmentation("none", self.size, self.size) if epoch == _EVALUATION else self.augmentation
+        numbers = augmentation.draw(len(self.images.paths), self.seed, epoch)
         for batch, (images, labels, transparent) in zip(batches, loader, strict=True):
             if transparent.any():
                 self._say_transparent(batch[int(transparent.int().argmax())])
-            x = images.to(self.device, non_blocking=True).permute(0, 3, 1, 2)  # channels-last without a copy
-            yield torch.addcmul(self.shift, x.float(), self.scale), labels.to(self.device, non_blocking=True)
+            x, drawn = images.to(self.device, non_blocking=True), numbers[:, batch].to(self.device)
+            x = augmentation.change(x, drawn) if augmentation.trivial else x
+            x = x.permute(0, 3, 1, 2)  # channels-last without a copy
+            x = torch.addcmul(self.shift, x.float(), self.scale)
+            x = augmentation.hide(x, drawn) if augmentation.cutout else x
+            yield x, labels.to(self.device, non_blocking=True)
 
     def _say_transparent(self, index: int) -> None:
         """Say once for a folder that images were put on white; worker processes would each say it."""

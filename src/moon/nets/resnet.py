@@ -77,6 +77,16 @@ def _stage(
     return nn.Sequential(block(inputs, width, stride), *rest)
 
 
+def _channels(width: float) -> tuple[int, int, int, int]:
+    """The channels of the four stages; the stem has those of the first."""
+    if width <= 0 or 64 * width % 8:
+        raise ValueError(
+            f"width={width:g} gives {64 * width:g} channels in the first stage, which must be a multiple of 8; use a "
+            "multiple of 0.125, such as 0.5, 1.5 or 2"
+        )
+    return int(64 * width), int(128 * width), int(256 * width), int(512 * width)
+
+
 class ResNet(nn.Module):
     """A stem, four stages of blocks, global average pooling and a linear classifier.
 
@@ -86,6 +96,10 @@ class ResNet(nn.Module):
         num_classes: The number of outputs.
         in_channels: The number of channels of the images.
         small_images: Whether the stem is a 3x3 convolution without pooling, for 32x32 images.
+        width: A factor of all numbers of channels.
+
+    Raises:
+        ValueError: `width` gives numbers of channels that are not multiples of 8.
     """
 
     def __init__(
@@ -95,21 +109,23 @@ class ResNet(nn.Module):
         num_classes: int,
         in_channels: int,
         small_images: bool,
+        width: float = 1.0,
     ) -> None:
         super().__init__()
+        first, second, third, fourth = _channels(width)
         if small_images:
-            self.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
+            self.conv1 = nn.Conv2d(in_channels, first, 3, 1, 1, bias=False)
             self.maxpool = nn.Identity()
         else:
-            self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
+            self.conv1 = nn.Conv2d(in_channels, first, 7, 2, 3, bias=False)
             self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = _stage(block, depths[0], 64, 64, stride=1)
-        self.layer2 = _stage(block, depths[1], 64 * block.expansion, 128, stride=2)
-        self.layer3 = _stage(block, depths[2], 128 * block.expansion, 256, stride=2)
-        self.layer4 = _stage(block, depths[3], 256 * block.expansion, 512, stride=2)
+        self.bn1 = nn.BatchNorm2d(first)
+        self.layer1 = _stage(block, depths[0], first, first, stride=1)
+        self.layer2 = _stage(block, depths[1], first * block.expansion, second, stride=2)
+        self.layer3 = _stage(block, depths[2], second * block.expansion, third, stride=2)
+        self.layer4 = _stage(block, depths[3], third * block.expansion, fourth, stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(512 * block.expansion, num_classes)
+        self.fc = nn.Linear(fourth * block.expansion, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(norm_relu(self.bn1, self.conv1(x)))
@@ -117,15 +133,19 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
+def resnet18(num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> ResNet:
     """ResNet-18 (He et al. 2016): for 32x32 images (3x3 stem, no pooling).
 
     Args:
         num_classes: K, the number of known classes. `open_head(resnet18(K))` has K+1 outputs.
         in_channels: The number of channels of the images.
+        width: A factor of all numbers of channels, a multiple of 1/8.
 
     Returns:
         The network.
+
+    Raises:
+        ValueError: `width` gives numbers of channels that are not multiples of 8.
 
     Example:
         >>> import torch
@@ -135,18 +155,22 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
         >>> model.fc
         OpenHead(in_features=512, out_features=11, bias=True)
     """
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=True)
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=True, width=width)
 
 
-def resnet18_imagenet(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
+def resnet18_imagenet(num_classes: int = 1000, in_channels: int = 3, width: float = 1.0) -> ResNet:
     """ResNet-18 (He et al. 2016): for the images of ImageNet, and others of 64x64 or more (7x7 stem, pooling).
 
     Args:
         num_classes: K, the number of known classes. `open_head(resnet18_imagenet(K))` has K+1 outputs.
         in_channels: The number of channels of the images.
+        width: A factor of all numbers of channels, a multiple of 1/8.
 
     Returns:
         The network.
+
+    Raises:
+        ValueError: `width` gives numbers of channels that are not multiples of 8.
 
     Example:
         >>> import torch
@@ -156,18 +180,22 @@ def resnet18_imagenet(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
         >>> model.conv1
         Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)
     """
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=False)
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=False, width=width)
 
 
-def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
+def resnet50(num_classes: int = 1000, in_channels: int = 3, width: float = 1.0) -> ResNet:
     """ResNet-50 (He et al. 2016): for the images of ImageNet.
 
     Args:
         num_classes: K, the number of known classes. `open_head(resnet50(K))` has K+1 outputs.
         in_channels: The number of channels of the images.
+        width: A factor of all numbers of channels, a multiple of 1/8.
 
     Returns:
         The network.
+
+    Raises:
+        ValueError: `width` gives numbers of channels that are not multiples of 8.
 
     Example:
         >>> import torch
@@ -177,4 +205,4 @@ def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
         >>> model.fc
         Linear(in_features=2048, out_features=1000, bias=True)
     """
-    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images=False)
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images=False, width=width)

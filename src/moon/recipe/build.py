@@ -19,7 +19,7 @@ from moon.objectives import Objective, Teacher
 from moon.objectives.base import Draw
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
-from moon.recipe.registry import pick
+from moon.recipe.registry import arguments_of, pick, table
 from moon.recipe.teachers import read_teachers
 from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
@@ -44,7 +44,7 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("weights", recipe.seed))
         try:
-            model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels)
+            model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels, **_width(recipe, make))
         except TypeError as error:
             raise ValueError(
                 f"net '{recipe.net}' cannot be made ({error}); it must accept num_classes and in_channels"
@@ -56,6 +56,19 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
         if kind.rotates:
             model = rotation_head(model)
     return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+def _width(recipe: Recipe, make: Any) -> dict[str, float]:
+    """The argument `width` of a net, where it is not 1; raises a ValueError if the net has no such argument."""
+    if recipe.width == 1:
+        return {}
+    if "width" not in arguments_of(make):
+        ours = ", ".join(name for name, net in table("net").items() if "width" in arguments_of(net))
+        raise ValueError(
+            f"net '{recipe.net}' has no argument width, so width={recipe.width:g} cannot be used; use {ours} or a "
+            "function of your own that has it"
+        )
+    return {"width": recipe.width}
 
 
 def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:
@@ -195,7 +208,7 @@ def training(
     device = torch.device(device)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # Triton launches on the current device
-    batching: dict[str, Any] = {"batch_size": recipe.batch_size, "seed": recipe.seed}
+    batching: dict[str, Any] = {"batch_size": recipe.batch_size, "seed": recipe.seed, "augment": recipe.augment}
     part = (0, 1) if ranks is None else (ranks.rank, ranks.count)
     batches = training_batches(train, benchmark, device, part=part, **batching)
     model = network(recipe, benchmark, device)

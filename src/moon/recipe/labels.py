@@ -109,6 +109,8 @@ def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
 def _text(name: str, value: Any) -> str:
     if name == "objective_options":
         return " ".join(f"{key}={item}" for key, item in value)
+    if name == "augment" and value == "none":
+        return ""
     if name == "sparsity":
         return f"{100 * value:.10g}%"
     return value if isinstance(value, str) else f"{name}={value}"

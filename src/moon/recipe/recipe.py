@@ -20,6 +20,7 @@ _OWN = "the objective's"
 _SHAPES = {str: str, bool: bool, int: Number(kind=int), float: Number()}
 _CHOICES = {
     "precision": ("float32", "bfloat16"), "optimizer": ("sgd", "adamw"), "first_mask": ("random", "magnitude"),
+    "augment": ("none", "cutout", "trivial", "trivial+cutout"),
 }  # fmt: skip
 MAX_EPOCHS = 1_000_000  # far beyond any schedule; a mistyped number must not start a run that never ends
 
@@ -50,6 +51,12 @@ class Recipe:
 
     benchmark: str = detail("the benchmark: the known set and its unknown sets")
     net: str = setting("net", "the network", otherwise="the benchmark's", table="net")
+    width: float = setting(
+        "width",
+        "factor of the channels of our ResNets, or of a net with an argument width",
+        default=1.0,
+        metavar="FACTOR",
+    )
     pretrained: str = setting(
         "pretrained", "weights to start from, safetensors or a state_dict", default="", otherwise="none", metavar="FILE"
     )
@@ -58,6 +65,9 @@ class Recipe:
     objective_options: tuple[tuple[str, Scalar], ...] = detail("options of the objective", default=())
     outliers: str = setting(
         "outliers", "a set of unknown images to train with, for objectives that need one", default="", metavar="SET"
+    )
+    augment: str = setting(
+        "augment", "augmentation besides crop and flip: none, cutout, trivial or trivial+cutout", default="none"
     )
     teachers: str = setting(
         "teachers", "run folders of trained networks to learn from, for distill", default="", metavar="RUN[,RUN...]"
@@ -106,7 +116,9 @@ class Recipe:
             raise ValueError(f"weight_decay={self.weight_decay} must be at least 0, momentum={self.momentum} in [0, 1)")
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name} must be {' or '.join(choices)}, not {value}{did_you_mean(value, choices)}")
+                raise ValueError(f"{name} must be {_either(choices)}, not {value}{did_you_mean(value, choices)}")
+        if self.width <= 0:
+            raise ValueError(f"width must be above 0, not {self.width:g}")
         if self.backbone_lr_factor < 0:
             raise ValueError(f"backbone_lr_factor must be at least 0, not {self.backbone_lr_factor}")
         if self.epochs < 1 or self.batch_size < 1:
@@ -182,6 +194,11 @@ class Recipe:
 Recipe.__doc__ = f"{Recipe.__doc__}\n    Args:\n" + "".join(
     f"        {item.name}: {item.metadata['help'][0].upper()}{item.metadata['help'][1:]}.\n" for item in fields(Recipe)
 )
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    """The choices as words: a, b or c."""
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 @cache

@@ -174,6 +174,14 @@ def pick(kind: str, name: str) -> Any:
     raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {choices}")
 
 
+def arguments_of(function: Any) -> Mapping[str, Parameter]:
+    """The arguments of a function or class by name; none if it has no signature, as some of extension modules."""
+    try:
+        return signature(function).parameters
+    except ValueError:
+        return {}
+
+
 def register(kind: str, name: str, entry: Any) -> None:
     """Make a custom detector, objective, topology or net available by name in the current process.
 
