@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from moon.data import AnySet, Benchmark, DataSet, fit_to, has_set, open_set
+from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.files import write_json
-from moon.metrics import auroc
-from moon.recipe import Recipe, build, table
-from moon.recipe.variants import LOSS, temperature_from
+from moon.recipe import Recipe
 from moon.run.folder import load
 from moon.run.images import BenchmarkImages
-from moon.seeds import derive
+from moon.score.auto import rank
 
 
 def unknown_images(root: Path, names: Iterable[str], benchmark: Benchmark) -> dict[str, AnySet]:
@@ -39,47 +36,25 @@ def unknown_images(root: Path, names: Iterable[str], benchmark: Benchmark) -> di
     return found
 
 
-def part(evidence: Evidence, chosen: Tensor) -> Evidence:
-    """The evidence of some of the inputs."""
-    assert evidence.labels is not None
-    return replace(
-        evidence, logits=evidence.logits[chosen], features=evidence.features[chosen], labels=evidence.labels[chosen]
-    )
-
-
 def choice(run: Path, images: BenchmarkImages, unknown: dict[str, AnySet], device: str) -> dict[str, Any]:
     """The AUROC of each detector on validation images, by unknown set, or the reason why it cannot be used."""
-    recipe, benchmark = Recipe.load(run / "recipe.json"), images.benchmark
+    recipe, benchmark, validation = Recipe.load(run / "recipe.json"), images.benchmark, images.splits["val"]
     model = load(run, device, benchmark)
-    evidence: dict[tuple[bool, str], Evidence] = {}
-    sets = {"train": images.splits["train"], "validation": images.splits["val"], **unknown}
-    count = len(sets["validation"].labels)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive("choice"))).to(device)
-    halves = order[: count // 2], order[count // 2 :]
-    scaled = [name for name in table("detector") if temperature_from(name, recipe.objective) == LOSS]
-    names = [*table("detector"), *(f"{name}:scaled" for name in scaled)]
-    found: dict[str, Any] = {}
-    for name in names:
-        values = []
-        try:
-            for fitted_on, scored_on in (halves, halves[::-1]):
-                detector = build.detector(name, recipe, benchmark)
+    kept: dict[str, Evidence] = {}
 
-                def of(key: str) -> Evidence:
-                    perturb = detector.perturb if detector.perturbs and key != "train" else None  # noqa: B023
-                    if (perturb is not None, key) not in evidence:
-                        evidence[perturb is not None, key] = images.evidence(model, sets[key], perturb)
-                    return evidence[perturb is not None, key]
+    def ordinary(key: str, data: AnySet) -> Evidence:
+        if key not in kept:
+            kept[key] = images.evidence(model, data)
+        return kept[key]
 
-                if splits := detector.fits_on_splits:
-                    detector.fit(*(part(of(s), fitted_on) if s == "validation" else of(s) for s in splits))
-                known = detector.score(part(of("validation"), scored_on)).cpu().numpy()
-                values.append([auroc(known, detector.score(of(key)).cpu().numpy()) for key in unknown])
-        except ValueError as error:
-            found[name] = {"refused": str(error)}
-            continue
-        found[name] = {key: (a + b) / 2 for key, a, b in zip(unknown, *values, strict=True)}
-    return {"known": count, "images": {key: len(data.labels) for key, data in unknown.items()}, "auroc": found}
+    def evidence(detector: Detector, key: str, data: AnySet) -> Evidence:
+        return images.evidence(model, data, **detector.reading) if detector.reading else ordinary(key, data)
+
+    found = rank(
+        recipe, benchmark, validation, unknown, evidence, lambda: ordinary("fit/train", images.splits["train"])
+    )
+    counts = {key: len(data.labels) for key, data in unknown.items()}
+    return {"known": len(validation.labels), "images": counts, "auroc": found}
 
 
 def main() -> None:

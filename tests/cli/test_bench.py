@@ -97,6 +97,7 @@ def test_no_number_is_cut_in_a_narrow_terminal(moon, monkeypatch):
         (("predict", "--precision", "float8"), "unknown value 'float8' of --precision"),
         (("predict", "--steps", "3"), "moon bench predict: unknown option '--steps'"),
         (("score", "--steps", "3"), "moon bench score: unknown option '--steps'"),  # which it would not use
+        (("train", "--kernels", "--device", "cpu"), "--kernels needs a GPU, where steps are captured"),
         ((), "moon bench: the following arguments are required: ACTION"),
     ],
 )

@@ -129,3 +129,28 @@ def test_the_default_detectors_are_those_of_the_paper(moon, tmp_path, in_this_pr
     code, _, err = moon("grid", "mnist", *GRID[:-2])
     assert code == 0, err
     assert list(scores(tmp_path)["detectors"]) == ["msp", "odin", "ebo", "knn", "klm"]
+
+
+def test_auto_chooses_a_detector_for_each_run_once(moon, tmp_path, in_this_process):
+    settings = (
+        "--net",
+        "lenet-norm",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "64",
+        "--objective",
+        "cross-entropy",
+        "logitnorm",
+    )
+    code, out, err = moon("grid", "mnist", *settings, "--detector", "auto")
+    assert code == 0, err
+    assert "auto: knn, by the rule for networks with at most 10 known classes" in out
+    assert "auto: fisher, by the rule for networks with normalised logits (1 run)" in out
+    paths = list(tmp_path.glob("runs/grid/*/scores.json"))
+    found = {tuple(json.loads(path.read_text())["detectors"]) for path in paths}
+    assert found == {("knn",), ("fisher",)}
+    assert "2 done" in moon("grid", "mnist", *settings, "--detector", "auto", "--plan")[1]
+    assert "2 waiting" in moon("grid", "mnist", *settings, "--detector", "auto", "msp", "--plan")[1]
+    code, _, err = moon("grid", "mnist", *settings, "--detector", "auto:x")
+    assert (code, "auto chooses a detector by itself" in err) == (2, True)

@@ -66,6 +66,17 @@ def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
     assert (tmp_path / "a.moon").exists()
 
 
+def test_pack_says_which_detector_auto_chose_and_why(moon, trained_runs, data_root, tmp_path):
+    run = trained_runs(epochs=6, options={"quiet_epochs": 1})
+    options = ("-o", tmp_path / "a.moon", "--accept", "0.5", "--detector", "auto", "--check", "0")
+    code, out, err = moon("pack", run, *options, "--data", data_root)
+    assert code == 0, err
+    assert "detector: knn, with features of 256 training images" in out
+    assert (
+        "auto: knn, by the rule for networks with at most 10 known classes and logits that are not normalised; " in out
+    )
+
+
 def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
     settings = ("--objective", "outlier-exposure", "--outliers", "dtd", "--epochs", "1", "--log", "none")
     run = tmp_path / "run"

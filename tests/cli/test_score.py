@@ -196,3 +196,25 @@ def test_without_matplotlib_the_advice_names_the_package(moon, runs, monkeypatch
     assert code == 0
     assert "no figure: matplotlib is not installed (pip install matplotlib)" in out
     assert not (runs / "plain-0" / "scores.png").exists()
+
+
+def test_auto_says_what_was_chosen_and_why(moon, runs, trained_runs, tmp_path):
+    shutil.copytree(trained_runs(objective="logitnorm", epochs=3), runs / "normalised")
+    code, out, err = moon("score", "runs/plain-0", "runs/normalised", "--detector", "auto")
+    assert code == 0, err
+    lines = out.splitlines()
+    hint = "(--tune-on SET compares all detectors on unknown images instead)"
+    assert f"runs/normalised: auto: fisher, by the rule for networks with normalised logits {hint}" in lines
+    assert any(line.startswith("runs/plain-0: auto: knn, by the rule") for line in lines)
+    detectors = {line.split()[0] for line in lines if line.split()[1:2] in (["cross-entropy"], ["logitnorm"])}
+    assert detectors == {"knn", "fisher"}
+    code, out, err = moon("score", "runs/plain-0", "--detector", "auto", "--tune-on", "notmnist", "--json")
+    assert code == 0, err
+    (found,) = json.loads(out)
+    assert found["auto"]["detector"] in found["detectors"]
+    code, out, err = moon("report", "runs/plain-0", "--out", tmp_path / "page.html")
+    assert code == 0, err
+    assert f"Chosen by auto: {found['auto']['detector']}, the best of" in (tmp_path / "page.html").read_text()
+    code, _, err = moon("score", "runs/plain-0", "--detector", "auto:scaled")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "auto chooses a detector by itself and has no variant 'scaled'" in err

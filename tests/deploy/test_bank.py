@@ -68,6 +68,11 @@ def test_reduced_detectors():
         ]
         > 0.95
     )
+    without = reduced(Fisher(parts=("msp", "fdbd")), 100, 400).fit(train, validation)
+    assert features_kept(without) == 0
+    guided = reduced(Fisher(parts=("msp", "nnguide"), scaled=True), 2, 400)
+    assert isinstance(guided.parts["nnguide"], Scaled)
+    assert guided.parts["nnguide"].inner.share == 2 / 400
     guide = reduced(Scaled(NnGuide(k=10, share=0.5)), 40, 400).fit(train, validation)
     assert features_kept(guide) == 40
     assert features_kept(reduced(NnGuide(k=10, share=0.01), 100, 400).fit(train)) == 10  # it keeps fewer by itself

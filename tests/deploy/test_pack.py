@@ -15,8 +15,10 @@ from moon.deploy.pack import pack_run
 from moon.detect import DETECTORS
 from moon.errors import DamagedCheckpoint, MissingPackage
 from moon.export.program import trace_detector
+from moon.records import write_record
 from moon.run.folder import load as load_run
 from moon.run.images import BenchmarkImages
+from moon.score import score_run
 
 HALF = Guarantee(accept=0.5)  # there are ten validation images
 
@@ -171,3 +173,53 @@ def test_load_takes_runs_and_files(folder, tmp_path):
     (tmp_path / "text.moon").write_text("this is not a network")
     with pytest.raises(DamagedCheckpoint, match=r"text.moon: "):
         moon.load(tmp_path / "text.moon")
+
+
+def test_auto_is_the_recorded_choice_or_that_of_the_rule(folder, images, data_root, tmp_path, monkeypatch):
+    facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
+    assert facts["detector"] == "knn"
+    rule = "by the rule for networks with at most 10 known classes and logits that are not normalised"
+    assert facts["auto"] == f"{rule}; run has no scores with a choice of auto"
+    assert moon.load(tmp_path / "net.moon").metadata["provenance"]["auto"] == facts["auto"]
+
+    def choose(*names):
+        with_unknown = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+        monkeypatch.setattr("moon.score.auto.table", lambda _: list(names))
+        return score_run(folder, with_unknown, ["auto"])[0]
+
+    result = choose("gen")
+    assert result["search"]["gen"]["chosen"]
+    monkeypatch.setitem(result["search"]["gen"], "chosen", {"gamma": 0.5, "top": 3})
+    write_record(folder / "scores.json", result)
+    facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
+    assert (facts["detector"], facts["auto"]) == ("gen", f"{result['auto']['why']} (recorded by moon score)")
+    metadata = moon.load(tmp_path / "net.moon").metadata["detector"]
+    assert (metadata["name"], metadata["options"]) == ("gen", {"gamma": 0.5, "top": 3})
+
+
+def test_auto_packs_the_next_best_after_one_that_cannot_be_packed(folder, images, tmp_path):
+    result = score_run(folder, images, ["odin", "auto"])[0]
+    ranking = {"odin": {"letters": 0.9}, "ebo:scaled": {"letters": 0.8}, "rotpred": {"refused": "no"}}
+    result["auto"] = {"detector": "odin", "why": "the best", "auroc": ranking}
+    write_record(folder / "scores.json", result)
+    facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
+    assert facts["detector"] == "ebo:scaled"
+    reason = "the best (recorded by moon score); the next best after odin, which cannot be packed"
+    assert facts["auto"] == reason
+    del result["auto"]["auroc"]["ebo:scaled"]
+    write_record(folder / "scores.json", result)
+    with pytest.raises(
+        ValueError, match="auto chose odin, which cannot be packed, and compared no other; name a detec"
+    ):
+        pack_run(folder, images, tmp_path / "net.moon", "auto", HALF)
+
+
+def test_a_combination_is_packed_with_its_parts(folder, images, tmp_path):
+    name = "fisher:msp+gen+knn"
+    facts = pack_run(folder, images, tmp_path / "net.moon", name, HALF, precision="float32", checked=0)
+    classifier = moon.load(tmp_path / "net.moon")
+    assert classifier.metadata["detector"]["options"] == {"k": 50, "parts": ["msp", "gen", "knn"], "scaled": False}
+    assert facts["features_kept"] == 256
+    assert len({*np.round(classifier(images.splits["test"].images).score, 4)}) > 5
+    with pytest.raises(ValueError, match="Fisher with rotpred runs the network on four rotations"):
+        pack_run(folder, images, tmp_path / "net.moon", "fisher:msp+rotpred", HALF)

@@ -127,6 +127,13 @@ def test_detectors_by_name():
         ("ebo:x", "'ebo' has no variant 'x'"),
         ("ebo:scaled:unscaled", "'ebo' has no variant 'scaled:unscaled'"),
         ("ebo:scaled:released", "'ebo' has no variant 'scaled:released'"),
+        ("ebo:msp+knn", "'ebo' does not combine others, so it has no variant 'msp\\+knn'"),
+        ("fisher:rotpred", "'fisher' has no variant 'rotpred'; name its parts as fisher:msp\\+knn"),
+        ("fisher:msp+mps", "unknown detector 'mps', did you mean 'msp'"),
+        ("fisher:msp+odin", "Fisher cannot combine 'odin'"),
+        ("fisher:msp+msp", "'msp' is named twice"),
+        ("fisher:msp+knn:scaled", "'fisher' has no variant 'scaled'"),
+        ("fisher:msp+knn:x", "'fisher' has no variant 'msp\\+knn:x'"),
         ("knnn", "did you mean 'knn'"),
     ):
         with pytest.raises(ValueError, match=what):
@@ -149,6 +156,9 @@ def test_the_objective_determines_the_temperature_of_names_without_a_suffix(obje
             assert isinstance(build.detector(f"{name}:unscaled", recipe, DIGITS), kind)
     fisher = build.detector("fisher", recipe, DIGITS)
     assert [type(part).__name__ for part in fisher.parts.values()] == ["Msp", "Fdbd", "Knn"]  # unchanged
+    fisher = build.detector("fisher:gen+knn", recipe, DIGITS, k=7)  # only the parts that depend on the scale
+    assert [isinstance(part, Scaled) for part in fisher.parts.values()] == [normalises, False]
+    assert fisher.parts["knn"].k == 7
     released = build.detector("ebo:released", recipe, DIGITS)  # another rule for the K+1-th output, the same T
     assert isinstance(released, Scaled) == normalises
 

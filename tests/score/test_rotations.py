@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from moon import BenchmarkImages, RotPredScore, Scaled, WeightVote, load, read, score_run
+from moon import BenchmarkImages, Fisher, RotPredScore, Scaled, WeightVote, load, read, score_run
 from moon.data import BENCHMARKS
 from moon.recipe import build, make_recipe
 from moon.run.train import flops
@@ -32,6 +32,30 @@ def test_the_detector_scores_the_rotations_of_a_run(images, folder, tmp_path):
     np.testing.assert_allclose(scores["rotpred:unscaled"]["known"], RotPredScore().score(evidence), rtol=1e-4)
     detector = Scaled(RotPredScore()).fit(images.evidence(model, images.splits["val"]))
     np.testing.assert_allclose(scores["rotpred"]["known"], detector.score(evidence), rtol=1e-4)
+
+
+def test_rotations_can_be_a_part_of_fisher(images, folder, tmp_path, monkeypatch):
+    name = "fisher:msp+rotpred"
+    result, alone = score_run(folder, images, [name, f"{name}:unscaled"], out=tmp_path / "alone")
+    assert list(result["detectors"]) == [name, f"{name}:unscaled"]
+    assert result["temperatures"][name]["from"] == "fitted on validation images"
+    assert result["temperatures"][f"{name}:unscaled"]["value"] == 1
+    model = load(folder)
+    known = {split: images.evidence(model, images.splits[split], rotate=True) for split in ("train", "val", "test")}
+    for key, scaled in ((name, True), (f"{name}:unscaled", False)):
+        fisher = Fisher(parts=["msp", "rotpred"], scaled=scaled).fit(known["train"], known["val"])
+        np.testing.assert_allclose(alone[key]["known"], fisher.score(known["test"]), rtol=1e-6)
+    turned = []
+    original = BenchmarkImages.evidence
+    monkeypatch.setattr(
+        BenchmarkImages,
+        "evidence",
+        lambda *a, **how: ("rotate" in how and turned.append(len(a[2].labels))) or original(*a, **how),
+    )
+    both = score_run(folder, images, ["rotpred", name, f"{name}:unscaled"], out=tmp_path / "both")[1]
+    # The sets of rotpred, the validation images of both, and the sets again, but only for the other temperature.
+    assert sorted(turned) == [10, 10, 30, 30, 30, 30, 30, 30, 90, 90]
+    assert all(np.array_equal(both[key]["dtd"], alone[key]["dtd"]) for key in alone)
 
 
 def test_statistics_are_estimated_from_what_a_step_computes(monkeypatch):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moon.cli import bench_predict
+from moon.cli import bench_kernels, bench_predict
 from moon.cli.arguments import add_data, add_device, add_inexact, device_of, whole
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ examples:
   moon bench train --objective all --topology rigl
   moon bench train --objective moon --topology all
   moon bench train --topology dense rigl --precision bfloat16
+  moon bench train --precision bfloat16 --kernels        what a GPU does in a step
 """
 _SCORE_HELP = """
 examples:
@@ -83,6 +84,7 @@ def _describe_train(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=whole, help="steps per contender and round (default: one epoch on a GPU, else 5)")
     add("--rounds", type=whole, default=8, help="number of rounds (default: %(default)s)")
     add("--images", type=whole, default=50_000, help="images per epoch, to estimate 100 epochs (default: %(default)s)")
+    add("--kernels", action="store_true", help="also show what the GPU does in a captured step, kernel by kernel")
     _describe_network(parser)
 
 
@@ -146,6 +148,8 @@ def _names(kind: str, given: list[str]) -> list[str]:
 def _train(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.batch_size < 2:
         raise ValueError("BatchNorm needs at least two images; give --batch-size 2 or more")
+    if arguments.kernels and device_of(arguments.device).type != "cuda":
+        raise ValueError("--kernels needs a GPU, where steps are captured")
     return _on_device(arguments, _time_train)
 
 
@@ -234,7 +238,11 @@ def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: tor
         "precision": arguments.precision,
         **(sparsity or {"sparsity": Recipe.sparsity}),
     }
-    return counts | sizes | {"limits": limits, "train": records}
+    profiles = {}
+    if arguments.kernels:
+        pairs = [(r["objective"], r["topology"]) for r in records if "captured" in r]
+        profiles["kernels"] = bench_kernels.profile(pairs, benchmark, device, settings | sparsity)
+    return counts | sizes | {"limits": limits, "train": records} | profiles
 
 
 def _time_score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def _add_completions(parser: argparse.ArgumentParser) -> None:
             for made in action.choices.values():
                 _add_completions(made)
         elif action.dest in _KINDS:
-            action.choices = names_of(_KINDS[action.dest])
+            more = ["auto"] if action.dest == "detector" else []
+            action.choices = [*names_of(_KINDS[action.dest]), *more]
         elif action.dest == "benchmark" and action.choices is None:
             action.choices = list(BENCHMARKS)
         elif action.dest in ("run", "runs", "out", "data"):

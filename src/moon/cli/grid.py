@@ -46,7 +46,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_parameters(parser, several=True)
     add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="option of the objectives")
     add("--out", type=Path, default=Path("runs/grid"), help="folder of the runs (default: %(default)s)")
-    text = f"detectors to score with, or all, or none (default: {' '.join(PAPER_DETECTORS)})"
+    text = "detectors to score with, auto (one for each run, chosen by a rule), all or none "
+    text += f"(default: {' '.join(PAPER_DETECTORS)})"
     add("--detector", nargs="+", default=list(PAPER_DETECTORS), metavar="NAME", help=text)
     add_unknown_sets(parser)
     add_workers(parser)
@@ -107,14 +108,13 @@ def _described(arguments: argparse.Namespace) -> GridFile:
 
 def _detectors(names: Sequence[str]) -> list[str]:
     from moon.recipe import table
-    from moon.recipe.variants import Variant
+    from moon.score.auto import check_names
 
     if list(names) == ["none"]:
         return []
     if list(names) == ["all"]:
         return list(table("detector"))
-    for name in names:
-        Variant.of(name)  # fails before anything is trained
+    check_names(names)  # fails before anything is trained
     return list(dict.fromkeys(names))
 
 
@@ -129,6 +129,7 @@ def _show(grid: Grid, out: Path) -> None:
     from moon.files import write_text
     from moon.grid import State
     from moon.recipe.labels import labels
+    from moon.results.choices import describe_choices
     from moon.results.latex import group_as_latex
     from moon.results.tables import csv_text, summary_table, tidy
     from moon.score.files import read_summary
@@ -143,6 +144,8 @@ def _show(grid: Grid, out: Path) -> None:
             methods.setdefault(names[recipe.name], []).append(found)
         summary = summary_table(methods)
         show_group(summary)
+        for line in describe_choices(found for _, found in scored):
+            print(printable(line))
         others, left_out = _other_runs(grid)
         scored += [(run.recipe, run.summary) for run in others]
         names = labels(recipe for recipe, _ in scored)

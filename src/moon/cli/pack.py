@@ -17,6 +17,7 @@ EXAMPLES = """
 examples:
   moon pack runs/digits-... -o digits.moon
   moon pack runs/digits-... -o digits.moon --detector mls     smaller: no training features are kept
+  moon pack runs/digits-... --detector auto                   the detector that moon score chose, or the rule
   moon pack runs/cifar10-... --accept 0.99 --confidence 0.95  99% of known images are accepted, with 95% confidence
   moon pack runs/cifar10-... --per-class                      a threshold for each predicted class
   moon predict digits.moon photo.png                          ask the file
@@ -32,8 +33,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--detector",
         metavar="NAME",
         default="fisher",
-        help=f"{' '.join(name for name in names_of('detector') if name != 'odin')}, NAME:released, NAME:scaled "
-        "or NAME:unscaled (default: %(default)s)",
+        help=f"{' '.join(name for name in names_of('detector') if name not in ('odin', 'rotpred'))}, NAME:released, "
+        "NAME:scaled or NAME:unscaled, fisher:NAME+NAME (a combination), or auto (what moon score --detector auto "
+        "chose for the run, else by its rule) (default: %(default)s)",
     )
     add("--accept", type=fraction, default=0.95, help="share of known images to accept (default: %(default)s)")
     add(
@@ -96,13 +98,13 @@ def act(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.run, images, path, arguments.detector, guarantee, bank=arguments.bank, precision=arguments.precision,
         checked=max(0, arguments.check), device=device_of(arguments.device), track=tracked,
     )  # fmt: skip
-    _show(path, facts, guarantee, arguments.detector)
+    _show(path, facts, guarantee)
     return {"file": path, **facts}
 
 
-def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str) -> None:
+def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee) -> None:
     """Print what was packed, and what the file does with test images."""
-    from moon.cli.output import readable_size, show_table
+    from moon.cli.output import printable, readable_size, show_table
     from moon.suggest import counted
 
     size, dense = readable_size(facts["bytes"]), readable_size(facts["dense_bytes"])
@@ -110,7 +112,9 @@ def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee, detector: str
     kept = f", with features of {facts['features_kept']:,} training images" if facts["features_kept"] else ""
     temperature = facts["detector_temperature"]
     scaled = f" of logits / {temperature['value']:.3g} ({temperature['from']})" if temperature else ""
-    print(f"detector: {detector}{scaled}{kept}")
+    print(f"detector: {facts['detector']}{scaled}{kept}")
+    if "auto" in facts:
+        print(f"auto: {facts['detector']}, {printable(facts['auto'])}")
     print(f"threshold: {guarantee.describe()}; from {counted(facts['calibration_images'], 'validation image')}")
     if facts["measured"]:
         show_table(_table(facts["measured"]))

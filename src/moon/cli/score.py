@@ -17,6 +17,8 @@ examples:
   moon score runs/cifar10-... runs/cifar10-... --detector msp odin ebo knn klm
   moon score runs/cifar10-... --near cifar100-part tin --detector ebo ebo:released ebo:unscaled
   moon score runs/digits-... --detector odin react --tune-on letters     tune options on a set that is not scored
+  moon score runs/digits-... --detector auto                             one detector, by the rule for such networks
+  moon score runs/digits-... --detector auto --tune-on letters           the best on a set that is not scored
   moon score /shared/run --out scores                                    if the run folder is read-only
   moon score --checkpoint best.ckpt --net openood:resnet18_32x32 --benchmark cifar10-v1.5 --out scores
 """
@@ -38,7 +40,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{' '.join(names_of('detector'))}, NAME:released, NAME:scaled (logits divided by a temperature fitted on "
         "validation images: the default of ebo and others for normalised logits), NAME:unscaled (their default for "
-        "other logits), or all (default: all)",
+        "other logits), fisher:NAME+NAME (a combination), auto (one detector, chosen by --tune-on sets or by a rule), "
+        "or all (default: all)",
     )
     add_unknown_sets(parser)
     add(
@@ -46,7 +49,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="SET",
-        help="unknown sets to tune the detectors' options on; they are not scored (default: no tuning)",
+        help="unknown sets to tune the detectors' options on, and for --detector auto to choose the detector on; they "
+        "are not scored (default: no tuning)",
     )
     add(
         "--out",

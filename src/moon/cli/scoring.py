@@ -24,13 +24,13 @@ from moon.cli.unknown_sets import no_unknown_set
 from moon.data.classes import enumerated
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
-from moon.recipe.variants import Variant
 from moon.results.collect import run_folders as run_folders
 from moon.results.figures import score_histograms
 from moon.results.plotting import save
 from moon.results.tables import known_table, unknown_table
 from moon.run.folder import load_result
 from moon.run.images import BenchmarkImages
+from moon.score.auto import AUTO, check_names, choice_line
 from moon.score.cache import EVIDENCE
 from moon.score.checkpoint import score_checkpoint
 from moon.score.files import is_writable, scores_folder
@@ -154,7 +154,7 @@ def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
         figure = score_histograms({path.name: scores}, next(iter(scores)), path.name)
         save(figure, scores_folder(out, arguments.mirrored) / "scores.png")
     show_group(known_table({path.name: [summary]}))
-    show_group(unknown_table({path.name: [summary]}, detectors))
+    show_group(unknown_table({path.name: [summary]}, _shown(detectors, [summary])))
     _show_files({out: out}, arguments)
     _show_remarks([(out, "", summary)], arguments, detectors)
     return {"folder": out, **summary}
@@ -163,9 +163,21 @@ def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
 def _detectors(arguments: argparse.Namespace) -> list[str] | None:
     """The names of the detectors, checked before images are read; None for all."""
     names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
-    for name in names or ():
-        Variant.of(name)
+    check_names(names or ())
     return names
+
+
+def _shown(detectors: list[str] | None, summaries: Iterable[Mapping[str, Any]]) -> list[str] | None:
+    """The detectors asked for, with those that were chosen in place of `auto`."""
+    if detectors is None or AUTO not in detectors:
+        return detectors
+    chosen = [summary[AUTO]["detector"] for summary in summaries]
+    return list(dict.fromkeys([*(name for name in detectors if name != AUTO), *chosen]))
+
+
+def _hint(arguments: argparse.Namespace) -> str:
+    """How `auto` would use unknown images, if there are none to tune on."""
+    return "" if arguments.tune_on else " (--tune-on SET compares all detectors on unknown images instead)"
 
 
 def _homes(folders: Iterable[Path], out: Path | None) -> dict[Path, Path]:
@@ -198,7 +210,8 @@ def _show(runs: list[_Scored], detectors: list[str] | None) -> None:
             table.setdefault(label, []).append(summary)
     show_group(known_table(methods))
     for of_sets in by_sets.values():
-        show_group(unknown_table(of_sets, detectors))
+        shown = _shown(detectors, (summary for summaries in of_sets.values() for summary in summaries))
+        show_group(unknown_table(of_sets, shown))
 
 
 def show_group(group: Group) -> None:
@@ -251,7 +264,10 @@ def _show_remarks(
     lines: dict[str, None] = {}
     for folder, outliers, summary in scored:
         which = "" if len(scored) == 1 else f"{folder}: "
-        asked = {*summary["detectors"], *summary["left_out"]} if detectors is None else {*detectors}
+        shown = _shown(detectors, [summary])
+        asked = {*summary["detectors"], *summary["left_out"]} if shown is None else {*shown}
+        if detectors is not None and AUTO in detectors:
+            lines[f"{which}{choice_line(summary[AUTO])}{_hint(arguments)}"] = None
         if earlier := [name for name in summary["detectors"] if name not in asked]:
             lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"] = None
         for name in [name for name in summary["left_out"] if name in asked]:

@@ -83,16 +83,17 @@ def reduced(detector: Detector, bank: int, images: int) -> Detector:
     if isinstance(detector, Knn):
         return CompactKnn(detector.k, bank)
     if isinstance(detector, Fisher):
-        made = Fisher(detector.k)
-        made.parts = {**made.parts, "knn": CompactKnn(detector.k, bank)}
+        made = Fisher(**detector.options())
+        made.parts = {name: reduced(part, bank, images) for name, part in made.parts.items()}
         return made
     return detector
 
 
 def features_kept(detector: Detector) -> int:
-    """Of how many training images a fitted detector keeps features."""
+    """Of how many training images a fitted detector keeps features; for a combination, the most of a part."""
     inner: Any = detector.inner if isinstance(detector, Scaled) else detector
-    inner = inner.parts["knn"] if isinstance(inner, Fisher) else inner
+    if isinstance(inner, Fisher):
+        return max(features_kept(part) for part in inner.parts.values())
     kept = inner.kept if isinstance(inner, CompactKnn) else getattr(inner, "bank", None)
     return 0 if kept is None else len(kept)
 

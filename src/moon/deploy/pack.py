@@ -15,6 +15,7 @@ from moon import __version__
 from moon.data import AnySet, Benchmark
 from moon.deploy.bank import BANK, features_kept, reduced
 from moon.deploy.calibration import Guarantee, calibrate
+from moon.deploy.choice import named_or_chosen
 from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork
 from moon.detect import Detector, Scaled, TemperatureScaling
@@ -61,7 +62,7 @@ def pack_run(
         images: The images of its benchmark.
         path: The file to write.
         detector: The name of the detector, as for `score_run`, with the same temperature. ODIN and RotPred cannot
-            be packed.
+            be packed. `auto` is the choice that `score_run` recorded in the folder, or else that of the rule.
         guarantee: What the threshold promises; None: a known image is accepted with a probability of 95% or more.
         bank: How many training images' features are kept, for detectors that keep any.
         precision: The type of stored weights: "float16", "float32" or "int8".
@@ -72,7 +73,7 @@ def pack_run(
 
     Returns:
         What was packed and measured, as the file has it under `provenance`, the `detector`, its `threshold`, and
-        `bytes`, the size of the file.
+        `bytes`, the size of the file. For `auto`, the provenance says why this detector was chosen.
 
     Raises:
         ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
@@ -97,7 +98,8 @@ def pack_run(
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")
     check_data(folder, images)
-    original = build.detector(detector, recipe, b)
+    detector, options, why = named_or_chosen(detector, folder, recipe, b)
+    original = build.detector(detector, recipe, b, **options)
     fitting, calibration = _divide(images.splits["val"], original)
     _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
     model = load(folder, device, b)
@@ -106,7 +108,8 @@ def pack_run(
     if "train" in original.fits_on_splits:
         for _ in track(["training images"], "evaluating"):
             known["train"] = cache.get("fit/train", images.splits["train"])
-    small = _fitted(reduced(build.detector(detector, recipe, b), bank, len(images.splits["train"].labels)), known)
+    made = build.detector(detector, recipe, b, **options)
+    small = _fitted(reduced(made, bank, len(images.splits["train"].labels)), known)
     packed = PackedNetwork(
         _traced(model.cpu(), (b.channels, b.size, b.size)),
         trace_detector(small, known["validation"]),
@@ -123,6 +126,7 @@ def pack_run(
         "recipe": recipe.to_json() | _without_paths(recipe),
         "model_sha256": result["model_sha256"],
         "precision": precision,
+        **({"auto": why} if why else {}),
         "features_kept": features_kept(small),
         "detector_temperature": temperatures([detector], recipe.objective, packed.description["temperature"]).get(
             detector

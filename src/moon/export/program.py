@@ -39,17 +39,8 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
         >>> [op["op"] for op in program.ops]
         ['slice', 'div', 'logsumexp', 'mul']
     """
+    check_single_pass(detector)
     name = type(detector).__name__
-    if detector.perturbs:
-        raise ValueError(
-            f"{name} changes each image by the gradient of the network, which only PyTorch computes; choose another "
-            "detector, such as tempscale (ODIN without this change)"
-        )
-    if detector.rotates:
-        raise ValueError(
-            f"{type(getattr(detector, 'inner', detector)).__name__} runs the network on four rotations of each image, "
-            "but a packed or exported network runs once; choose another detector, such as msp or ebo"
-        )
     detector.score(evidence)  # says so if it is not fitted
     head = None if evidence.head is None else (evidence.head[0].detach().cpu(), evidence.head[1].detach().cpu())
 
@@ -69,3 +60,25 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
     except Exception as error:  # the detector's own code may raise anything
         raise ValueError(f"the score of {name} cannot be traced ({str(error).splitlines()[0]})") from error
     return program_of(exported, name)
+
+
+def check_single_pass(detector: Detector) -> None:
+    """Check that a detector scores what one forward pass returns.
+
+    Args:
+        detector: The detector; it need not be fitted.
+
+    Raises:
+        ValueError: If it changes or rotates its inputs (ODIN, RotPred).
+    """
+    if detector.perturbs:
+        raise ValueError(
+            f"{type(detector).__name__} changes each image by the gradient of the network, which only PyTorch "
+            "computes; choose another detector, such as tempscale (ODIN without this change)"
+        )
+    if detector.rotates:
+        name = "Fisher with rotpred" if detector.parts else type(getattr(detector, "inner", detector)).__name__
+        raise ValueError(
+            f"{name} runs the network on four rotations of each image, but a packed or exported network runs once; "
+            "choose another detector, such as msp or ebo"
+        )

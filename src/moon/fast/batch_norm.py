@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
 from moon.fast.buffers import FlatBuffers, active_buffers
+from moon.fast.compiling import new_like
 
 # Tile sizes and numbers of programs, the best of several tried on an H200.
 _COLUMNS = 32
@@ -125,7 +126,7 @@ class _NormFunction(torch.autograd.Function):
 
         rows, columns = x.numel() // x.shape[1], x.shape[1]
         mean, inverse_std = torch.empty(2, columns, device=x.device).unbind()
-        y = torch.empty_like(x)
+        y = new_like(x)
         with_residual = residual is not None
         grid, part = _divide(rows, columns)
         parts = torch.empty(2, grid[0], columns, device=x.device).unbind()
@@ -156,10 +157,10 @@ class _NormFunction(torch.autograd.Function):
             return (None,) * 7
         grad, has_two = given[0], len(given) == 2
         rows, columns = x.numel() // x.shape[1], x.shape[1]
-        grad_x = torch.empty_like(x)
+        grad_x = new_like(x)
         parameters = mean, inverse_std, norm.weight, norm.bias
         writes_grad_out = with_residual or has_two
-        grad_out = torch.empty_like(x) if writes_grad_out else grad
+        grad_out = new_like(x) if writes_grad_out else grad
         parameter_grads, adds = _parameter_grads(norm, buffers, x)
         grid, part = _divide(rows, columns)
         parts = torch.empty(2, grid[0], columns, device=x.device).unbind()

@@ -15,10 +15,15 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from moon.fast.compiling import compile_kernel, is_dry_run
+
 
 def launch(kernel: Any, grid: tuple[int, ...], *values: Any, **options: Any) -> None:
-    """Launch a kernel with a grid of programs."""
-    kernel[grid](*values, **options)
+    """Launch a kernel with a grid of programs; in a `dry_run` only compile it."""
+    if is_dry_run():
+        compile_kernel(kernel, grid, *values, **options)
+    else:
+        kernel[grid](*values, **options)
 
 
 @triton.jit
@@ -177,7 +182,7 @@ def norm_grad_input(
     tl.store(x_grad + index, value.to(x_grad.dtype.element_ty), mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def sgd(
     weight, grad, addresses, momentum_buffer, mask, low_precision, lr, first, momentum, decay,
     NESTEROV: tl.constexpr, LOW_PRECISION: tl.constexpr, BLOCK: tl.constexpr,

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
 from moon.fast.buffers import FlatBuffers, active_buffers
+from moon.fast.compiling import convolution, convolution_backward
 
 _CHANNELS_LAST = torch.channels_last
 
@@ -115,21 +116,20 @@ class _ConvFunction(torch.autograd.Function):
             used = x[:, :, ::down, ::right].contiguous(memory_format=_CHANNELS_LAST)
             ctx.used_arguments = (None, [1, 1], padding, dilation, False, [0, 0], groups)
         ctx.save_for_backward(x, used, low)
-        return torch.ops.aten.convolution(used, low, *ctx.used_arguments)
+        return convolution(used, low, *ctx.used_arguments)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, used, low = ctx.saved_tensors
         grad, buffers, in_channels = grads[0].to(low.dtype), ctx.buffers, ctx.weight.shape[1]
-        conv_backward = torch.ops.aten.convolution_backward
         grad_x = grad_weight = None
         # The gradient of x is computed first: the next layer waits for it, and the weight gradient is then computed in
         # parallel with the backward pass of that layer's BatchNorm.
         if ctx.needs_input_grad[0]:
-            grad_x = conv_backward(grad, x, low, *ctx.arguments, [True, False, False])[0][:, : ctx.in_channels]
+            grad_x = convolution_backward(grad, x, low, *ctx.arguments, [True, False, False])[0][:, : ctx.in_channels]
         with buffers.on_side_stream(grad, used) if buffers.collecting else nullcontext():
-            found = conv_backward(grad, used, low, *ctx.used_arguments, [False, True, False])[1][:, :in_channels]
+            found = convolution_backward(grad, used, low, *ctx.used_arguments, [False, True, False])[1][:, :in_channels]
             if buffers.collecting:
                 buffers.add_grad(ctx.weight, found)
             else:

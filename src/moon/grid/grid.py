@@ -20,6 +20,7 @@ from moon.recipe import Recipe
 from moon.records import read_json
 from moon.run.folder import check_data, find_run, is_done, is_trained, load_result
 from moon.run.log import read_log
+from moon.score.auto import AUTO
 from moon.score.files import read_summary, which_scored
 from moon.training import DamagedCheckpoint, is_locked
 
@@ -266,7 +267,11 @@ class Grid:
 
 
 def scored_with(folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """The detectors that the run was scored with or that cannot be used with it, and which images were scored."""
+    """The detectors that the run was scored with or that cannot be used with it, and which images were scored.
+
+    `auto` is among them if it has chosen one of them.
+    """
     if (found := read_summary(folder)) is None:
         return [], {}
-    return [*found["detectors"], *found.get("left_out", ())], which_scored(found)
+    auto = [AUTO] if AUTO in found else []
+    return [*found["detectors"], *found.get("left_out", ()), *auto], which_scored(found)

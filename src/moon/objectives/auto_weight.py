@@ -7,7 +7,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
-from moon.fast import fused
+from moon.fast import fused, move_average, schedule_weight
 
 
 class AutoWeight(nn.Module):
@@ -100,7 +100,7 @@ class AutoWeight(nn.Module):
         return _weight(self.beta, epoch, self.quiet_epochs, steps, self.init_factor, self.final, rises)
 
 
-@fused
+@fused(by=move_average)
 def _updated(
     beta: Tensor, p_unknown: Tensor, loss: Tensor, smoothing: float, epoch: int | Tensor, quiet_epochs: int
 ) -> Tensor:
@@ -111,7 +111,7 @@ def _updated(
     return torch.where(epoch < quiet_epochs, new, beta) if isinstance(epoch, Tensor) else new
 
 
-@fused
+@fused(by=schedule_weight)
 def _weight(
     beta: Tensor, epoch: int | Tensor, quiet_epochs: int, steps: int, init_factor: float, final: float, rises: bool
 ) -> Tensor:

@@ -8,14 +8,14 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
-from moon.fast import fused
+from moon.fast import fused, observe_batch, unknown_aware_loss
 from moon.objectives.auto_weight import AutoWeight
 from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch, epoch_number
 from moon.objectives.models import open_logits
 
 
-@fused
+@fused(by=unknown_aware_loss)
 def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
     """The unknown-aware loss, Eq. (1), averaged over the batch.
 
@@ -54,7 +54,7 @@ def moon_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
     return (nll * (1 + w / (1 + w * p_unknown))).mean()
 
 
-@fused
+@fused(by=observe_batch)
 def _observation(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """p_{K+1} and the cross-entropy of each sample."""
     logits = at_least_float32(logits)

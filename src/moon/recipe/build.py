@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from moon.data import AnySet, Batches, Benchmark, training_batches
-from moon.detect import Detector, Scaled
+from moon.detect import Detector
 from moon.evidence import OpenHead, classifier_name, open_head, rotation_head
 from moon.objectives import Objective, Teacher
 from moon.objectives.base import Draw
@@ -281,7 +281,7 @@ def detector(name: str, recipe: Recipe, benchmark: Benchmark, **options: Any) ->
 
     Args:
         name: The name; `NAME:released` for the public code's handling of the K+1-th output, `NAME:scaled` for the
-            fitted T, `NAME:unscaled` for T = 1.
+            fitted T, `NAME:unscaled` for T = 1, `fisher:msp+knn` for the combination of these two.
         recipe: The run.
         benchmark: Its standard deviations scale ODIN's perturbation.
         **options: Options in place of the detector's defaults.
@@ -290,10 +290,6 @@ def detector(name: str, recipe: Recipe, benchmark: Benchmark, **options: Any) ->
         ValueError: If there is no such detector, or the detector has no such variant.
     """
     variant = Variant.of(name)
-    kind = pick("detector", variant.key)
-    if "std" in inspect.signature(kind).parameters:
+    if "std" in inspect.signature(pick("detector", variant.key)).parameters:
         options = {"std": benchmark.std} | options
-    if variant.is_released:
-        options = {"released": True} | options
-    made = kind(**options)
-    return Scaled(made) if temperature_from(name, recipe.objective) == FITTED else made
+    return variant.make(temperature_from(name, recipe.objective) == FITTED, **options)

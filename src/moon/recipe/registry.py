@@ -24,6 +24,7 @@ from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
 _OTHER_NETS = ", timm:NAME, torchvision:NAME, openood:NAME, or an import path such as package.module:function"
+_RESERVED = ("all", "auto", "none")  # values of --detector that are not detectors
 # What a run provides to objectives.
 _FACTS = ("epochs", "num_known", "num_features", "outliers", "outlier_classes", "teachers")
 
@@ -64,7 +65,7 @@ class Registry(Mapping[str, Any]):
             raise ValueError(f"{self.kind} entries cannot be registered; kinds that can: {', '.join(_extensible())}")
         if not name or {":", "+"} & {*name} or name.split() != [name]:
             raise ValueError(f"'{name}' is not a valid {self.kind} name; use a name without spaces, ':' and '+'")
-        if name in taken:
+        if name in taken or (self.kind == "detector" and name in _RESERVED):
             raise ValueError(f"{self.kind} '{name}' exists already; choose another name")
         if self.base is None and not callable(entry):
             raise ValueError(f"{self.kind} '{name}' must be callable, not {entry!r}")

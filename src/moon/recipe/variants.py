@@ -1,10 +1,15 @@
-"""Names of detectors with variants, `NAME[:released][:scaled or :unscaled]`, and the temperature each one means."""
+"""Names of detectors with variants, and the temperature each one means.
+
+A name is `NAME[:released][:scaled or :unscaled]`, or `NAME:PART+PART...[:scaled or :unscaled]` for a combination.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from moon.detect import Detector, Scaled
 from moon.recipe.registry import pick, table
 
 FITTED, LOSS, SUFFIX = "fitted on validation images", "the loss", "the suffix :unscaled"  # where a temperature is from
@@ -17,18 +22,20 @@ class Variant(NamedTuple):
         key: The name of the detector.
         is_released: Whether it treats the K+1-th output as the public code does.
         scale: "scaled" for the fitted temperature, "unscaled" for T = 1, "" for the one that the run determines.
+        parts: The detectors that a combination combines; empty for its default.
     """
 
     key: str
     is_released: bool
     scale: str
+    parts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str) -> Variant:
         """Read a name.
 
         Args:
-            name: Such as `ebo`, `ebo:scaled` or `ebo:released:unscaled`.
+            name: Such as `ebo`, `ebo:scaled`, `ebo:released:unscaled` or `fisher:msp+knn`.
 
         Returns:
             Its parts.
@@ -41,17 +48,54 @@ class Variant(NamedTuple):
         is_released = suffixes[:1] == ["released"]
         if is_released and "released" not in signature(kind).parameters:
             raise ValueError(f"detector '{key}' has no variant 'released'")
-        scale, *rest = suffixes[is_released:] or [""]
+        first = "".join(suffixes[is_released : is_released + 1])
+        parts = _parts(key, first) if "+" in first else ()
+        scale, *rest = suffixes[is_released + bool(parts) :] or [""]
         if rest or scale not in ("", "scaled", "unscaled"):
-            raise ValueError(f"detector '{key}' has no variant '{':'.join(suffixes)}'")
-        if scale and not kind.depends_on_scale:
+            such = f"; name its parts as {key}:msp+knn" if "parts" in signature(kind).parameters else ""
+            raise ValueError(f"detector '{key}' has no variant '{':'.join(suffixes)}'{such}")
+        if scale and not _depends_on_scale(key, parts):
             names = ", ".join(name for name, other in table("detector").items() if other.depends_on_scale)
             instead = "; tempscale is MSP at the fitted temperature" if key == "msp" else ""
             raise ValueError(
                 f"detector '{key}' has no variant '{scale}'; those that depend on the scale of the logits have: "
                 f"{names}{instead}"
             )
-        return cls(key, is_released, scale)
+        return cls(key, is_released, scale, parts)
+
+    def make(self, is_fitted: bool, **options: Any) -> Detector:
+        """Construct the detector.
+
+        Args:
+            is_fitted: Whether a detector that depends on the scale of the logits gets logits / T, with the fitted T.
+            **options: Its options.
+
+        Returns:
+            The detector. A combination applies T to those of its parts that depend on the scale.
+        """
+        kind = pick("detector", self.key)
+        if self.is_released:
+            options = {"released": True} | options
+        if self.parts:
+            return kind(**{"parts": self.parts, "scaled": is_fitted} | options)
+        return Scaled(kind(**options)) if is_fitted else kind(**options)
+
+
+def _parts(key: str, text: str) -> tuple[str, ...]:
+    """The parts of a combination, such as `msp+knn`; a ValueError if there is no such combination."""
+    kind = pick("detector", key)
+    if "parts" not in signature(kind).parameters:
+        raise ValueError(f"detector '{key}' does not combine others, so it has no variant '{text}'")
+    parts = tuple(text.split("+"))
+    for part in parts:
+        pick("detector", part)
+    kind(parts=parts)  # says which ones cannot be combined
+    return parts
+
+
+def _depends_on_scale(key: str, parts: Sequence[str]) -> bool:
+    """Whether a detector, or one of the parts of a combination, depends on the scale of the logits."""
+    return any(pick("detector", name).depends_on_scale for name in (key, *parts))
 
 
 def temperature_from(name: str, objective: str) -> str | None:
@@ -68,7 +112,7 @@ def temperature_from(name: str, objective: str) -> str | None:
         `FITTED`, or `LOSS` or `SUFFIX` for T = 1; None for detectors that do not depend on the scale of the logits.
     """
     variant = Variant.of(name)
-    if not pick("detector", variant.key).depends_on_scale:
+    if not _depends_on_scale(variant.key, variant.parts):
         return None
     is_arbitrary = normalises_logits(objective)
     if variant.scale == "scaled" or (is_arbitrary and not variant.scale):

@@ -18,6 +18,7 @@ from moon.recipe import Recipe
 from moon.recipe.labels import labels
 from moon.report.content import Cell, Picture, Table, make_table, number_cell, picture, png_uri
 from moon.results import figures
+from moon.results.choices import describe_choices
 from moon.results.collect import Run
 from moon.results.compare import MIN_SEEDS, Pairs, compare, pair_by_seed
 from moon.results.format import MISSING, interval_text, signed
@@ -128,7 +129,12 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
                     rows.append([detector, method, *cells])
         tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=has_one_benchmark(methods))
     left_out = {f"{name}: {reason}" for summary in summaries for name, reason in summary["left_out"].items()}
-    return {"tables": tables, "temperatures": describe_temperatures(summaries), "left_out": sorted(left_out)}
+    return {
+        "tables": tables,
+        "temperatures": describe_temperatures(summaries),
+        "choices": describe_choices(summaries),
+        "left_out": sorted(left_out),
+    }
 
 
 def comparisons_section(methods: Methods) -> Table | None:

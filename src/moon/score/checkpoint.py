@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from moon.evidence import MEMORY_GIB, classifier_name
-from moon.recipe import Recipe, build, make_recipe, table
+from moon.recipe import Recipe, build, make_recipe
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
 from moon.score.files import MODEL, Scores, is_writable, read_summary, scores_folder
-from moon.score.score import Track, check_precision, check_unknown, score_network
+from moon.score.score import Track, check_precision, check_unknown, named_detectors, score_network
 from moon.training import locked
 
 
@@ -36,13 +36,14 @@ def score_checkpoint(
     """Score the network of a checkpoint and write the result into a folder, in the files that `score_run` writes.
 
     A network with K+1 outputs is taken for one whose last output is the unknown one. Logits are taken as they are: T is
-    1 unless a detector is named with the suffix `:scaled`.
+    1 unless a detector is named with the suffix `:scaled`, and the rule of `auto` takes them for logits that were not
+    normalised in training.
 
     Args:
         path: The weights: safetensors, or a state_dict that `torch.save` wrote. Nothing in the file is executed.
         net: The network, such as `torchvision:resnet18`, `openood:resnet18_32x32` or `package.module:make`.
         images: The images of the benchmark.
-        detectors: Names of detectors; None means all that can be used with the model and the data.
+        detectors: Names of detectors, or `auto`, as for `score_run`.
         out: The folder to write to.
         device: Where to run the model.
         keep_evidence: As for `score_run`.
@@ -82,7 +83,7 @@ def score_checkpoint(
     check_precision(out, precision, old)
     weights = read_weights(path, net)
     recipe = _recipe(net, images, weights)
-    chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
+    chosen = named_detectors(detectors, recipe, images)
     model = build.network(recipe, images.benchmark, device)
     if reasons := load_pretrained(model, weights, path, net):
         known = f"{images.benchmark.name} has {images.benchmark.num_known} known classes"

@@ -1,7 +1,8 @@
 """The files that scoring writes into a run folder: writing and reading them.
 
 scores.json   metrics per detector and unknown set, near and far means; temperatures; what was left out; how options
-              were tuned; digests of the model and of the arrays below. Written last.
+              were tuned; which detector `auto` chose, and why; digests of the model and of the arrays below. Written
+              last.
 scores.npz    the scores themselves, `<detector>/<set>`, for figures and further statistics
 known.npz     for each known test image: label, prediction, confidence and p_unknown of the logits as they are, first
               principal component
@@ -49,6 +50,7 @@ _SUMMARY = {
     "images": Optional({...: COUNT}), "sha256": Optional({...: str}), "near": Optional([str]), "far": Optional([str]),
     "missing": Optional([str]), "left_out": Optional({...: str}), "search": Optional({...: dict}),
     "p_unknown": Optional({...: _MEANS}), "p_unknown_unscaled": Optional({...: _MEANS}),
+    "auto": Optional({"detector": str, "why": str, "auroc": Optional({...: dict})}),
     "temperatures": Optional({...: dict}), MODEL: Optional(str), ARRAYS: Optional({...: str}),
 }  # fmt: skip
 
@@ -276,5 +278,7 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
         for record in ("search", "temperatures"):
             if name in old.get(record, ()):
                 result[record][name] = old[record][name]
+    if "auto" in old and "auto" not in result and old["auto"]["detector"] in result["detectors"]:
+        result["auto"] = old["auto"]
     kept = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
     result["left_out"] = kept | result["left_out"]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from moon.data import AnySet
 from moon.detect import Detector, TemperatureScaling
-from moon.evidence import MEMORY_GIB, Evidence
+from moon.evidence import MEMORY_GIB
 from moon.files import own_folder
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import normalises_logits
@@ -21,15 +18,14 @@ from moon.run.folder import check_data, load, load_result
 from moon.run.identity import identity
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
+from moon.score.auto import AUTO, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
 from moon.score.files import KNOWN, MODEL, Scores, digests, is_writable, read_summary, scores_folder, write_scores
+from moon.score.scoring import Scoring, Track
 from moon.score.tables import tables
 from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
-from moon.score.tune import tune
 from moon.training import locked
-
-Track = Callable[[list[str], str], Iterable[str]]
 
 
 def score_run(
@@ -52,7 +48,9 @@ def score_run(
         folder: The folder of a finished run.
         images: The images of its benchmark. If there are `tuning` sets, the detectors' options are tuned on them
             first, and the search is recorded.
-        detectors: Names of detectors; None means all that can be used with the model and the data.
+        detectors: Names of detectors; None means all that can be used with the model and the data. `auto` means one
+            that is chosen: the one with the highest mean AUROC of validation images against the `tuning` sets, or,
+            without these, the one that a rule names for such networks. The choice is recorded as `auto`.
         device: Where to run the model.
         skip_unfit: Whether to leave out named detectors that cannot be used instead of raising an error.
         keep_evidence: Whether to keep the evidence next to the scores, so that scoring again needs no forward pass.
@@ -89,7 +87,7 @@ def score_run(
     _check_request(folder, recipe, images, precision, old)
     if detectors is not None and not (detectors := list(detectors)):
         raise ValueError("no detector was given; name at least one")
-    chosen = {name: build.detector(name, recipe, images.benchmark) for name in (detectors or table("detector"))}
+    chosen = named_detectors(detectors, recipe, images)
     with locked(home):  # fails before anything is computed
         pass
     model, digest = load(folder, device, images.benchmark), load_result(folder)["model_sha256"]
@@ -99,12 +97,18 @@ def score_run(
     return score_network(recipe, images, model, cache, chosen, about, home, must_fit, track)
 
 
+def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: BenchmarkImages) -> dict[str, Detector | None]:
+    """The detectors by name: all for None, and None for `auto`, which is chosen when there is evidence."""
+    check_names(names := list(table("detector") if names is None else names))
+    return {name: None if name == AUTO else build.detector(name, recipe, images.benchmark) for name in names}
+
+
 def score_network(
     recipe: Recipe,
     images: BenchmarkImages,
     model: nn.Module,
     cache: EvidenceCache,
-    detectors: dict[str, Detector],
+    detectors: dict[str, Detector | None],
     about: dict[str, Any],
     home: Path,
     must_fit: bool,
@@ -117,7 +121,7 @@ def score_network(
         images: The images of the benchmark.
         model: The network.
         cache: Its evidence.
-        detectors: The detectors by name.
+        detectors: The detectors by name, see `named_detectors`.
         about: What `scores.json` says about the network.
         home: The folder to write to.
         must_fit: Whether a detector that cannot be used is an error; otherwise it is left out.
@@ -126,7 +130,9 @@ def score_network(
     Returns:
         The content of `scores.json`, and the scores by detector and set.
     """
-    scored = _Scoring(recipe, images, model, cache, must_fit)
+    scored = Scoring(recipe, images, model, cache, must_fit)
+    if AUTO in detectors:
+        scored.choose(track, is_run="checkpoint" not in about)
     scored.run(detectors, track)
     result = about | _summary(scored) | {"detectors": tables(scored.scores, images)}
     target = scores_folder(home, cache.mirrored)
@@ -174,69 +180,7 @@ def check_unknown(images: BenchmarkImages) -> None:
         )
 
 
-@dataclass
-class _Scoring:
-    """The scores of one run, detector by detector."""
-
-    recipe: Recipe
-    images: BenchmarkImages
-    model: nn.Module
-    cache: EvidenceCache
-    must_fit: bool  # otherwise detectors that cannot be used are left out
-    scores: Scores = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    searches: dict[str, Any] = field(default_factory=dict)
-    _used: dict[str, Detector] = field(default_factory=dict)
-
-    @property
-    def sets(self) -> dict[str, AnySet]:
-        """What is scored: the known test set and the unknown sets."""
-        return {KNOWN: self.images.splits["test"], **self.images.unknown}
-
-    def run(self, detectors: dict[str, Detector], track: Track) -> None:
-        for name in track(list(self.sets), "evaluating"):
-            self.cache.get(name, self.sets[name])
-        for name in track(list(detectors), "scoring"):
-            try:
-                detector = self._prepared(name, detectors[name])
-                self.scores[name], self._used[name] = self._scores(detector), detector
-            except ValueError as error:
-                if self.must_fit:
-                    raise
-                self.left_out[name] = str(error)
-
-    def _prepared(self, name: str, detector: Detector) -> Detector:
-        """The fitted detector, with options tuned on the tuning sets if there are any."""
-        if not (self.images.tuning and detector.grid):
-            return self._fitted(detector)
-        detector, self.searches[name] = tune(name, self.recipe, self.images, self._fitted, self._evidence)
-        return detector
-
-    def _fitted(self, detector: Detector) -> Detector:
-        splits = [{"train": "train", "validation": "val"}[name] for name in detector.fits_on_splits]
-        if splits:  # "fit/..." cannot be the name of a set
-            detector.fit(*(self.cache.get(f"fit/{split}", self.images.splits[split]) for split in splits))
-        return detector
-
-    def _evidence(self, detector: Detector, name: str, data: AnySet) -> Evidence:
-        if detector.reading:  # needs forward passes of its own
-            how = {"precision": self.cache.precision, "mirrored": self.cache.mirrored}
-            return self.images.evidence(self.model, data, **detector.reading, **how)
-        return self.cache.get(name, data)
-
-    def _scores(self, detector: Detector) -> dict[str, NDArray]:
-        """Scores of each set; existing scores of a detector's parts are reused."""
-        parts = detector.parts.items()
-        done = [name for name, part in parts if name in self._used and self._used[name].options() == part.options()]
-        found = {}
-        for key, data in self.sets.items():
-            evidence = self._evidence(detector, key, data)
-            given = {name: torch.as_tensor(self.scores[name][key], device=evidence.logits.device) for name in done}
-            found[key] = detector.score_given(evidence, given).cpu().numpy()
-        return found
-
-
-def _summary(scored: _Scoring) -> dict[str, Any]:
+def _summary(scored: Scoring) -> dict[str, Any]:
     """The content of `scores.json`, except the metrics of the detectors."""
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
@@ -259,10 +203,11 @@ def _summary(scored: _Scoring) -> dict[str, Any]:
         **_p_unknown(scored, scaling),
         **({} if cache.precision == "float32" else {"precision": cache.precision}),
         **({"mirrored": True} if cache.mirrored else {}),
+        **({AUTO: scored.choice} if scored.choice else {}),
     }
 
 
-def _p_unknown(scored: _Scoring, scaling: TemperatureScaling) -> dict[str, Any]:
+def _p_unknown(scored: Scoring, scaling: TemperatureScaling) -> dict[str, Any]:
     """Mean p_{K+1} for each unknown set at the temperature of the run, and at T = 1 where that is another one."""
     cache, known = scored.cache, scored.cache[KNOWN]
     names = scored.images.unknown if known.is_open else ()

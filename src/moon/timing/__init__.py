@@ -1,6 +1,7 @@
 """What `moon bench` measures: the time of training steps, of scoring, and of answers on a CPU."""
 
 from moon.timing.contenders import OURS, versions
+from moon.timing.kernels import profile_steps
 from moon.timing.limits import step_limits
 from moon.timing.predict import benchmark_for, machine, time_predictions
 from moon.timing.scores import time_scores
@@ -12,6 +13,7 @@ __all__ = [
     "benchmark_for",
     "machine",
     "noise",
+    "profile_steps",
     "step_limits",
     "time_predictions",
     "time_scores",

@@ -61,7 +61,7 @@ def time_steps(
     reasons: dict[tuple[str, str], str] = {}
     for objective, topology in contenders:
         for loop in ("plain", "captured") if device.type == "cuda" else ("plain",):
-            training = _training(benchmark, objective, topology, steps, device, **settings)
+            training = make_training(benchmark, objective, topology, steps, device, **settings)
             training.captured = None if loop == "captured" else False
             training.begin()
             if training.capture_obstacle is not None:
@@ -93,7 +93,7 @@ def _ratios(own: list[float], other: list[float]) -> list[float]:
     return [a / b for a, b in zip(own, other, strict=True)]
 
 
-def _training(
+def make_training(
     benchmark: Benchmark, objective: str, topology: str, steps: int, device: torch.device, **settings: Any
 ) -> Training:
     """A `Training` on noise with `steps` batches per epoch, and as many epochs as a run that rewires has."""

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from moon.fast import (
     FlatBuffers,
     StepGradients,
+    dry_run,
     layers_on_buffers,
     optimizer_obstacle,
     sgd_update,
     sgd_update_overlapped,
+    top_masks,
     write_addresses,
 )
 from moon.objectives import Objective
@@ -153,6 +155,23 @@ class CapturedSteps:
         topology.steps += 1
         return loss
 
+    def replayed(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Callable[[], object]:
+        """Take one step on a GPU, and return its captured part: both passes and the update, without a mask change.
+
+        Args:
+            x: The images of the batch.
+            y: Their classes.
+            epoch: The epoch, counted from 0.
+            lr: The learning rate.
+
+        Returns:
+            A function that repeats it, for measurements.
+        """
+        with self._on_device:
+            self._step(x, y, epoch, lr)
+            self.buffers.lr.fill_(lr)
+            return self._graph(x, y, epoch).replay
+
     def refresh(self) -> None:
         """Prepare for the next step after other code may have changed weights, gradients or masks."""
         self.buffers.refresh()
@@ -172,6 +191,13 @@ class CapturedSteps:
                 sgd_update_overlapped(self.buffers, gradients)
         return loss.detach(), gradients
 
+    def _compile_kernels(self, x: Tensor, y: Tensor) -> None:
+        """Compile all kernels of a step and of a mask update, several at a time."""
+        with dry_run():
+            weights = [self.setup.topology.weights[name].detach() for name in self.setup.topology.masks]
+            top_masks(weights, [1] * len(weights))
+            self._forward_backward(x, y)
+
     def _graph(self, x: Tensor, y: Tensor, epoch: int) -> _Graph:
         """The graph for batches like this one in this epoch; captured on first use."""
         key = x.shape, self.setup.objective.phase(epoch), self.buffers.hyperparameters
@@ -186,8 +212,12 @@ class CapturedSteps:
         parts = self.setup.model, self.setup.objective
         graph = torch.cuda.CUDAGraph()
         try:
-            with _unchanged([buffer for part in parts for buffer in part.buffers()], x.device):
+            # A smaller batch than others is the last one of an epoch: its kernels are not worth a search.
+            is_smaller = any(len(x) < len(graph.x) for graph in self._graphs.values())
+            buffers = [buffer for part in parts for buffer in part.buffers()]
+            with _unchanged(buffers, x.device), _search_kernels(not is_smaller):
                 self.buffers.lr.fill_(-inf)  # no update
+                self._compile_kernels(x, y)
                 warm_up = torch.cuda.Stream(x.device)
                 warm_up.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(warm_up):  # one-time initialisation of libraries must not be in the graph
@@ -202,6 +232,17 @@ class CapturedSteps:
         self._pool = graph.pool()
         write_addresses(self.buffers, gradients)
         return _Graph(graph.replay, x, y, loss, gradients)
+
+
+@contextmanager
+def _search_kernels(allowed: bool) -> Iterator[None]:
+    """Context in which cuDNN measures which of its kernels is the fastest only if this is allowed and enabled."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before and allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager

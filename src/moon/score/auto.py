@@ -1,0 +1,171 @@
+"""`auto`: one detector for each network, chosen on unknown images that are not scored, or else by a rule.
+
+The rule depends only on what is known of the network. `results/tables_auto.py` measures on kept runs how far its
+choices are from the best detector; the tables are in docs/results/evaluation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moon.data import AnySet, Benchmark
+from moon.detect import Detector
+from moon.evidence import Evidence
+from moon.metrics import auroc
+from moon.recipe import Recipe, build, table
+from moon.recipe.variants import LOSS, Variant, normalises_logits, temperature_from
+from moon.seeds import derive
+
+AUTO = "auto"
+FEW_CLASSES = 10  # with 100, the only other number among kept networks, Fisher was ahead of KNN on all but one
+
+Choice = dict[str, Any]  # what scores.json records
+Found = dict[str, dict[str, Any]]  # detector -> set -> AUROC, or {"refused": reason}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise a ValueError unless every name is `auto` or that of a detector."""
+    for name in names:
+        if name != AUTO and name.partition(":")[0] == AUTO:
+            raise ValueError(f"auto chooses a detector by itself and has no variant '{name.partition(':')[2]}'")
+        if name != AUTO:
+            Variant.of(name)
+
+
+def choose_by_rule(objective: str, num_known: int) -> Choice:
+    """Choose a detector by what is known of a network.
+
+    Fisher for networks whose logits are normalised in training, or that know more than 10 classes; KNN for all others.
+
+    Args:
+        objective: The name of the objective that it was trained with.
+        num_known: The number of known classes.
+
+    Returns:
+        The name of the detector and why it was chosen.
+
+    Example:
+        >>> from moon.score.auto import choose_by_rule
+        >>> choose_by_rule("logitnorm", 10)
+        {'detector': 'fisher', 'why': 'by the rule for networks with normalised logits'}
+    """
+    if normalises_logits(objective):
+        name, kind = "fisher", "normalised logits"
+    elif num_known > FEW_CLASSES:
+        name, kind = "fisher", f"more than {FEW_CLASSES} known classes"
+    else:
+        name, kind = "knn", f"at most {FEW_CLASSES} known classes and logits that are not normalised"
+    return {"detector": name, "why": f"by the rule for networks with {kind}"}
+
+
+def rank(
+    recipe: Recipe,
+    benchmark: Benchmark,
+    validation: AnySet,
+    unknown: Mapping[str, AnySet],
+    evidence: Callable[[Detector, str, AnySet], Evidence],
+    training: Callable[[], Evidence],
+    track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
+) -> Found:
+    """Compare all detectors, with their default options, between validation images and unknown images.
+
+    A detector that is fitted on validation images is fitted on one half of them and scored on the other; both halves
+    take turns.
+
+    Args:
+        recipe: The run.
+        benchmark: Its benchmark.
+        validation: The known images.
+        unknown: The unknown images, by the names of their sets.
+        evidence: Returns the evidence that a detector needs for a set, given with a key.
+        training: Returns the evidence of the training images.
+        track: Wraps a list of names, with a description, for a progress bar.
+
+    Returns:
+        The AUROC by set of each detector, and of its scaled variant where T = 1 is its default, or the reason why it
+        cannot be used.
+    """
+    count = len(validation.labels)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive("choice")))
+    halves = order[: count // 2], order[count // 2 :]
+    scaled = [name for name in table("detector") if temperature_from(name, recipe.objective) == LOSS]
+    found: Found = {}
+    for name in track([*table("detector"), *(f"{name}:scaled" for name in scaled)], "ranking"):
+        try:
+            detector = build.detector(name, recipe, benchmark)
+            known = evidence(detector, "fit/val", validation)
+            turns = [halves, halves[::-1]] if "validation" in detector.fits_on_splits else [(order, order)]
+            values = []
+            for fitted_on, scored_on in turns:
+                if splits := detector.fits_on_splits:
+                    detector.fit(
+                        *(_part(known, fitted_on) if split == "validation" else training() for split in splits)
+                    )
+                scores = detector.score(_part(known, scored_on)).cpu().numpy()
+                others = {key: detector.score(evidence(detector, f"tune/{key}", unknown[key])) for key in unknown}
+                values.append([auroc(scores, each.cpu().numpy()) for each in others.values()])
+            found[name] = dict(zip(unknown, np.mean(values, axis=0).tolist(), strict=True))
+        except ValueError as error:
+            found[name] = {"refused": str(error)}
+    return found
+
+
+def best_of(found: Found) -> list[tuple[float, str]]:
+    """Mean AUROC and name of the detectors that can be used, best first; the first of equal ones in the table wins."""
+    means = [(float(np.mean(list(each.values()))), name) for name, each in found.items() if "refused" not in each]
+    return sorted(means, key=lambda item: -item[0])
+
+
+def choice_of(found: Found, unknown: Mapping[str, AnySet], known: int) -> Choice:
+    """The record of a choice.
+
+    Args:
+        found: The result of `rank`.
+        unknown: The unknown images that it was computed with.
+        known: The number of validation images.
+
+    Returns:
+        The name of the best detector, why it was chosen, and the AUROC of all.
+
+    Raises:
+        ValueError: If no detector can be used.
+    """
+    ranked = best_of(found)
+    if not ranked:
+        name, refused = next(iter(found.items()))
+        raise ValueError(f"auto found no detector that can be used; {name}: {refused['refused']}")
+    mean, name = ranked[0]
+    second = f", {ranked[1][1]} has {100 * ranked[1][0]:.1f}" if len(ranked) > 1 else ""
+    sets = ", ".join(unknown)
+    return {
+        "detector": name,
+        "why": f"the best of {len(ranked)} by mean AUROC {100 * mean:.1f} of validation images against {sets}{second}",
+        "known": known,
+        "on": {key: len(data.labels) for key, data in unknown.items()},
+        "auroc": found,
+    }
+
+
+def choice_line(choice: Choice) -> str:
+    """What was chosen and why, in one line.
+
+    Example:
+        >>> from moon.score.auto import choice_line, choose_by_rule
+        >>> choice_line(choose_by_rule("moon", 100))
+        'auto: fisher, by the rule for networks with more than 10 known classes'
+    """
+    return f"auto: {choice['detector']}, {choice['why']}"
+
+
+def _part(evidence: Evidence, chosen: Tensor) -> Evidence:
+    """The evidence of some of the inputs."""
+    index = chosen.to(evidence.logits.device)
+    labels, rotations = (None if each is None else each[index] for each in (evidence.labels, evidence.rotations))
+    features = evidence.features[index.to(evidence.features.device)]
+    return replace(evidence, logits=evidence.logits[index], features=features, labels=labels, rotations=rotations)

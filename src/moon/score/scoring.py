@@ -1,0 +1,114 @@
+"""The scores of one network, detector by detector: choosing, tuning and fitting detectors, and scoring sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from moon.data import AnySet
+from moon.detect import Detector
+from moon.evidence import Evidence
+from moon.recipe import Recipe, build
+from moon.run.images import BenchmarkImages
+from moon.score.auto import AUTO, Choice, choice_of, choose_by_rule, rank
+from moon.score.cache import EvidenceCache
+from moon.score.files import KNOWN, Scores
+from moon.score.tune import tune
+
+Track = Callable[[list[str], str], Iterable[str]]
+
+
+@dataclass
+class Scoring:
+    """The scores of one run, detector by detector."""
+
+    recipe: Recipe
+    images: BenchmarkImages
+    model: nn.Module
+    cache: EvidenceCache
+    must_fit: bool  # otherwise detectors that cannot be used are left out
+    scores: Scores = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    searches: dict[str, Any] = field(default_factory=dict)
+    choice: Choice = field(default_factory=dict)
+    _used: dict[str, Detector] = field(default_factory=dict)
+
+    @property
+    def sets(self) -> dict[str, AnySet]:
+        """What is scored: the known test set and the unknown sets."""
+        return {KNOWN: self.images.splits["test"], **self.images.unknown}
+
+    def choose(self, track: Track, *, is_run: bool = True) -> None:
+        """Choose the detector of `auto`; of a network that is not of a run it is not known how it was trained."""
+        images, recipe = self.images, self.recipe
+        if not images.tuning:
+            self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)
+            if not is_run:
+                self.choice["why"] += "; a checkpoint does not say whether they were, which is taken as no"
+            return
+        known, unknown = images.splits["val"], images.tuning
+        training = lambda: self.cache.get("fit/train", images.splits["train"])  # noqa: E731
+        found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track)
+        self.choice = choice_of(found, unknown, len(known.labels))
+
+    def run(self, detectors: dict[str, Detector | None], track: Track) -> None:
+        for name in track(list(self.sets), "evaluating"):
+            self.cache.get(name, self.sets[name])
+        names = dict.fromkeys(self.choice["detector"] if name == AUTO else name for name in detectors)
+        for name in track(list(names), "scoring"):
+            try:
+                given = detectors.get(name) or build.detector(name, self.recipe, self.images.benchmark)
+                detector = self._prepared(name, given)
+                self.scores[name], self._used[name] = self._scores(detector), detector
+            except ValueError as error:
+                if self.must_fit and name not in detectors:
+                    raise ValueError(f"auto chose {name}, which cannot be used: {error}; name another one") from error
+                if self.must_fit:
+                    raise
+                self.left_out[name] = str(error)
+
+    def _prepared(self, name: str, detector: Detector) -> Detector:
+        """The fitted detector, with options tuned on the tuning sets if there are any."""
+        if not (self.images.tuning and detector.grid):
+            return self._fitted(detector)
+        detector, self.searches[name] = tune(name, self.recipe, self.images, self._fitted, self._evidence)
+        return detector
+
+    def _fitted(self, detector: Detector) -> Detector:
+        if detector.fits_on_splits:
+            detector.fit(*(self._known(detector, split) for split in detector.fits_on_splits))
+        return detector
+
+    def _known(self, detector: Detector, split: str) -> Evidence:
+        """What a detector is fitted on; a combination scores the validation images with its parts."""
+        name = {"train": "train", "validation": "val"}[split]
+        data = self.images.splits[name]
+        key = f"fit/{name}"  # cannot be the name of a set
+        return self._evidence(detector, key, data) if detector.parts and name == "val" else self.cache.get(key, data)
+
+    def _evidence(self, detector: Detector, name: str, data: AnySet) -> Evidence:
+        if detector.reading:  # needs forward passes of its own
+            how = {"precision": self.cache.precision, "mirrored": self.cache.mirrored}
+            return self.images.evidence(self.model, data, **detector.reading, **how)
+        return self.cache.get(name, data)
+
+    def _scores(self, detector: Detector) -> dict[str, NDArray]:
+        """Scores of each set; existing scores of a detector's parts are reused."""
+        done = [name for name, part in detector.parts.items() if _is_same(part, self._used.get(name))]
+        is_ordinary = bool(done) and not any(part.reading for name, part in detector.parts.items() if name not in done)
+        found = {}
+        for key, data in self.sets.items():
+            evidence = self.cache.get(key, data) if is_ordinary else self._evidence(detector, key, data)
+            given = {name: torch.as_tensor(self.scores[name][key], device=evidence.logits.device) for name in done}
+            found[key] = detector.score_given(evidence, given).cpu().numpy()
+        return found
+
+
+def _is_same(part: Detector, other: Detector | None) -> bool:
+    """Whether a detector was used that scores as a part does."""
+    return type(part) is type(other) and other is not None and part.options() == other.options()

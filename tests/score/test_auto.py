@@ -1,0 +1,182 @@
+"""`auto`: the detector that is chosen, why, and what is recorded."""
+
+import json
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from moon import BenchmarkImages, Detector, auroc, make_recipe, register, score_checkpoint, score_run
+from moon.data import BENCHMARKS
+from moon.detect import DETECTORS
+from moon.evidence import Evidence
+from moon.recipe import table
+from moon.score.auto import best_of, check_names, choice_of, choose_by_rule, rank
+from moon.score.files import read_summary
+
+
+@pytest.fixture
+def folder(trained_runs, tmp_path):
+    return shutil.copytree(trained_runs(objective="cross-entropy", epochs=3), tmp_path / "run")
+
+
+@pytest.fixture
+def images(data_root):
+    return BenchmarkImages.open(data_root, "mnist")
+
+
+@pytest.fixture
+def with_unknown(data_root):
+    """The images, with a set to choose on."""
+    return BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+
+
+@pytest.mark.parametrize(
+    ("objective", "num_known", "detector", "why"),
+    [
+        ("logitnorm", 10, "fisher", "normalised logits"),
+        ("moon-logitnorm", 100, "fisher", "normalised logits"),
+        ("rotpred+logitnorm", 10, "fisher", "normalised logits"),
+        ("cross-entropy", 10, "knn", "at most 10 known classes and logits that are not normalised"),
+        ("moon", 2, "knn", "at most 10 known classes and logits that are not normalised"),
+        ("moon", 11, "fisher", "more than 10 known classes"),
+        ("cross-entropy", 1000, "fisher", "more than 10 known classes"),
+    ],
+)
+def test_the_rule(objective, num_known, detector, why):
+    expected = {"detector": detector, "why": f"by the rule for networks with {why}"}
+    assert choose_by_rule(objective, num_known) == expected
+
+
+def test_without_unknown_images_the_rule_chooses(images, folder):
+    result, scores = score_run(folder, images, ["auto"])
+    assert list(result["detectors"]) == list(scores) == ["knn"]
+    assert result["auto"] == choose_by_rule("cross-entropy", 10)
+    assert json.loads((folder / "scores.json").read_text())["auto"] == result["auto"]
+    expected = score_run(folder, images, ["knn"], out=folder / "other")[1]
+    assert np.array_equal(scores["knn"]["dtd"], expected["knn"]["dtd"])
+
+
+def test_the_choice_is_kept_as_long_as_its_scores_are(images, with_unknown, folder):
+    score_run(folder, images, ["msp", "auto"])
+    result, _ = score_run(folder, images, ["ebo"])
+    assert result["auto"]["detector"] == "knn"
+    assert set(result["detectors"]) == {"msp", "knn", "ebo"}
+    result, _ = score_run(folder, with_unknown, ["msp"])  # other images: older scores are dropped
+    assert "auto" not in result
+
+
+def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, folder):
+    result, scores = score_run(folder, with_unknown, ["auto", "msp"])
+    choice = result["auto"]
+    assert (choice["known"], choice["on"]) == (10, {"notmnist": 30})
+    scaled = [f"{name}:scaled" for name, kind in table("detector").items() if kind.depends_on_scale]
+    assert list(choice["auroc"]) == [*table("detector"), *scaled]
+    assert "rotation head" in choice["auroc"]["rotpred"]["refused"]
+    assert "K+1-th output" in choice["auroc"]["unknown:scaled"]["refused"]
+    usable = {name: found["notmnist"] for name, found in choice["auroc"].items() if "refused" not in found}
+    assert usable[choice["detector"]] == max(usable.values())
+    assert list(scores) == list(dict.fromkeys([choice["detector"], "msp"]))
+    text = f"the best of {len(usable)} by mean AUROC {100 * max(usable.values()):.1f} of validation images against "
+    assert choice["why"].startswith(f"{text}notmnist, ")
+    assert "dtd" in scores["msp"]
+    assert "notmnist" not in scores["msp"]  # it is not scored
+    assert read_summary(folder) == result
+
+
+def test_the_winner_is_tuned_on_the_same_images(with_unknown, folder, monkeypatch):
+    class Perfect(Detector):
+        """Knows the validation images by their number. K+1 rule: none."""
+
+        grid = {"power": (1.0, 2.0)}  # noqa: RUF012
+
+        def __init__(self, power: float = 1.0):
+            self.power = power
+
+        def score(self, evidence):
+            return torch.full((len(evidence),), float(len(evidence) == 10)) * self.power
+
+    monkeypatch.setitem(DETECTORS, "perfect", Perfect)
+    monkeypatch.setattr("moon.score.auto.table", lambda _: ["msp", "perfect"])  # others are perfect here, too
+    result, _ = score_run(folder, with_unknown, ["auto"])
+    assert result["auto"]["detector"] == "perfect"
+    assert result["auto"]["why"].startswith(
+        "the best of 2 by mean AUROC 100.0 of validation images against notmnist, msp"
+    )
+    assert len(result["search"]["perfect"]["tried"]) == 2
+
+
+def evidence_of(count, seed):
+    z = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+    return Evidence(z, z, 4, torch.arange(count) % 4, (torch.eye(4), torch.zeros(4)))
+
+
+def test_a_detector_that_remembers_validation_images_is_not_ranked_on_them(monkeypatch):
+    class Memory(Detector):
+        """Whether an input was seen before. K+1 rule: none."""
+
+        fits_on = "validation"
+
+        def fit(self, evidence):
+            self.seen = evidence.features
+            return self
+
+        def score(self, evidence):
+            return -torch.cdist(evidence.features, self.seen).amin(1)
+
+    monkeypatch.setitem(DETECTORS, "memory", Memory)
+    sets = {"fit/val": evidence_of(200, 0), "tune/same": evidence_of(300, 1)}
+
+    def images(count) -> Any:
+        return SimpleNamespace(labels=np.zeros(count))
+
+    recipe = make_recipe(BENCHMARKS["digits"], "cross-entropy")
+    found = rank(
+        recipe, BENCHMARKS["digits"], images(200), {"same": images(300)}, lambda _, key, __: sets[key],
+        lambda: evidence_of(100, 2),
+    )  # fmt: skip
+    assert found["memory"]["same"] == pytest.approx(0.5, abs=0.1)  # these are not unknown at all
+    msp = DETECTORS["msp"]().score
+    assert found["msp"]["same"] == pytest.approx(auroc(msp(sets["fit/val"]).numpy(), msp(sets["tune/same"]).numpy()))
+
+
+def test_the_ranking_is_by_the_mean_over_sets_and_the_first_of_equal_ones_wins():
+    found = {"a": {"x": 0.9, "y": 0.5}, "b": {"x": 0.7, "y": 0.7}, "c": {"refused": "no"}, "d": {"x": 0.6, "y": 0.9}}
+    assert [name for _, name in best_of(found)] == ["d", "a", "b"]
+    with pytest.raises(ValueError, match="auto found no detector that can be used; c: no"):
+        choice_of({"c": {"refused": "no"}}, {}, 3)
+
+
+def test_a_choice_that_cannot_be_used_is_an_error_that_names_it(images, folder, monkeypatch):
+    def fit(self, evidence):
+        raise ValueError("too few inputs")
+
+    monkeypatch.setattr(DETECTORS["knn"], "fit", fit)
+    with pytest.raises(ValueError, match="auto chose knn, which cannot be used: too few inputs; name another one"):
+        score_run(folder, images, ["auto"])
+    result, _ = score_run(folder, images, ["msp", "auto"], skip_unfit=True)  # as in a grid
+    assert result["left_out"] == {"knn": "too few inputs"}
+    assert result["auto"]["detector"] == "knn"
+
+
+def test_names(images, folder):
+    check_names(["auto", "msp", "fisher:msp+knn"])
+    for name, reason in (
+        ("auto:scaled", "auto chooses a detector by itself and has no variant 'scaled'"),
+        ("autto", "unknown detector 'autto'"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            score_run(folder, images, [name])
+    with pytest.raises(ValueError, match="detector 'auto' exists already"):
+        register("detector", "auto", DETECTORS["msp"])
+
+
+def test_a_checkpoint_says_what_is_not_known_about_it(images, folder, tmp_path):
+    result, _ = score_checkpoint(
+        folder / "model.safetensors", "lenet-norm", images, ["auto"], out=tmp_path / "scores"
+    )  # fmt: skip
+    assert result["auto"]["detector"] == "knn"
+    assert result["auto"]["why"].endswith("; a checkpoint does not say whether they were, which is taken as no")
