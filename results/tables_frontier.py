@@ -1,4 +1,4 @@
-"""The tables about candidates for the next `best`, which were compared on images that are neither trained on nor tested."""
+"""The table about candidates for the next `best`, compared on images that are neither trained on nor tested."""
 
 from __future__ import annotations
 
