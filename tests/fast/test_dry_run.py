@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from moon.fast import FlatBuffers, batch_norm, dry_run, layers_on_buffers, norm_relu, second_use, top_masks
-from moon.fast.compiling import convolution, convolution_backward, is_dry_run
+from moon.fast.compiling import convolution, convolution_backward, is_dry_run, kernel_search
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 GEOMETRY = None, [2, 1], [1, 1], [1, 1], False, [0, 0], 1
@@ -34,6 +34,17 @@ def test_convolutions_are_zeros_of_the_right_shape_and_layout(layout):
         assert (zeros.shape, zeros.dtype) == (like.shape, like.dtype)
     assert dry.is_contiguous(memory_format=layout)
     assert convolution(x, weight, *GEOMETRY).any()
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_cudnn_searches_only_where_it_is_enabled_and_allowed(enabled, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", enabled)
+    with kernel_search(False):
+        assert not torch.backends.cudnn.benchmark
+    with pytest.raises(ZeroDivisionError), kernel_search(True):
+        assert torch.backends.cudnn.benchmark == enabled
+        raise ZeroDivisionError
+    assert torch.backends.cudnn.benchmark == enabled
 
 
 def test_a_dry_run_ends_with_an_error_inside():

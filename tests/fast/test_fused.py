@@ -19,7 +19,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is
 def test_the_kernel_replaces_a_function_in_steps_on_a_gpu(buffers, expected, monkeypatch):
     active = buffers and SimpleNamespace(weight=SimpleNamespace(is_cuda=buffers == "cuda"))
     monkeypatch.setitem(fused.__globals__, "active_buffers", lambda: active)
-    function = fused(lambda x: ("kernel", x))(lambda x: ("itself", x))
+    function = fused(by=lambda x: ("kernel", x))(lambda x: ("itself", x))
     assert function(3) == (expected, 3)
 
 
@@ -78,6 +78,31 @@ def test_the_moving_average_is_that_of_the_equation(epoch, beta, count):
     values = torch.tensor(beta, device=DEVICE), p_unknown, loss, 0.05, torch.tensor(epoch, device=DEVICE), 5
     expected, found = auto_weight._updated.__wrapped__(*values), losses.move_average(*values)
     torch.testing.assert_close(found, expected, rtol=2e-6, atol=0, equal_nan=True)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_moving_average_of_a_column_of_a_matrix(dtype):
+    p_unknown, loss = torch.rand(128, 11, device=DEVICE).softmax(1).to(dtype)[:, -1], torch.rand(128, device=DEVICE)
+    values = torch.tensor(2.0, device=DEVICE), p_unknown, loss, 0.05, torch.tensor(0, device=DEVICE), 5
+    expected, found = auto_weight._updated.__wrapped__(*values), losses.move_average(*values)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=0)
+
+
+@needs_triton
+@pytest.mark.parametrize("label", [-1, 11, -100])
+def test_a_label_without_an_output_makes_the_loss_nan(label):
+    logits, y = logits_and_labels(5, 10)
+    y[3] = label
+    assert losses.unknown_aware_loss(logits, y, 1.0).isnan()
+    assert losses.observe_batch(logits.detach(), y)[1].isnan().tolist() == [False, False, False, True, False]
+
+
+@needs_triton
+@pytest.mark.parametrize("w", [torch.ones(5), torch.ones((), requires_grad=True)], ids=["vector", "needs a gradient"])
+def test_a_weight_that_the_kernel_cannot_use_is_an_error(w):
+    with pytest.raises(ValueError, match="w must be a scalar that needs no gradient"):
+        losses.unknown_aware_loss(*logits_and_labels(5, 10), w.to(DEVICE))
 
 
 @needs_triton

@@ -1,8 +1,9 @@
 """Runs with an augmentation: another result, the same one after an interruption."""
 
 import pytest
+import torch
 
-from moon.recipe import make_recipe
+from moon.recipe import build, make_recipe
 from moon.recipe.expand import expand
 from moon.recipe.labels import labels
 from moon.run.images import BenchmarkImages
@@ -32,13 +33,15 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(data_root, tmp_pa
     assert plain["model_sha256"] != whole["model_sha256"]
 
 
-def test_a_run_with_outliers_can_be_augmented(data_root, tmp_path):
+@pytest.mark.parametrize("augment", ["none", "trivial"])
+def test_outliers_are_augmented_like_known_images(augment, data_root):
     images = BenchmarkImages.open(data_root, "mnist", outliers="notmnist")
-    recipe = make_recipe(
-        images.benchmark, "outlier-exposure", outliers="notmnist", augment="trivial", net="lenet-norm", epochs=1,
-        batch_size=64, topology="static",
-    )  # fmt: skip
-    assert 0 <= train_run(recipe, tmp_path, images)["known"]["accuracy"] <= 1
+    settings = {"net": "lenet-norm", "epochs": 1, "batch_size": 64, "topology": "static"}
+    recipe = make_recipe(images.benchmark, "outlier-exposure", outliers="notmnist", augment=augment, **settings)
+    training = build.training(recipe, images.benchmark, images.splits["train"], "cpu", images.outliers)
+    supply = training.objective.outliers.__self__
+    assert training.batches.augmentation.trivial == supply.augmentation.trivial == (augment == "trivial")
+    assert torch.isfinite(training.step(*next(iter(training.batches.epoch(0))), 0, 0.1))
 
 
 def test_the_default_is_not_part_of_a_name():

@@ -31,7 +31,13 @@ def profile(
 
     records = []
     for objective, topology in pairs:
-        found = timing.profile_steps(benchmark, objective, topology, device=device, **settings)
+        try:
+            found = timing.profile_steps(benchmark, objective, topology, device=device, **settings)
+        except (RuntimeError, ValueError) as error:  # the times of the steps are measured already, and kept
+            reason = str(error).splitlines()[0]
+            print(f"the kernels of {objective}, {topology} could not be profiled: {reason}")
+            records.append({"objective": objective, "topology": topology, "failed": reason})
+            continue
         show(f"a step of {settings['net'] or benchmark.net}: {objective}, {topology}", found)
         records.append({"objective": objective, "topology": topology} | found)
     return records

@@ -32,6 +32,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_to = group.add_argument
     add_to("--checkpoint", type=Path, metavar="FILE", help="weights to score: safetensors, or a state_dict of PyTorch")
     add_to("--net", help="their network: resnet18, torchvision:NAME, timm:NAME, openood:NAME, package.module:function")
+    add_to("--width", type=float, help="factor of its channels, if it is a wider or narrower ResNet of moon (default: 1)")
     add_to("--benchmark", help="the benchmark that it was trained on")
     add(
         "--detector",
@@ -114,7 +115,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Raise a ValueError unless there are runs, or a checkpoint with all that belongs to it."""
     needs = {"--net": arguments.net, "--benchmark": arguments.benchmark, "--out": arguments.out}
     if arguments.checkpoint is None:
-        if given := [name for name in ("--net", "--benchmark") if needs[name] is not None]:
+        own = {"--net": arguments.net, "--width": arguments.width, "--benchmark": arguments.benchmark}
+        if given := [name for name, value in own.items() if value is not None]:
             raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder says it itself")
         if not arguments.runs:
             raise ValueError(

@@ -143,6 +143,7 @@ def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
         images,
         detectors,
         out=out,
+        width=1.0 if arguments.width is None else arguments.width,
         device=device,
         keep_evidence=arguments.keep_evidence,
         precision=arguments.precision,

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def fused(by: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def fused(*, by: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator of a function that another one computes with few kernels in training steps on flat buffers on a GPU.
 
     The function itself stays an equation in PyTorch operations. Each of them would be a kernel of its own, which takes
@@ -29,7 +29,7 @@ def fused(by: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         >>> from moon.fast import fused
         >>> def by_a_kernel(a, b):
         ...     raise AssertionError("not on a CPU")
-        >>> @fused(by_a_kernel)
+        >>> @fused(by=by_a_kernel)
         ... def squared_error(a, b):
         ...     return (a - b).square().mean()
         >>> squared_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))

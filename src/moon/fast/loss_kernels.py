@@ -12,7 +12,7 @@ import triton.language as tl
 def _softmax_of(logits, y, start, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The logits of some rows, their softmax, and for each row the label, -log p_label and p of the last column.
 
-    Rows after the end have any values.
+    -log p_label is NaN for a label without a column. Rows after the end have any values.
     """
     row = start + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -25,6 +25,7 @@ def _softmax_of(logits, y, start, rows, columns, ROWS: tl.constexpr, COLUMNS: tl
     total = tl.sum(exponential, 1)
     p = exponential / total[:, None]
     nll = tl.log(total) + highest - tl.sum(tl.where(column[None, :] == label[:, None], value, 0.0), 1)
+    nll = tl.where((label >= 0) & (label < columns), nll, float("nan"))  # there is no such class: the loss is NaN
     p_unknown = tl.sum(tl.where(column[None, :] == columns - 1, p, 0.0), 1)
     return value, p, label, nll, p_unknown
 
@@ -68,8 +69,8 @@ def moving_average(beta, p_unknowns, losses, new, epoch, smoothing, quiet_epochs
     total = tl.zeros([ROWS], tl.float32)
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)
-        p_unknown = tl.load(p_unknowns + row, mask=row < rows, other=1.0)
-        total += (1 - p_unknown) * tl.load(losses + row, mask=row < rows, other=0.0)
+        p_unknown = tl.load(p_unknowns + row, mask=row < rows, other=1.0).to(tl.float32)
+        total += (1 - p_unknown) * tl.load(losses + row, mask=row < rows, other=0.0).to(tl.float32)
     mean, old = tl.sum(total, 0) / rows, tl.load(beta)
     moved = tl.where(old != old, mean, old + smoothing * (mean - old))
     tl.store(new, tl.where(tl.load(epoch) < quiet_epochs, moved, old))

@@ -15,8 +15,10 @@ _ELEMENTS = 4096  # of a tile
 
 
 def unknown_aware_loss(logits: Tensor, y: Tensor, w: float | Tensor) -> Tensor:
-    """`moon.moon_loss`."""
+    """`moon.moon_loss`, in float32, for a scalar w without a gradient."""
     scalar = w if isinstance(w, Tensor) else torch.full((), w, device=logits.device)
+    if scalar.numel() != 1 or scalar.requires_grad:
+        raise ValueError("w must be a scalar that needs no gradient in a captured step; train with captured=False")
     loss = _UnknownAwareLoss.apply(logits, y, scalar)
     assert isinstance(loss, Tensor)
     return loss
@@ -62,7 +64,7 @@ def move_average(
     from moon.fast import kernels, loss_kernels
 
     new = torch.empty_like(beta)
-    values = beta, p_unknown, loss, new, _on_device(epoch, beta), smoothing, quiet_epochs, len(loss)
+    values = beta, p_unknown.contiguous(), loss.contiguous(), new, _on_device(epoch, beta), smoothing, quiet_epochs, len(loss)
     kernels.launch(loss_kernels.moving_average, (1,), *values, ROWS=1024)
     return new
 

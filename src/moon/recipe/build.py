@@ -47,8 +47,9 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
         try:
             model = make(num_classes=benchmark.num_known, in_channels=benchmark.channels, **_width(recipe, make))
         except TypeError as error:
+            also = "" if recipe.width == 1 else f", and width={recipe.width:g}"
             raise ValueError(
-                f"net '{recipe.net}' cannot be made ({error}); it must accept num_classes and in_channels"
+                f"net '{recipe.net}' cannot be made ({error}); it must accept num_classes and in_channels{also}"
             ) from error
         _check_outputs(recipe, model, benchmark.num_known)
         kind = pick("objective", recipe.objective)
@@ -69,7 +70,7 @@ def _width(recipe: Recipe, make: Any) -> dict[str, float]:
             f"net '{recipe.net}' has no argument width, so width={recipe.width:g} cannot be used; use {ours} or a "
             "function of your own that has it"
         )
-    return {"width": recipe.width}
+    return {"width": int(recipe.width) if recipe.width.is_integer() else recipe.width}
 
 
 def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:

@@ -117,6 +117,9 @@ class Recipe:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be {_either(choices)}, not {value}{did_you_mean(value, choices)}")
+        if isinstance(self.width, bool) or not isinstance(self.width, int | float):
+            raise ValueError(f"width must be a number, not {self.width!r}")
+        object.__setattr__(self, "width", float(self.width))  # 2 and 2.0 are the same run
         if self.width <= 0:
             raise ValueError(f"width must be above 0, not {self.width:g}")
         if self.backbone_lr_factor < 0:

@@ -26,6 +26,7 @@ def score_checkpoint(
     detectors: Iterable[str] | None = None,
     *,
     out: Path | str,
+    width: float = 1.0,
     device: torch.device | str = "cpu",
     keep_evidence: bool = False,
     precision: str = "float32",
@@ -45,6 +46,7 @@ def score_checkpoint(
         images: The images of the benchmark.
         detectors: Names of detectors, or `auto`, as for `score_run`.
         out: The folder to write to.
+        width: The factor of the channels of a residual network of `moon`, as in a recipe.
         device: Where to run the model.
         keep_evidence: As for `score_run`.
         precision: As for `BenchmarkImages.evidence`.
@@ -82,7 +84,7 @@ def score_checkpoint(
         raise ValueError(f"{out}: contains the scores of another model; choose another folder (out)")
     check_precision(out, precision, old)
     weights = read_weights(path, net)
-    recipe = _recipe(net, images, weights)
+    recipe = _recipe(net, width, images, weights)
     chosen = named_detectors(detectors, recipe, images)
     model = build.network(recipe, images.benchmark, device)
     if reasons := load_pretrained(model, weights, path, net):
@@ -97,11 +99,11 @@ def score_checkpoint(
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
 
 
-def _recipe(net: str, images: BenchmarkImages, weights: dict[str, torch.Tensor]) -> Recipe:
+def _recipe(net: str, width: float, images: BenchmarkImages, weights: dict[str, torch.Tensor]) -> Recipe:
     """A recipe of such a network: an objective with as many outputs, and logits that are not normalised."""
-    plain = make_recipe(images.benchmark, "cross-entropy", topology="dense", net=net)
+    plain = make_recipe(images.benchmark, "cross-entropy", topology="dense", net=net, width=width)
     model = build.network(plain, images.benchmark, "cpu")
     name = classifier_name(model)
     head = weights.get(f"{name}.weight" if name else "weight")
     is_open = head is not None and len(head) == images.benchmark.num_known + 1
-    return make_recipe(images.benchmark, "moon", topology="dense", net=net) if is_open else plain
+    return make_recipe(images.benchmark, "moon", topology="dense", net=net, width=width) if is_open else plain

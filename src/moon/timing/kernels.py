@@ -27,7 +27,7 @@ _GROUPS = {
     "input gradient": ("dgrad", "conv2d_backward_input"),
     "weight gradient": ("wgrad", "conv2d_backward_weight"),
     "BatchNorm": ("batch_norm", "batchnorm", "bn_fw", "bn_bw"),
-    "loss": ("triton_", "softmax", "nll_loss", "argmax"),
+    "loss": ("softmax", "nll_loss", "argmax"),
     "copies": (
         "memcpy", "memset", "copy_kernel", "fillfunctor", "catarray", "nchwtonhwc", "nhwctonchw", "converttensor",
         "constant_pad",

@@ -194,9 +194,11 @@ class CapturedSteps:
 
     def _compile_kernels(self, x: Tensor, y: Tensor) -> None:
         """Compile all kernels of a step and of a mask update, several at a time."""
-        with dry_run():
-            weights = [self.setup.topology.weights[name].detach() for name in self.setup.topology.masks]
-            top_masks(weights, [1] * len(weights))
+        topology = self.setup.topology
+        with dry_run(), kernel_search(False):  # other convolutions than ours are computed
+            if isinstance(topology, SparseTopology) and topology.rewires:
+                weights = [topology.weights[name].detach() for name in topology.masks]
+                top_masks(weights, [1] * len(weights))
             self._forward_backward(x, y)
 
     def _graph(self, x: Tensor, y: Tensor, epoch: int) -> _Graph:

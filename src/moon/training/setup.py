@@ -23,7 +23,7 @@ class TrainingSetup:
     Args:
         model: The model.
         optimizer: Updates the parameters of the model, and those of the objective if it has any.
-        objective: Computes the loss.
+        objective: Computes the loss; it is moved to the device of the model.
         topology: Replaces `optimizer.step()`.
         precision: The dtype of the forward pass; below float32, everything but the classifier is autocast.
         ranks: This process among several that train as one.
@@ -45,6 +45,7 @@ class TrainingSetup:
 
     def __post_init__(self) -> None:
         self.device = next(self.model.parameters()).device
+        self.objective.to(self.device)
         updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         parameters = self.objective.named_parameters()
         missing = [name for name, value in parameters if value.requires_grad and id(value) not in updated]
