@@ -75,22 +75,27 @@ class InferenceLinear(nn.Linear):
 
 
 class InferenceConv(nn.Conv2d):
-    """A convolution of an `inference_copy`, computed as in training (see `layers.py`)."""
+    """A convolution of an `inference_copy`, on a GPU computed as in training (see `layers.py`)."""
 
     low: tuple[Tensor, Tensor | None]
 
     def converted(self, precision: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias in low precision; input channels are padded to a multiple of 8, which tensor cores need."""
+        """Weight and bias in low precision; on a GPU with input channels padded to a multiple of 8."""
         weight = self.weight.detach().to(precision)
-        if self.groups == 1 and (missing := -weight.shape[1] % 8):
+        if self._is_as_in_training and self.groups == 1 and (missing := -weight.shape[1] % 8):
             weight = pad(weight, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=_layout(weight))
-        return weight, None if self.bias is None else self.bias.detach().to(precision).view(1, -1, 1, 1)
+        return weight, None if self.bias is None else self.bias.detach().to(precision)
+
+    @property
+    def _is_as_in_training(self) -> bool:
+        return _has_tensor_cores(self.weight) and self.padding_mode == "zeros" and not isinstance(self.padding, str)
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.low
-        is_usual = self.padding_mode == "zeros" and not isinstance(self.padding, str) and input.ndim == 4
-        if not is_usual or not _is_autocast(input, weight.dtype):
+        if not _is_autocast(input, weight.dtype) or input.ndim != 4:
             return super().forward(input)
+        if not self._is_as_in_training:
+            return self._conv_forward(input, weight, bias)
         x, stride = input.to(weight.dtype), list(self.stride)
         if missing := weight.shape[1] * self.groups - x.shape[1]:
             x = pad(x, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=_layout(weight))
@@ -98,7 +103,11 @@ class InferenceConv(nn.Conv2d):
             x = x[:, :, :: stride[0], :: stride[1]].contiguous(memory_format=_layout(x))
             stride = [1, 1]
         out = convolution(x, weight, None, stride, list(self.padding), list(self.dilation), False, [0, 0], self.groups)
-        return out if bias is None else out + bias
+        return out if bias is None else out + bias.view(1, -1, 1, 1)
+
+
+def _has_tensor_cores(x: Tensor) -> bool:
+    return x.is_cuda
 
 
 _LOW = {nn.Linear: InferenceLinear, nn.Conv2d: InferenceConv}
