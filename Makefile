@@ -5,8 +5,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(wildcard runtime/moon_runtime/*.py) \
 	$(wildcard runtime/moon_runtime/serve/*.py) $(wildcard runtime/moon_runtime/serve/page/*)
-# One thread per process: two test processes share two cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
+# One thread per process: two test processes share two cores. Tests start many processes, so modules are compiled once.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
 .PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime torture lint results results-check docs docs-serve dist clean
 

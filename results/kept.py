@@ -29,6 +29,7 @@ from moon.paper.spec import SPARSITIES, Measurement
 from moon.recipe import Preset, Recipe, build, pick
 from moon.recipe.defaults import options_of, quiet_epochs
 from moon.recipe.presets import RATES
+from moon.recipe.teachers import teacher_folders
 from moon.results.collect import Run, collect
 from moon.score.files import read_summary
 from moon.suggest import did_you_mean
@@ -53,6 +54,7 @@ COLLECTIONS = {
     "cifar10": Collection(("cifar10", "cifar10-300")),
     "cifar10-open": Collection(("cifar10-open",)),
     "cifar10-search": Collection(("cifar10-search",)),
+    "cifar10-search-2": Collection(("cifar10-search-2",)),
     "tin100": Collection(("tin100",), options={"final": 2.0}),
     "mnist": Collection(("mnist",), options={"final": 0.01}),
     "demo": Collection(("demo",), epochs=30),
@@ -69,6 +71,7 @@ _SHORT = {"final": "w_f", "quiet_epochs": "T_e"}
 _NAMED_ELSEWHERE = (
     *("benchmark", "objective", "objective_options", "topology", "sparsity", "epochs", "seed", "vote_share", "net"),
     *("batch_size", "delta_t_steps", "precision", "outliers", "lr_start", "lr_end", "lr_hold_share"),
+    *("teachers", "teachers_sha256"),
 )
 
 
@@ -204,6 +207,8 @@ def network_name(recipe: Recipe, collection: Collection) -> str:
         name, more = more[0], []
     default = {key: each.default for key, each in Recipe.__dataclass_fields__.items() if key not in _NAMED_ELSEWHERE}
     more += [f"{key}={_text(getattr(recipe, key))}" for key in default if getattr(recipe, key) != default[key]]
+    if recipe.teachers:
+        more.append(f"teachers={len(teacher_folders(recipe.teachers))}")
     length = f"@{recipe.epochs}" if recipe.epochs != collection.epochs else ""
     return f"{topology}/{','.join([name, *more])}{length}"
 

@@ -27,7 +27,7 @@ from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
 from moon.suggest import did_you_mean
 
 DETECTORS = ("msp", "odin", "ebo", "ebo:unscaled", "ebo:scaled", "knn", "klm", "fdbd", "fisher", "gen", "unknown")
-DETECTORS += ("chosen", "mls", "vim", "scale", "ash", "tempscale", "unknown:unscaled")
+DETECTORS += ("chosen", "mls", "vim", "scale", "ash", "tempscale", "unknown:unscaled", "rotpred")
 P_UNKNOWN = ("p-unknown", "p-unknown:unscaled")
 KNOWN_METRICS = ("accuracy", "ece", "ece-scaled", "temperature", "training-flops", "classifier-density")
 NEAR_AND_FAR = [f"{detector} {group}" for detector in ("msp", "ebo", "knn") for group in ("near", "far")]

@@ -3,6 +3,8 @@
 import pytest
 
 from moon import cli
+from moon.cli import runner
+from moon.grid import State, worker
 
 
 @pytest.fixture
@@ -19,3 +21,15 @@ def moon(data_root, tmp_path, monkeypatch, capsys):
         return stop.value.code, out, err
 
     return run
+
+
+@pytest.fixture
+def in_this_process(data_root, monkeypatch):
+    """Runs are executed one after the other in this process."""
+
+    def run(grid, _):
+        for job in grid.jobs:
+            if job.state() is State.WAITING:
+                worker.work(job.folder, data_root)
+
+    monkeypatch.setattr(runner, "run_grid", run)

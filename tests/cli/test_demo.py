@@ -20,7 +20,7 @@ ROW = AnsweredImages("Digits", np.zeros((2, 28, 28, 1), np.uint8), ["1", "unknow
 
 @pytest.fixture
 def finished(fabricate, tmp_path, monkeypatch):
-    """Two finished runs of the demo without weights: the page, the packed network and its answers are stubs."""
+    """The finished runs of two seeds without weights: the page, the packed network and its answers are stubs."""
     monkeypatch.setattr(unknown_sets, "data_facts", lambda *_: None)
     facts = {"bytes": 25_300, "dense_bytes": 248_300, "measured": MEASURED}
     monkeypatch.setattr(deploy, "pack_run", lambda *_, **__: facts, raising=False)
@@ -28,7 +28,7 @@ def finished(fabricate, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "seconds_per_image", lambda *_: times)
     monkeypatch.setattr(demo, "answered", lambda *_: [ROW])
     monkeypatch.setattr(page, "write_report", lambda _, target, title: target.write_text(title))
-    for runs in demo.recipes(epochs=2, seeds=1).values():
+    for runs in demo.recipes(epochs=2, seeds=2).values():
         for recipe in runs:
             sets = {"near": ["letters"], "far": ["textures"]}
             path = fabricate(tmp_path / "demo", recipe, **sets) / "scores.json"
@@ -61,6 +61,11 @@ def test_finished_runs_are_not_trained_again(moon, finished, monkeypatch):
     _, out, _ = moon(*finished)
     assert "training" not in out
     assert "too few seeds" in out
+    assert "±" not in out
+    code, out, _ = moon(*finished, "--seeds", "2")
+    assert code == 0
+    assert "training" not in out
+    assert "±" in out
 
 
 def test_without_the_extra_packages_there_is_no_page(moon, finished, monkeypatch):
@@ -86,7 +91,7 @@ def test_without_the_runtime_no_network_is_packed(moon, finished, monkeypatch):
 
 
 def test_damaged_scores_are_an_error(moon, finished, tmp_path):
-    next((tmp_path / "demo").glob("*-outlier-*/scores.npz")).write_bytes(b"damaged")
+    next((tmp_path / "demo").glob("*-outlier-*-s0-*/scores.npz")).write_bytes(b"damaged")
     code, _, err = moon(*finished)
     assert code == 2
     assert "its scores are damaged; delete this folder" in err

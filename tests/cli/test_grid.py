@@ -6,22 +6,7 @@ import shutil
 
 import pytest
 
-from moon.cli import runner
-from moon.grid import State, worker
-
 GRID = ("--net", "lenet-norm", "--epochs", "1", "--batch-size", "64", "--objective", "mixup", "--detector", "msp")
-
-
-@pytest.fixture
-def in_this_process(data_root, monkeypatch):
-    """Runs are executed one after the other in this process."""
-
-    def run(grid, _):
-        for job in grid.jobs:
-            if job.state() is State.WAITING:
-                worker.work(job.folder, data_root)
-
-    monkeypatch.setattr(runner, "run_grid", run)
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ def test_module_and_command_are_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_demo_end_to_end(moon, tmp_path):
-    code, out, _ = moon("demo", "--epochs", "2", "--out", "demo")
+    code, out, _ = moon("demo", "--epochs", "1", "--out", "demo")
     assert code == 0
     for word in (
         "plain RigL",
@@ -292,9 +292,7 @@ def test_demo_end_to_end(moon, tmp_path):
     assert (tmp_path / "demo" / "known-against-unknown.png").stat().st_size > 1000
     assert (tmp_path / "demo" / "answers.png").stat().st_size > 1000
     assert (tmp_path / "demo" / "digits.moon").exists()
-    code, out, _ = moon("demo", "--epochs", "2", "--out", "demo", "--seeds", "2")  # reuses the finished runs
-    assert code == 0
-    assert "±" in out
+    assert (tmp_path / "demo" / "report.html").exists()
 
 
 def test_methods_lists_and_describes_methods(moon):
@@ -406,7 +404,9 @@ def test_grid_plans_runs_and_prints_a_summary(moon, tmp_path):
 
 
 @pytest.mark.slow
-def test_grid_reports_missing_data_before_it_starts_and_prints_failures_literally(moon, data_root, tmp_path):
+def test_grid_reports_missing_data_before_it_starts_and_prints_failures_literally(
+    moon, in_this_process, data_root, tmp_path
+):
     (data_root / "mnist" / "train.npz").rename(tmp_path / "train.npz")
     fails(moon(*GRID, "--objective", "mixup"), 3, "mnist/train.npz: no such file")
     assert not (tmp_path / "runs").exists()
@@ -421,7 +421,7 @@ def test_grid_reports_missing_data_before_it_starts_and_prints_failures_literall
 
 
 @pytest.mark.slow
-def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon, data_root, tmp_path):
+def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon, in_this_process, data_root, tmp_path):
     run = ("grid", "part", "--net", "lenet-norm", "--epochs", "1", "--batch-size", "64", "--objective", "mixup")
     declared = "[part]\nknown = 'mnist'\nnear = ['notmnist']\nfar = ['dtd']\n"
     (data_root / "benchmarks.toml").write_text(declared)
@@ -451,7 +451,7 @@ def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon
 
 
 @pytest.mark.slow
-def test_a_grid_without_unknown_sets_is_trained_and_scored_later(moon, data_root, tmp_path):
+def test_a_grid_without_unknown_sets_is_trained_and_scored_later(moon, in_this_process, data_root, tmp_path):
     sets = [path for path in data_root.iterdir() if path.name != "mnist"]
     for path in sets:
         path.rename(tmp_path / path.name)
@@ -496,12 +496,11 @@ def test_invalid_grids_are_rejected(moon, arguments, what):
 
 
 @pytest.mark.slow
-def test_paper_lists_plans_runs_and_shows(moon, data_root, tmp_path):
+def test_paper_lists_plans_runs_and_shows(moon, in_this_process, data_root, tmp_path):
     # A net that the paper does not replace by its ResNet-18.
-    (data_root / "benchmarks.toml").write_text(
-        "[small]\nknown = 'mnist'\nnet = 'lenet-norm'\nnear = ['notmnist']\nfar = ['dtd']\n"
-    )
-    small = ("--benchmark", "cifar10=small", "--epochs", "1", "--seeds", "1", "--mini", "--out", "p")
+    declared = "known = 'mnist'\nnet = 'lenet-norm'\nnear = ['notmnist']\nfar = ['dtd']\n"
+    (data_root / "benchmarks.toml").write_text(f"[small]\n{declared}[tiny]\n{declared}")
+    small = ("--benchmark", "cifar10=small", "cifar100=tiny", "--epochs", "1", "--seeds", "1", "--mini", "--out", "p")
     code, out, _ = moon("paper", "list", *small)
     assert code == 0
     assert "0 of 6" in out
@@ -512,6 +511,7 @@ def test_paper_lists_plans_runs_and_shows(moon, data_root, tmp_path):
     code, out, _ = moon("paper", "run", "table16", "figure4", *small)
     assert code == 0, out
     assert "small replaces the paper's CIFAR-10" in out
+    assert "tiny replaces the paper's CIFAR-100" in out
     written = {path.name for path in (tmp_path / "p" / "paper").iterdir()}
     assert written == {f"{k}.{s}" for k in ("table16", "figure4") for s in ("md", "csv", "tex")} | {
         "figure4.svg",

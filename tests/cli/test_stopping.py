@@ -150,7 +150,8 @@ def test_a_stopped_grid_leaves_no_workers(data_root, tmp_path, number):
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
         deadline = time.monotonic() + 300  # a guard against hanging
-        while len(list(tmp_path.glob("runs/*/checkpoints/0*"))) < 2 and time.monotonic() < deadline:
+        # Until both runs are being trained.
+        while len({path.parent for path in tmp_path.glob("runs/*/checkpoints/0*")}) < 2 and time.monotonic() < deadline:
             assert driver.poll() is None
             time.sleep(0.05)
         driver.send_signal(number)
@@ -160,6 +161,7 @@ def test_a_stopped_grid_leaves_no_workers(data_root, tmp_path, number):
     folders = list((tmp_path / "runs").iterdir())
     assert len(folders) == 2
     assert not any(is_locked(folder) for folder in folders)
+    assert all(list(folder.glob("checkpoints/0*")) for folder in folders)
 
 
 def test_an_ignored_ctrl_c_stays_ignored(moon, monkeypatch):

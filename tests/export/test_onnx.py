@@ -296,4 +296,4 @@ def test_every_detector_on_a_trained_network(trained, tmp_path, name):
 
     if find_spec("moon_runtime"):
         answers = import_module("moon_runtime").load(tmp_path / "a.moon")(pixels)
-        assert compared(found, answers, calibration).startswith("agrees with moon_runtime on 2000")
+        assert compared(found, answers, calibration, ranks=name == "fisher").startswith("agrees with moon_runtime on 2000")

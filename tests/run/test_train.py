@@ -27,8 +27,8 @@ from moon.training.ranks import Ranks
 
 EPOCHS = 30
 TRAIN = [
-    *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "8"),
-    *("--set", "quiet_epochs=8", "--delta-t", "20", "--checkpoint-seconds", "0"),
+    *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "32"),
+    *("--set", "quiet_epochs=8", "--delta-t", "5", "--checkpoint-seconds", "0"),
 ]
 
 
@@ -79,6 +79,26 @@ def stopped(recipe, folder, images, epoch=2, **settings):
         train_run(recipe, folder, images, on_epoch=stop, checkpoint_seconds=0, **settings)
 
 
+@pytest.fixture(scope="module")
+def _runs(_data, tmp_path_factory):
+    folder, images = tmp_path_factory.mktemp("runs"), BenchmarkImages.open(_data, "mnist")
+    train_run(recipe(images), folder / "finished", images)
+    stopped(recipe(images), folder / "interrupted", images)
+    return folder
+
+
+@pytest.fixture
+def finished(_runs, tmp_path):
+    """The folder of a finished run of `recipe(images)`."""
+    return shutil.copytree(_runs / "finished", tmp_path / "finished")
+
+
+@pytest.fixture
+def interrupted(_runs, tmp_path):
+    """The folder of a run of `recipe(images)` that was stopped as `stopped` does."""
+    return shutil.copytree(_runs / "interrupted", tmp_path / "interrupted")
+
+
 @pytest.fixture
 def torch_threads():
     before = torch.get_num_threads()
@@ -115,50 +135,46 @@ def test_an_inexact_part_that_left_no_checkpoint_does_not_matter(images, tmp_pat
     assert train_run(recipe(images), tmp_path, images)["exact"]
 
 
-def test_a_run_does_not_resume_with_another_number_of_processes(images, tmp_path):
-    stopped(recipe(images), tmp_path, images)
+def test_a_run_does_not_resume_with_another_number_of_processes(images, interrupted):
     with pytest.raises(ValueError, match=r"cannot be resumed exactly \(ranks was 1, now 2\)"):
-        train_run(recipe(images), tmp_path, images, ranks=Ranks(0, 2))
+        train_run(recipe(images), interrupted, images, ranks=Ranks(0, 2))
 
 
-def test_checkpoints_of_another_run_are_rejected(images, tmp_path):
+def test_checkpoints_of_another_run_are_rejected(images, interrupted, tmp_path):
     own, other = recipe(images, seed=0), recipe(images, seed=1)
-    for each in (own, other):
-        stopped(each, tmp_path / str(each.seed), images)
-    shutil.rmtree(tmp_path / "0" / "checkpoints")
-    shutil.copytree(tmp_path / "1" / "checkpoints", tmp_path / "0" / "checkpoints")
+    stopped(other, tmp_path / "other", images)
+    shutil.rmtree(interrupted / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", interrupted / "checkpoints")
     with pytest.raises(DamagedCheckpoint, match=f"000002: belongs to the run {other.name}, not to {own.name}"):
-        train_run(own, tmp_path / "0", images)
+        train_run(own, interrupted, images)
 
 
-def test_checkpoints_on_other_data_are_rejected(images, tmp_path):
-    stopped(recipe(images), tmp_path, images)
-    (tmp_path / "data.json").unlink()
+def test_checkpoints_on_other_data_are_rejected(images, interrupted):
+    (interrupted / "data.json").unlink()
     other = replace(images, splits=images.splits | {"train": images.splits["train"].take(np.arange(200))})
     with pytest.raises(DamagedCheckpoint, match=r"000002: belongs to a run on other data than data\.json says"):
-        train_run(recipe(images), tmp_path, other)
+        train_run(recipe(images), interrupted, other)
 
 
-def test_a_finished_run_without_its_data_json_is_rejected_and_trained_again_writes_it(images, tmp_path):
-    expected = train_run(recipe(images), tmp_path, images)
-    before = (tmp_path / "data.json").read_bytes()
-    (tmp_path / "data.json").unlink()
+def test_a_finished_run_without_its_data_json_is_rejected_and_trained_again_writes_it(images, finished):
+    expected = load_result(finished)
+    before = (finished / "data.json").read_bytes()
+    (finished / "data.json").unlink()
     for read in (load, load_result):
         with pytest.raises(DamagedCheckpoint, match=r"data\.json: is missing; restore it, or give the command"):
-            read(tmp_path)
-    assert train_run(recipe(images), tmp_path, images) == expected
-    assert (tmp_path / "data.json").read_bytes() == before
+            read(finished)
+    assert train_run(recipe(images), finished, images) == expected
+    assert (finished / "data.json").read_bytes() == before
 
 
-def test_the_result_of_another_run_is_rejected(images, tmp_path):
+def test_the_result_of_another_run_is_rejected(images, finished, tmp_path):
     own, other = recipe(images, seed=0), recipe(images, seed=1)
-    for each in (own, other):
-        train_run(each, tmp_path / str(each.seed), images)
+    train_run(other, tmp_path / "other", images)
     for name in ("model.safetensors", "result.json"):
-        shutil.copy(tmp_path / "1" / name, tmp_path / "0" / name)
+        shutil.copy(tmp_path / "other" / name, finished / name)
     for read in (load, load_result, lambda folder: train_run(own, folder, images)):
         with pytest.raises(DamagedCheckpoint, match=f"result.json: belongs to the run {other.name}, not to {own.name}"):
-            read(tmp_path / "0")
+            read(finished)
 
 
 def test_unknown_images_are_monitored_together(images):
@@ -178,31 +194,29 @@ def test_a_plain_run_has_no_unknown_output(images, tmp_path):
     assert not any(key.startswith(("p_unknown", "w")) for key in read_log(tmp_path)[0])
 
 
-def test_a_finished_run_is_not_trained_again(images, tmp_path):
-    first = train_run(recipe(images), tmp_path, images)
-    stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    assert train_run(recipe(images), tmp_path, images) == first
-    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
+def test_a_finished_run_is_not_trained_again(images, finished):
+    first = load_result(finished)
+    stamp = (finished / "model.safetensors").stat().st_mtime_ns
+    assert train_run(recipe(images), finished, images) == first
+    assert (finished / "model.safetensors").stat().st_mtime_ns == stamp
 
 
-def test_another_recipe_is_rejected(images, tmp_path):
-    train_run(recipe(images), tmp_path, images)
+def test_another_recipe_is_rejected(images, finished):
     with pytest.raises(ValueError, match=r"another recipe \(seed was 0, now 1\); choose another folder"):
-        train_run(recipe(images, seed=1), tmp_path, images)
+        train_run(recipe(images, seed=1), finished, images)
     with pytest.raises(ValueError, match=r"\(epochs was 4, now 9\); .* cannot be extended; choose another folder"):
-        train_run(recipe(images, epochs=9), tmp_path, images)
+        train_run(recipe(images, epochs=9), finished, images)
 
 
-def test_a_run_is_loaded_without_its_data(images, tmp_path):
-    train_run(recipe(images), tmp_path, images)
-    model = load(tmp_path)  # no data root is given; the folder says how many classes there are
+def test_a_run_is_loaded_without_its_data(images, finished):
+    model = load(finished)  # no data root is given; the folder says how many classes there are
     assert model.fc.num_known == 10
     assert not model.training
-    facts = json.loads((tmp_path / "data.json").read_text())
-    assert trained_on(tmp_path) == replace(images.benchmark, near=(), far=(), net="lenet")
+    facts = json.loads((finished / "data.json").read_text())
+    assert trained_on(finished) == replace(images.benchmark, near=(), far=(), net="lenet")
     del facts["known"], facts["content_sha256"]  # a run of version 0.2
-    (tmp_path / "data.json").write_text(json.dumps(facts))
-    assert trained_on(tmp_path) == images.benchmark
+    (finished / "data.json").write_text(json.dumps(facts))
+    assert trained_on(finished) == images.benchmark
 
 
 def test_the_log_says_how_often_the_masks_change(images, tmp_path, caplog):
@@ -211,22 +225,20 @@ def test_the_log_says_how_often_the_masks_change(images, tmp_path, caplog):
     assert "RigL: changes of the masks: 2, every 3 step(s)" in caplog.text  # 16 steps, 60% of them
 
 
-def test_other_data_are_rejected(images, data_root, tmp_path):
-    train_run(recipe(images), tmp_path, images)
-    (tmp_path / "result.json").unlink()
+def test_other_data_are_rejected(images, data_root, finished):
+    (finished / "result.json").unlink()
     path = data_root / "mnist" / "train.npz"
     with np.load(path) as file:
         np.savez(path, images=file["images"], labels=(file["labels"] + 1) % 10)
     with pytest.raises(DataError, match="other images or labels"):
-        train_run(recipe(images), tmp_path, BenchmarkImages.open(data_root, "mnist"))
+        train_run(recipe(images), finished, BenchmarkImages.open(data_root, "mnist"))
 
 
 @pytest.mark.parametrize("name", ["result.json", "data.json", "recipe.json"])
-def test_the_error_names_the_damaged_file(images, tmp_path, name):
-    train_run(recipe(images), tmp_path, images)
-    (tmp_path / name).write_text("{}")
+def test_the_error_names_the_damaged_file(images, finished, name):
+    (finished / name).write_text("{}")
     with pytest.raises(DamagedCheckpoint, match=name):
-        train_run(recipe(images), tmp_path, images)
+        train_run(recipe(images), finished, images)
 
 
 def test_a_locked_folder_is_rejected(images, tmp_path):
@@ -234,52 +246,37 @@ def test_a_locked_folder_is_rejected(images, tmp_path):
         train_run(recipe(images), tmp_path, images)
 
 
-def test_a_changed_model_is_rejected(images, tmp_path):
-    train_run(recipe(images), tmp_path, images)
-    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+def test_a_changed_model_is_rejected(finished):
+    content = bytearray((finished / "model.safetensors").read_bytes())
     content[-1] ^= 1
-    (tmp_path / "model.safetensors").write_bytes(content)
+    (finished / "model.safetensors").write_bytes(content)
     with pytest.raises(DamagedCheckpoint, match="is not the model this run wrote"):
-        load(tmp_path)
+        load(finished)
 
 
-def test_resuming_truncates_the_log_to_the_checkpoint(images, tmp_path, caplog):
-    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
-    train_run(recipe(images), uninterrupted, images, checkpoint_seconds=0)
-
-    class Stop(Exception):
-        pass
-
-    def stop(record):
-        if record["epoch"] == 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train_run(recipe(images), resumed, images, checkpoint_seconds=0, on_epoch=stop)
-    with (resumed / "log.jsonl").open("a") as file:
+def test_resuming_truncates_the_log_to_the_checkpoint(images, finished, interrupted, caplog):
+    with (interrupted / "log.jsonl").open("a") as file:
         file.write('{"epoch": 3, "lo')  # truncated by a kill
     with caplog.at_level("INFO", "moon.run"):
-        train_run(recipe(images), resumed, images)
+        train_run(recipe(images), interrupted, images)
     assert "resuming from epoch 2 of 4" in caplog.messages
-    assert same_log(uninterrupted, resumed)
+    assert same_log(finished, interrupted)
     assert not any("are lost" in message for message in caplog.messages)
 
 
-def test_what_a_killed_process_left_is_removed_even_if_the_run_is_finished(images, tmp_path):
-    train_run(recipe(images), tmp_path, images)
-    leftovers = [folder / ".moon-00000000.part" for folder in (tmp_path, tmp_path / "checkpoints")]
+def test_what_a_killed_process_left_is_removed_even_if_the_run_is_finished(images, finished):
+    leftovers = [folder / ".moon-00000000.part" for folder in (finished, finished / "checkpoints")]
     for leftover in leftovers:
         leftover.mkdir()
-    train_run(recipe(images), tmp_path, images)
+    train_run(recipe(images), finished, images)
     assert not any(leftover.exists() for leftover in leftovers)
 
 
-def test_a_log_that_lost_its_epochs_is_reported_when_the_run_resumes(images, tmp_path, caplog):
-    stopped(recipe(images), tmp_path, images)
-    (tmp_path / "log.jsonl").write_text("")
-    train_run(recipe(images), tmp_path, images)
+def test_a_log_that_lost_its_epochs_is_reported_when_the_run_resumes(images, interrupted, caplog):
+    (interrupted / "log.jsonl").write_text("")
+    train_run(recipe(images), interrupted, images)
     (message,) = [message for message in caplog.messages if "are lost" in message]
-    assert message.startswith(f"{tmp_path / 'log.jsonl'}: has 0 of the ")
+    assert message.startswith(f"{interrupted / 'log.jsonl'}: has 0 of the ")
 
 
 @pytest.mark.parametrize(
@@ -294,21 +291,19 @@ def test_a_log_that_lost_its_epochs_is_reported_when_the_run_resumes(images, tmp
     ],
     ids=["removed", "changed", "cut", "empty", "negative", "nan"],
 )
-def test_a_damaged_log_is_an_error(images, tmp_path, change, problem):
-    stopped(recipe(images), tmp_path, images)
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    (tmp_path / "log.jsonl").write_text("\n".join(change(lines)) + "\n")
+def test_a_damaged_log_is_an_error(images, interrupted, change, problem):
+    lines = (interrupted / "log.jsonl").read_text().splitlines()
+    (interrupted / "log.jsonl").write_text("\n".join(change(lines)) + "\n")
     for read in (read_log, lambda folder: train_run(recipe(images), folder, images)):
         with pytest.raises(DamagedCheckpoint, match=problem):
-            read(tmp_path)
+            read(interrupted)
 
 
-def test_the_log_of_another_run_is_an_error(images, tmp_path):
-    for seed in range(2):
-        stopped(recipe(images, seed=seed), tmp_path / str(seed), images)
-    shutil.copy(tmp_path / "1" / "log.jsonl", tmp_path / "0" / "log.jsonl")
+def test_the_log_of_another_run_is_an_error(images, interrupted, tmp_path):
+    stopped(recipe(images, seed=1), tmp_path / "other", images)
+    shutil.copy(tmp_path / "other" / "log.jsonl", interrupted / "log.jsonl")
     with pytest.raises(DamagedCheckpoint, match="line 1 is damaged or belongs to another run"):
-        read_log(tmp_path / "0")
+        read_log(interrupted)
 
 
 def same_log(a, b):
@@ -320,10 +315,18 @@ def same_log(a, b):
     return True
 
 
-# Imports moon once and forks a process for each command that it reads; answers with its number, or its exit code.
+# Imports once what a run needs and forks a process for each command that it reads; answers with its number, or its
+# exit code.
 SERVER = """
 import json, os, sys, time
+from contextlib import suppress
+from importlib import import_module
+import torch._dynamo  # the first optimizer of a process imports it, which takes over a second
 from moon.cli import main, screen
+
+import_module("moon.cli.main").parser()  # imports every command
+with suppress(ImportError):
+    import tensorboard.compat.proto.event_pb2, tensorboard.summary.writer.record_writer
 
 def run(arguments, output, last_epoch):
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -407,6 +410,11 @@ def log_stamp(folder):
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
+def logged(folder):
+    """The number of epochs in a log, without checking it: this is asked all the time."""
+    return (folder / "log.jsonl").read_bytes().count(b"\n")
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tmp_path):
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
@@ -420,7 +428,7 @@ def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tm
         before = log_stamp(killed)
         process = start(killed, last_epoch=target + 1)
         # Wait until it has rewritten the log, and then for the epoch in which it is to be killed.
-        while log_stamp(killed) == before or len(read_log(killed)) < target:
+        while log_stamp(killed) == before or logged(killed) < target:
             assert process.poll() is None, killed.with_suffix(".txt").read_text()
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
@@ -433,7 +441,7 @@ def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tm
         process.kill()
     for _ in range(3):
         process = start(killed)
-        while len(read_log(killed)) < EPOCHS and process.poll() is None:
+        while logged(killed) < EPOCHS and process.poll() is None:
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
@@ -452,10 +460,9 @@ def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tm
     assert json.loads((uninterrupted / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
 
 
-def test_tensorboard_files_are_written_if_it_is_installed(images, tmp_path):
+def test_tensorboard_files_are_written_if_it_is_installed(finished):
     pytest.importorskip("tensorboard")
-    train_run(recipe(images), tmp_path, images)
-    assert list((tmp_path / "tensorboard").glob("events.*"))
+    assert list((finished / "tensorboard").glob("events.*"))
 
 
 def test_results_do_not_depend_on_the_random_state_before_the_run(images, tmp_path):
@@ -483,9 +490,10 @@ def test_results_do_not_depend_on_the_random_state_before_the_run(images, tmp_pa
 def test_objectives_and_topologies_resume_bit_for_bit(data_root, tmp_path, objective, topology, options):
     outliers = "notmnist" if objective == "hod" else ""
     images = BenchmarkImages.open(data_root, "mnist", outliers=outliers)
+    images = replace(images, splits=images.splits | {"train": images.splits["train"].take(np.arange(128))})
     recipe = make_recipe(
         images.benchmark, objective, options=options, topology=topology, outliers=outliers, net="lenet-norm",
-        sparsity=0.8, epochs=5, batch_size=64, delta_t_steps=2,
+        sparsity=0.8, epochs=5, batch_size=32, delta_t_steps=2,
     )  # fmt: skip
 
     class Stop(Exception):

@@ -8,8 +8,7 @@ import pytest
 import torch.distributed as dist
 
 
-@pytest.fixture
-def start_ranks():
+def _start_ranks():
     """A function that starts Python processes as torchrun does; those that still run after the test are killed."""
     started, stores = [], []
 
@@ -35,3 +34,7 @@ def start_ranks():
     for process in started:
         process.kill()
         process.communicate()
+
+
+start_ranks = pytest.fixture(_start_ranks, name="start_ranks")
+start_ranks_once = pytest.fixture(_start_ranks, name="start_ranks_once", scope="module")

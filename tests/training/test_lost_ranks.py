@@ -29,13 +29,14 @@ def make(num_classes, in_channels):
 '''
 EPOCHS = 4
 TRAIN = [
-    "-m", "moon", "train", "digits", "--net", "signalling:make", "--epochs", EPOCHS, "--batch-size", 1024, "--sparsity",
-    0.5, "--checkpoint-seconds", 0, "--out", "run",
+    "-m", "moon", "train", "mnist", "--data", "data", "--net", "signalling:make", "--epochs", EPOCHS, "--batch-size",
+    64, "--sparsity", 0.5, "--checkpoint-seconds", 0, "--out", "run",
 ]  # fmt: skip
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(data_root, tmp_path):
+    assert data_root == tmp_path / "data"
     (tmp_path / "signalling.py").write_text(NET)
     return tmp_path
 

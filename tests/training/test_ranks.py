@@ -39,62 +39,58 @@ class Grey(StreamedBatches):
         for x, y in super().epoch(epoch):
             yield x.double().mean(1, keepdim=True), y
 
+def train(kind, batches, where):
+    torch.manual_seed(0)
+    model = open_head(nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+        nn.Linear(512, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4),
+    ))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    topology = kind(model, optimizer, 0.8, DropSchedule(14, 3))
+    objective = Moon(AutoWeight(6, quiet_epochs=2)).double()
+    losses = []
+    training = Training(model, optimizer, objective, topology, CosineRate(0.1, 0.01), batches, epochs=6, vote_from=4,
+                        seed=7, ranks=ranks)
+    elected = training.run(on_epoch=lambda record: losses.append(record["loss"]))
+    state = {f"weight {k}": v for k, v in elected.state_dict().items()}
+    masks = {f"mask {k}": v for k, v in topology.masks.items()}
+    values = {"beta": objective.weight.beta, "loss": torch.tensor(losses)}
+    torch.save(state | masks | values, f"{where}-{ranks.rank}.pt")
+
 ranks = Ranks.join(torch.device("cpu"))
-if len(sys.argv) > 3:
-    paths = sorted(path.name for path in Path(sys.argv[3]).iterdir())
-    listed = ImageList(Path(sys.argv[3]), tuple(paths), torch.arange(len(paths)).remainder(4).numpy())
-    batches = Grey(listed, (0.5,) * 3, (0.2,) * 3, size=8, resize=8, batch_size=16, part=(ranks.rank, ranks.count))
-else:
-    batches = Noise()
-torch.manual_seed(0)
-model = open_head(nn.Sequential(
-    nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
-    nn.Linear(512, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4),
-))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-topology = (RigL if sys.argv[2] == "rigl" else SET)(model, optimizer, 0.8, DropSchedule(14, 3))
-objective = Moon(AutoWeight(6, quiet_epochs=2)).double()
-losses = []
-training = Training(model, optimizer, objective, topology, CosineRate(0.1, 0.01), batches, epochs=6, vote_from=4,
-                    seed=7, ranks=ranks)
-elected = training.run(on_epoch=lambda record: losses.append(record["loss"]))
-state = {f"weight {k}": v for k, v in elected.state_dict().items()}
-masks = {f"mask {k}": v for k, v in topology.masks.items()}
-values = {"beta": objective.weight.beta, "loss": torch.tensor(losses)}
-torch.save(state | masks | values, f"{sys.argv[1]}-{ranks.rank}.pt")
+images, where = map(Path, sys.argv[1:])
+paths = sorted(path.name for path in images.iterdir())
+listed = ImageList(images, tuple(paths), torch.arange(len(paths)).remainder(4).numpy())
+loaded = Grey(listed, (0.5,) * 3, (0.2,) * 3, size=8, resize=8, batch_size=16, part=(ranks.rank, ranks.count))
+train(RigL, Noise(), where / "rigl")
+train(SET, Noise(), where / "set")
+train(RigL, loaded, where / "images")
 '''
 
 
-@pytest.fixture
-def train(start_ranks):
-    def run(where, processes, *arguments):
-        started = start_ranks(processes, "-W", "error", "-c", SCRIPT, where, *arguments)
-        assert [process.wait(600) for process in started] == [0] * processes
-        return [torch.load(f"{where}-{rank}.pt", weights_only=True) for rank in range(processes)]
-
-    return run
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("topology", ["rigl", "set"])
-def test_two_processes_give_the_same_result_as_one(train, tmp_path, topology):
-    compare(train, tmp_path, topology)
-
-
-@pytest.mark.slow
-def test_two_processes_that_load_their_own_images_give_the_same_result_as_one(train, tmp_path):
-    generator, images = np.random.default_rng(0), tmp_path / "images"
-    images.mkdir()
+@pytest.fixture(scope="module")
+def trained(start_ranks_once, tmp_path_factory):
+    """A folder for the number of processes; each trains everything, so that Python and PyTorch start only once."""
+    generator, images = np.random.default_rng(0), tmp_path_factory.mktemp("images")
     for index in range(41):  # the last batch has nine images: five and four
         pixels = generator.integers(0, 256, (12, 14, 3), dtype=np.uint8)
         pixels[3 * (index % 4) :][:3] //= 4
         Image.fromarray(pixels).save(images / f"{index:02}.png")
-    compare(train, tmp_path, "rigl", images)
+    folders = {}
+    for count in (1, 2):
+        folders[count] = tmp_path_factory.mktemp("trained")
+        processes = start_ranks_once(count, "-W", "error", "-c", SCRIPT, images, folders[count])
+        assert [process.wait(600) for process in processes] == [0] * count
+    return folders
 
 
-def compare(train, tmp_path, *arguments):
-    (one,) = train(tmp_path / "one", 1, *arguments)
-    first, second = train(tmp_path / "two", 2, *arguments)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rigl", "set", "images"])
+def test_two_processes_give_the_same_result_as_one(trained, name):
+    """With "images", each process loads its own images."""
+    one, first, second = (
+        torch.load(trained[count] / f"{name}-{rank}.pt", weights_only=True) for count, rank in ((1, 0), (2, 0), (2, 1))
+    )
     for key, value in one.items():
         assert torch.equal(first[key], second[key]), key
         if key.startswith("mask"):
