@@ -80,6 +80,59 @@ def test_a_teacher_gives_the_logits_of_its_loss(objective, small_net):
     torch.testing.assert_close(found, expected.detach())
 
 
+@pytest.mark.parametrize("objective", [None, LogitNorm(0.1), T2FNorm(0.2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_a_teacher_with_a_precision_gives_the_same_logits(objective, dtype, tolerance, small_net):
+    model, x = small_net().to(dtype), batch()[0].to(dtype)
+    expected = Teacher(model, objective)(x)
+    teacher = Teacher(model, objective, torch.float32)
+    torch.testing.assert_close(teacher(x), expected, rtol=tolerance, atol=tolerance)
+    with torch.autocast("cpu", torch.bfloat16):  # the precision of a teacher is its own
+        torch.testing.assert_close(teacher(x), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 warns once
+@pytest.mark.parametrize("objective", [None, LogitNorm(0.1), T2FNorm(0.2)])
+def test_a_teacher_in_low_precision_computes_as_under_autocast(objective, small_net):
+    model, (x, _) = small_net(), batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = Teacher(model, objective)(x)
+    teacher = Teacher(model, objective, torch.bfloat16)
+    found = teacher(x)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    assert not torch.equal(found, Teacher(model, objective)(x))
+    assert not torch.equal(found, found.bfloat16().float())  # the classifier computes in float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(teacher(x), found)
+    assert model.training
+    assert list(teacher.state_dict()) == list(Teacher(model, objective).state_dict())  # the copy is not in the state
+
+
+def test_a_teacher_in_low_precision_is_moved_and_converted(small_net):
+    model, (x, _) = small_net(), batch()
+    objective = Distill([Teacher(model, None, torch.bfloat16)])
+    objective.double()  # from the weights of the network, not from rounded ones
+    (teacher,) = objective.teachers
+    expected = copy.deepcopy(model).eval()(x.double()).detach()
+    torch.testing.assert_close(teacher(x.double()), expected, rtol=1e-12, atol=1e-12)
+    objective.to("meta")
+    assert teacher._copy[0].weight.is_meta
+    assert not objective.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 warns once
+def test_a_network_that_cannot_be_copied_teaches_as_it_is(small_net, caplog):
+    class Unique(nn.Sequential):
+        def __deepcopy__(self, memo):
+            raise TypeError("there is only one")
+
+    model, (x, _) = Unique(*small_net()), batch()
+    teacher = Teacher(model, None, torch.bfloat16)
+    assert "Unique cannot be copied, so it teaches as it is: there is only one" in caplog.text
+    torch.testing.assert_close(teacher(x), Teacher(model)(x), rtol=2e-2, atol=2e-2)
+    assert model.training
+
+
 def test_teachers_are_neither_trained_nor_saved(small_net):
     teacher, (x, y) = small_net(), batch()
     objective = Distill([teacher])

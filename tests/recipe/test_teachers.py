@@ -44,9 +44,20 @@ def test_teachers_are_loaded_from_their_folders(folders):
     assert first.objective.temperature == 0.1
     assert first(torch.randn(2, 1, 28, 28)).norm(dim=1).tolist() == pytest.approx([10, 10], rel=1e-4)
     assert second.model.fc.out_features == 10
+    assert first.precision == second.precision == torch.float32
     assert not any(name.startswith("teacher") for name in objective.state_dict())
     updated = sum(len(group["params"]) for group in training.optimizer.param_groups)
     assert updated == len(list(training.model.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 warns once
+def test_teachers_compute_in_the_precision_of_the_run(folders):
+    x, results = torch.randn(2, 1, 28, 28), {}
+    for precision in ("float32", "bfloat16"):
+        training = build.training(recipe_of(folders, precision=precision, batch_size=4), DIGITS, IMAGES, "cpu")
+        results[precision] = training.objective.teachers[1](x)
+    assert not torch.equal(*results.values())
+    torch.testing.assert_close(*results.values(), rtol=5e-2, atol=5e-2)
 
 
 def test_the_forward_passes_of_teachers_count_as_training(folders):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from math import inf
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from moon.evidence import Inputs, evaluation_mode, float32_classifier, logits_of
-from moon.fast import without_buffers
+from moon.evidence import Inputs, autocast, classifier_name, evaluation_mode, float32_classifier, logits_of
+from moon.fast import inference_copy, without_buffers
 from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.cross_entropy import CrossEntropy
 from moon.objectives.epoch import Epoch
 from moon.objectives.models import View
+
+_log = logging.getLogger(__name__)
 
 
 def distillation_loss(logits: Tensor, teachers: Sequence[Tensor], temperature: float) -> Tensor:
@@ -60,6 +63,9 @@ class Teacher(nn.Module):
         model: The network.
         objective: The objective it was trained with, whose normalisation of logits or features applies to its logits;
             None for one that does not normalise.
+        precision: None: the network computes as it is, under autocast if that is on. torch.float32 or a dtype of
+            autocast: a copy of it, made when the teacher is made, moved or converted, computes in this precision,
+            except for its classifier. This takes less time. Other changes of the network have no effect then.
 
     Example:
         >>> import torch
@@ -69,17 +75,42 @@ class Teacher(nn.Module):
         tensor([10.0000, 10.0000])
     """
 
-    def __init__(self, model: nn.Module, objective: Objective | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, objective: Objective | None = None, precision: torch.dtype | None = None
+    ) -> None:
         super().__init__()
+        self._copy: nn.Module | None
         self.model = model
         self.objective = objective or CrossEntropy()
+        self.precision = precision
+        vars(self)["_copy"] = self._copied()  # not a submodule: it is not in the state
+
+    def _copied(self) -> nn.Module | None:
+        if self.precision is None:
+            return None
+        try:
+            copy = inference_copy(self.model, self.precision)
+        except (RuntimeError, TypeError) as error:  # of `deepcopy`
+            _log.warning("%s cannot be copied, so it teaches as it is: %s", type(self.model).__name__, error)
+            return None
+        classifier_name(copy, classifier_name(self.model))  # it is not searched for again
+        return copy
 
     @torch.no_grad()
     def forward(self, x: Inputs) -> Tensor:
-        is_low = torch.is_autocast_enabled(next(self.model.parameters()).device.type)
-        classifier = float32_classifier(self.model) if is_low else nullcontext()
-        with without_buffers(), evaluation_mode(self.model), classifier:
-            return at_least_float32(self.objective.logits(self.model, x))
+        model, device = self.model if self._copy is None else self._copy, next(self.model.parameters()).device
+        if self.precision is not None:
+            precision = autocast(model, device, self.precision)
+        else:
+            precision = float32_classifier(model) if torch.is_autocast_enabled(device.type) else nullcontext()
+        buffers = without_buffers() if self._copy is None else nullcontext()  # the copy uses kernels where they are on
+        with buffers, evaluation_mode(model), precision:
+            return at_least_float32(self.objective.logits(model, x))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        vars(self)["_copy"] = self._copied()
+        return self
 
 
 class Distill(Objective):

@@ -115,11 +115,11 @@ def objective(
 
 def teachers(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> list[Teacher]:
     """The trained networks that a run learns from, each with the normalisation of its own objective."""
-    found = []
+    found, precision = [], getattr(torch, recipe.precision)
     for theirs, weights in read_teachers(recipe, benchmark):
         model = network(theirs, benchmark, device)
         model.load_state_dict(weights)
-        found.append(Teacher(model.eval(), objective(theirs, model, PLACEHOLDER, [nn.Identity()])))
+        found.append(Teacher(model.eval(), objective(theirs, model, PLACEHOLDER, [nn.Identity()]), precision))
     return found
 
 
