@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 if shutil.which("nvidia-smi") is None:
@@ -21,6 +23,23 @@ from moon import Evidence
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_group():
+    """A function like `subprocess.run` that, on a timeout, also ends the processes that the command has forked."""
+
+    def run(command, *, timeout, text="", **settings) -> subprocess.CompletedProcess[str]:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, text=True, start_new_session=True, **pipes, **settings) as process:
+            try:
+                out, err = process.communicate(text, timeout)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    return run
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ what they need and forks a process for each of them.
 """
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -158,23 +159,27 @@ print(json.dumps(codes))
 
 
 @pytest.mark.slow
-def test_tools_pass_what_is_right_and_find_what_is_wrong(tmp_path):
+def test_tools_pass_what_is_right_and_find_what_is_wrong(run_group, tmp_path):
     scripts = {"kill": KILL, "crash": CRASH, "damage": DAMAGE, "serve": SERVE}
     if missing := [
         name for name in ("moon_runtime", "starlette", "uvicorn", "python_multipart") if not find_spec(name)
     ]:
         del scripts["serve"]
-    done = subprocess.run(
-        [sys.executable, "-c", START],
-        cwd=tmp_path,
-        input=json.dumps([str(ROOT), scripts]),
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    text = json.dumps([str(ROOT), scripts])
+    done = run_group([sys.executable, "-c", START], cwd=tmp_path, text=text, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     codes = json.loads(done.stdout.splitlines()[-1])
     outputs = {name: (tmp_path / name / "output.txt").read_text() for name in scripts}
     assert codes == dict.fromkeys(scripts, 0), [text for name, text in outputs.items() if codes[name] != 0]
     if missing:
         pytest.skip(f"all tools but serve, which needs {', '.join(missing)}")
+
+
+def test_a_timeout_ends_forked_processes(run_group):
+    reading, writing = os.pipe()
+    script = f"import os, time; os.fork() or (time.sleep(30), os.write({writing}, b'still there')); os.wait()"
+    with open(reading, "rb") as file:
+        with pytest.raises(subprocess.TimeoutExpired):
+            run_group([sys.executable, "-c", script], timeout=2, pass_fds=[writing])
+        os.close(writing)
+        assert file.read() == b""  # at its end when nobody is left who could write

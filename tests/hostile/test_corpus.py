@@ -1,6 +1,5 @@
 """A sample of the hostile files. `python tests/hostile/corpus.py` reads all of them."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,10 +9,8 @@ CORPUS = Path(__file__).with_name("corpus.py")
 
 
 @pytest.mark.slow
-def test_hostile_files_do_no_harm():
-    done = subprocess.run(
-        [sys.executable, str(CORPUS), "--sample", "24"], capture_output=True, text=True, timeout=240, check=False
-    )
+def test_hostile_files_do_no_harm(run_group):
+    done = run_group([sys.executable, str(CORPUS), "--sample", "24"], timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     count, _, problems = done.stdout.strip().splitlines()[-1].partition(" hostile files: ")
     assert int(count) >= 24
@@ -35,7 +32,7 @@ def test_hostile_files_do_no_harm():
         ("return 'other'", "1 wrong answers"),
     ],
 )
-def test_the_corpus_notices_harm(tmp_path, read, problem):
+def test_the_corpus_notices_harm(run_group, tmp_path, read, problem):
     """A reader that does harm is reported, so that the zeros above mean something."""
     for path in CORPUS.parent.glob("*.py"):
         text = path.read_text(encoding="utf-8").replace("__file__).parents[2]", f"{str(CORPUS.parents[2])!r})")
@@ -45,21 +42,16 @@ def test_the_corpus_notices_harm(tmp_path, read, problem):
                 assert text.count("\nSECONDS = 10 ") == 1
                 text = text.replace("\nSECONDS = 10 ", "\nSECONDS = 4 ")  # of processor time
         (tmp_path / path.name).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "corpus.py"), "--only", "image: ordinary PNG"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_group([sys.executable, str(tmp_path / "corpus.py"), "--only", "image: ordinary PNG"], timeout=60)
     assert done.returncode == 1
     assert problem in done.stdout.splitlines()[-1], done.stdout
 
 
 @pytest.mark.slow
-def test_changed_files_are_accepted_or_refused():
+def test_changed_files_are_accepted_or_refused(run_group):
     """A small sample; `python tests/hostile/fuzz.py --count 100000` reads many."""
     fuzz = CORPUS.with_name("fuzz.py")
-    done = subprocess.run(
-        [sys.executable, str(fuzz), "--count", "1000"], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_group([sys.executable, str(fuzz), "--count", "1000"], timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("1000 changed files of ")
 
@@ -90,11 +82,8 @@ for number, harm in enumerate(harms):
 
 
 @pytest.mark.slow
-def test_the_fuzzer_notices_harm(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", NOTICE, str(CORPUS.parent), *HARM],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+def test_the_fuzzer_notices_harm(run_group, tmp_path):
+    done = run_group([sys.executable, "-c", NOTICE, str(CORPUS.parent), *HARM], cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["1"] * len(HARM)
     for number, problem in enumerate(HARM.values()):
