@@ -431,6 +431,7 @@ def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tm
         while log_stamp(killed) == before or logged(killed) < target:
             assert process.poll() is None, killed.with_suffix(".txt").read_text()
             time.sleep(0.002)
+        read_log(killed)  # raises if the log of a running process cannot be read
         time.sleep(rng.uniform(0, 0.1))
         assert process.kill() == -signal.SIGKILL
         epochs_of_kills.append(len(read_log(killed)))
@@ -439,12 +440,14 @@ def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tm
         process = start(killed)
         time.sleep(seconds)
         process.kill()
+        read_log(killed)
     for _ in range(3):
         process = start(killed)
         while logged(killed) < EPOCHS and process.poll() is None:
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
+        read_log(killed)
     assert sum(epoch < 8 for epoch in epochs_of_kills) == 6
     assert sum(8 <= epoch < 21 for epoch in epochs_of_kills) == 6
     assert sum(epoch >= 23 for epoch in epochs_of_kills) == 6
