@@ -11,8 +11,15 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 
     >>> did_you_mean("rgl", ["set", "rigl"])
     ", did you mean 'rigl'?"
+
+    Names of parts joined by "+" are closest to those with the same parts in another order.
+
+    >>> did_you_mean("cutout+trivial", ["trivial", "trivial+cutout"])
+    ", did you mean 'trivial+cutout'?"
     """
-    close = get_close_matches(name, list(candidates), 1)
+    candidates, parts = list(candidates), sorted(name.split("+"))
+    reordered = [candidate for candidate in candidates if sorted(candidate.split("+")) == parts]
+    close = reordered or get_close_matches(name, candidates, 1)
     return f", did you mean '{close[0]}'?" if close else ""
 
 
