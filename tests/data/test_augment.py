@@ -9,8 +9,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from moon.data import Batches, DataSet, ImageList, StreamedBatches
-from moon.data.augment import _CHOICES, _LEVELS, _OPERATIONS, AUGMENTATIONS, Augmentation
-from moon.recipe.recipe import _CHOICES as CHOICES_OF_A_RECIPE
+from moon.data.augment import _CHOICES, _LEVELS, _OPERATIONS, Augmentation
+from moon.data.benchmarks import AUGMENTATIONS
 
 SIZE = 32
 BLENDS = ("brightness", "contrast", "color", "sharpness")
@@ -217,7 +217,3 @@ def test_images_that_are_streamed_from_disk_are_augmented(augment, tmp_path):
 def test_an_unknown_augmentation_is_an_error():
     with pytest.raises(ValueError, match=r"unknown augmentation 'cutuot'.* did you mean 'cutout'"):
         batches("cutuot")
-
-
-def test_a_recipe_has_the_same_choices():
-    assert CHOICES_OF_A_RECIPE["augment"] == AUGMENTATIONS

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from moon.data import Batches, DataSet
-from moon.data.augment import AUGMENTATIONS, Augmentation
+from moon.data.augment import Augmentation
+from moon.data.benchmarks import AUGMENTATIONS
 
 COUNT = 16 * 128
 

@@ -16,10 +16,9 @@ from math import cos, radians, sin
 import torch
 from torch import Tensor
 
+from moon.data.benchmarks import AUGMENTATIONS
 from moon.seeds import generator
 from moon.suggest import did_you_mean
-
-AUGMENTATIONS = ("none", "cutout", "trivial", "trivial+cutout")
 
 _LEVELS = 31
 _RANGES: dict[str, tuple[float, float]] = {  # the weakest and the strongest

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+# Of training images, besides crop and flip. They are named here because a recipe needs the names without torch.
+AUGMENTATIONS = ("none", "cutout", "trivial", "trivial+cutout")
+
 
 @dataclass(frozen=True)
 class Benchmark:

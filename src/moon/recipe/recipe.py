@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from moon.data.benchmarks import AUGMENTATIONS
 from moon.errors import DamagedCheckpoint
 from moon.recipe.parameters import Parameter, Scalar, detail, setting
 from moon.records import read_json
@@ -20,7 +21,7 @@ _OWN = "the objective's"
 _SHAPES = {str: str, bool: bool, int: Number(kind=int), float: Number()}
 _CHOICES = {
     "precision": ("float32", "bfloat16"), "optimizer": ("sgd", "adamw"), "first_mask": ("random", "magnitude"),
-    "augment": ("none", "cutout", "trivial", "trivial+cutout"),
+    "augment": AUGMENTATIONS,
 }  # fmt: skip
 MAX_EPOCHS = 1_000_000  # far beyond any schedule; a mistyped number must not start a run that never ends
 
@@ -33,6 +34,11 @@ _NAMED = frozenset((
 ))  # fmt: skip
 _UNNAMED = frozenset(("pretrained", "teachers"))  # where a file is does not matter, only what it contains
 _ADDED_IN_0_2 = frozenset(("outliers", "pattern", "lr_cycles", "lr_peak"))
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    """The choices as words: a, b or c."""
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +72,7 @@ class Recipe:
     outliers: str = setting(
         "outliers", "a set of unknown images to train with, for objectives that need one", default="", metavar="SET"
     )
-    augment: str = setting(
-        "augment", "augmentation besides crop and flip: none, cutout, trivial or trivial+cutout", default="none"
-    )
+    augment: str = setting("augment", f"augmentation besides crop and flip: {_either(AUGMENTATIONS)}", default="none")
     teachers: str = setting(
         "teachers", "run folders of trained networks to learn from, for distill", default="", metavar="RUN[,RUN...]"
     )
@@ -197,11 +201,6 @@ class Recipe:
 Recipe.__doc__ = f"{Recipe.__doc__}\n    Args:\n" + "".join(
     f"        {item.name}: {item.metadata['help'][0].upper()}{item.metadata['help'][1:]}.\n" for item in fields(Recipe)
 )
-
-
-def _either(choices: tuple[str, ...]) -> str:
-    """The choices as words: a, b or c."""
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 @cache
