@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from moon.data import Batches, DataSet, ImageList, StreamedBatches
-from moon.data.augment import _CHOICES, _LEVELS, _OPERATIONS, Augmentation
+from moon.data.augment import _CHOICES, _LEVELS, _OPERATIONS, Augmentation, recolour
 from moon.data.benchmarks import AUGMENTATIONS
 
 SIZE = 32
@@ -183,11 +183,25 @@ def test_drawn_images_are_augmented_as_well_and_nothing_depends_on_values(augmen
         assert made._gather(index, corner, flipped, numbers)[0].shape == (20, 3, 8, 8)
 
 
-def test_large_images_are_augmented_in_smaller_parts():
-    assert batches("trivial")._per_gather == batches()._per_gather == 16
-    made = batches("trivial")
-    made.height = made.width = 512
-    assert made._per_gather == 1
+@pytest.mark.parametrize("limit", [1, 3 * 8 * 8 * 7, 1 << 24])
+def test_a_large_batch_is_changed_in_parts_with_the_same_result(limit, monkeypatch):
+    images, augmentation = torch.from_numpy(pictures(50, height=8, width=8)), Augmentation("trivial", 8, 8)
+    numbers = augmentation.draw(50, 0, 0)
+    row, column = torch.randint(-2, 10, (2, 50, 8))
+    whole = augmentation.change(images, numbers), augmentation.change(images, numbers, row, column)
+    expected, sizes = epoch(batches("trivial+cutout"), 1), []
+
+    def counted(x, *rest):
+        sizes.append(len(x))
+        return recolour(x, *rest)
+
+    monkeypatch.setattr("moon.data.augment.recolour", counted)
+    monkeypatch.setattr("moon.data.augment._AT_ONCE", limit)
+    parts = augmentation.change(images, numbers), augmentation.change(images, numbers, row, column)
+    assert all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True))
+    assert sizes == 2 * {1: [1] * 50, 1344: [7] * 7 + [1], 1 << 24: [50]}[limit]
+    found = epoch(batches("trivial+cutout"), 1)
+    assert all(torch.equal(found[label], expected[label]) for label in expected)
 
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS[1:])

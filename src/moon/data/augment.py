@@ -11,7 +11,7 @@ pixel, so that a part of the square may lie outside the image.
 from __future__ import annotations
 
 from functools import cache
-from math import cos, radians, sin
+from math import cos, prod, radians, sin
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from moon.data.benchmarks import AUGMENTATIONS
 from moon.seeds import generator
 from moon.suggest import did_you_mean
 
+_AT_ONCE = 1 << 24  # values that TrivialAugment changes at a time; it needs dozens of bytes for each
 _LEVELS = 31
 _RANGES: dict[str, tuple[float, float]] = {  # the weakest and the strongest
     "identity": (0, 0),
@@ -113,7 +114,7 @@ class Augmentation:
         return _CHOICES, self.height, self.width
 
     def change(self, x: Tensor, numbers: Tensor, row: Tensor | None = None, column: Tensor | None = None) -> Tensor:
-        """Apply TrivialAugment.
+        """Apply TrivialAugment, to some images at a time: a large batch needs little more memory than a small one.
 
         Args:
             x: Images (N, H, W, C) of uint8, with 1 or 3 channels.
@@ -127,6 +128,13 @@ class Augmentation:
         choice = numbers[0]
         if row is None or column is None:
             row, column = (torch.arange(size, device=x.device)[None] for size in (self.height, self.width))
+        count, *shape = x.shape
+        size = max(1, _AT_ONCE // prod(shape))
+        values = x, choice, row.expand(count, -1), column.expand(count, -1)
+        parts = [self._change(*part) for part in zip(*(value.split(size) for value in values), strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _change(self, x: Tensor, choice: Tensor, row: Tensor, column: Tensor) -> Tensor:
         x = recolour(x, choice // (2 * _LEVELS), self.amounts[choice])
         return resample(x, self.matrices[choice], row, column)
 

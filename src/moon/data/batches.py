@@ -12,7 +12,7 @@ from moon.data.augment import Augmentation
 from moon.data.dataset import DataSet
 from moon.seeds import generator
 
-_AT_ONCE = 1 << 24  # values that TrivialAugment changes at a time; it needs dozens of bytes for each
+_PER_GATHER = 16  # batches that are gathered at a time on a GPU, where fewer and larger gathers are faster
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:
@@ -115,7 +115,7 @@ class Batches:
         device = self.labels.device
         augmentation = self._prefetched.pop(epoch, None) or self._augmentation(epoch)
         order, corner, flipped, numbers = (part.to(device) for part in augmentation)
-        per_gather = self._per_gather if device.type == "cuda" else 1  # on a GPU, fewer and larger gathers are faster
+        per_gather = _PER_GATHER if device.type == "cuda" else 1
         sizes = self.sizes
         starts = range(0, len(sizes), per_gather)
         for group, index in zip(
@@ -149,12 +149,6 @@ class Batches:
     def _uncropped(self) -> Tensor:
         """The images without their border."""
         return self.images[:, self.crop : self.crop + self.height, self.crop : self.crop + self.width]
-
-    @property
-    def _per_gather(self) -> int:
-        """Batches that are gathered at a time on a GPU."""
-        values = self.batch_size * self.height * self.width * len(self.scale)
-        return max(1, min(16, _AT_ONCE // values)) if self.augmentation.trivial else 16
 
     def _augmentation(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Draw the order of the images, the corner of each crop, whether each image is flipped, and further numbers."""
