@@ -68,6 +68,29 @@ def test_finished_runs_are_not_trained_again(moon, finished, monkeypatch):
     assert "±" in out
 
 
+@pytest.mark.slow
+def test_another_seed_is_trained_and_the_finished_ones_are_reused(moon, finished, tmp_path, monkeypatch):
+    new = {runs[1].name for runs in demo.recipes(epochs=2, seeds=2).values()}
+    for name in new:
+        (tmp_path / "demo" / name).rename(tmp_path / name)
+    started = []
+
+    def start(_, folder):  # a worker that ends at once
+        started.append(folder.name)
+        for path in (tmp_path / folder.name).iterdir():
+            path.replace(folder / path.name)
+        (tmp_path / folder.name).rmdir()
+        (folder / "todo.json").unlink()
+
+    monkeypatch.setattr(Processes, "start", start)
+    monkeypatch.setattr(Processes, "ended", lambda *_: "")
+    code, out, err = moon(*finished, "--seeds", "2")
+    assert (code, err) == (0, "")
+    assert sorted(started) == sorted(new)
+    assert out.startswith("training 2 networks for 2 epochs, scoring with 5 detectors\n")
+    assert "±" in out
+
+
 def test_without_the_extra_packages_there_is_no_page(moon, finished, monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
     code, out, _ = moon(*finished)
