@@ -112,6 +112,31 @@ def test_topologies_have_the_same_steps_with_the_update_kernel(name, monkeypatch
         assert not fast.topology.weights[name][~mask].any(), name
 
 
+@pytest.mark.skipif(torch.cuda.is_available() or find_spec("triton") is None, reason="needs triton and a CPU")
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_compiling_kernels_before_a_capture_changes_nothing(precision):
+    run = training(captured=True, dtype=torch.float32)
+    run.setup.precision = precision
+    steps = CapturedSteps(run.setup)
+    x, y = next(iter(run.batches.epoch(0)))
+
+    def state():
+        parts = {"model": run.model.state_dict(), "objective": dict(run.objective.named_buffers())}
+        parts["masks"] = run.topology.masks
+        parts["momentum"] = {str(i): momentum(run, p) for i, (_, p) in enumerate(parameters(run))}
+        return {(part, name): tensor.clone() for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    before = state()
+    with captured_module._unchanged((run.model, run.objective), run.setup.device):
+        steps._compile_kernels(x, y)
+    after = state()
+    assert after.keys() == before.keys()
+    for name, old in before.items():
+        assert torch.equal(after[name].nan_to_num(7), old.nan_to_num(7)), name
+    assert run.objective.weight.beta.isnan()
+
+
 def test_the_update_uses_gradients_that_a_topology_changed():
     plain, fast = (training(captured=captured) for captured in (False, True))
     for run in (plain, fast):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -217,8 +217,7 @@ class CapturedSteps:
         try:
             # A smaller batch than others is the last one of an epoch: its kernels are not worth a search.
             is_smaller = any(len(x) < len(graph.x) for graph in self._graphs.values())
-            buffers = [buffer for part in parts for buffer in part.buffers()]
-            with _unchanged(buffers, x.device), kernel_search(not is_smaller):
+            with _unchanged(parts, x.device), kernel_search(not is_smaller):
                 self.buffers.lr.fill_(-inf)  # no update
                 self._compile_kernels(x, y)
                 warm_up = torch.cuda.Stream(x.device)
@@ -238,13 +237,15 @@ class CapturedSteps:
 
 
 @contextmanager
-def _unchanged(buffers: list[Tensor], device: torch.device) -> Iterator[None]:
-    """Context that restores these buffers and the random state of the device at its end."""
+def _unchanged(parts: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+    """Context that restores the buffers of these modules and the random state of a GPU at its end."""
+    buffers = [buffer for part in parts for buffer in part.buffers()]
     before = [buffer.clone() for buffer in buffers]
-    random_state = torch.cuda.get_rng_state(device)
+    random_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
         yield
     finally:
         for buffer, old in zip(buffers, before, strict=True):
             buffer.copy_(old)
-        torch.cuda.set_rng_state(random_state, device)
+        if random_state is not None:
+            torch.cuda.set_rng_state(random_state, device)
