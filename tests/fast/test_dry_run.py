@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from moon.fast import FlatBuffers, batch_norm, dry_run, layers_on_buffers, norm_relu, second_use, top_masks
+from moon.fast import FlatBuffers, batch_norm, dry_run, layers_on_buffers, losses, norm_relu, second_use, top_masks
 from moon.fast.compiling import convolution, convolution_backward, is_dry_run, kernel_search
+from moon.fast.update import launch_update
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 GEOMETRY = None, [2, 1], [1, 1], [1, 1], False, [0, 0], 1
@@ -84,7 +85,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         x = norm_relu(self.norms[0], self.first(x))
-        return norm_relu(self.norms[1], self.second(x), second_use(x)).sum()
+        return norm_relu(self.norms[1], self.second(x), second_use(x)).mean((2, 3))
 
 
 def compile_without_a_gpu() -> None:
@@ -118,14 +119,20 @@ def compile_without_a_gpu() -> None:
 
     def step():
         top_masks([torch.randn(100)], [3])
-        with layers_on_buffers(model), buffers.step():
-            loss = model(x)
+        with layers_on_buffers(model), buffers.step() as gradients:
+            logits, y = model(x), torch.zeros(4, dtype=torch.int64)
+            observed = losses.observe_batch(logits.detach(), y)
+            beta = losses.move_average(torch.tensor(torch.nan), *observed, 0.05, 0, 1)
+            w = losses.schedule_weight(beta, 0, 1, 2, 64.0, 1.0, True)
+            loss = losses.unknown_aware_loss(logits, y, w)
             with buffers.collect_gradients():
                 loss.backward()
+            launch_update(buffers, gradients, 0, len(gradients.addresses))
 
     with dry_run():
         step()
     names = {"moments", "normalise", "norm_grad_sums", "norm_grad_input", "select_digit", "count_ties", "write_masks"}
+    names |= {"observation", "moving_average", "scheduled_weight", "unknown_aware", "sgd"}
     assert set(compiled) == names, compiled
     assert compiled.count("norm_grad_sums") == 2
     assert sorted(loaded) == sorted(compiled)
@@ -138,7 +145,7 @@ def compile_without_a_gpu() -> None:
 
     kernels.launch = launch
     step()
-    assert len(launched) == 14
+    assert len(launched) == 19
     assert all(isinstance(kernel, triton.compiler.CompiledKernel) for kernel in launched)
     assert len(compiled) == count, compiled[count:]  # nothing was left to compile
     print("ok")
