@@ -14,6 +14,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def dry_run() -> Iterator[None]:
     with ThreadPoolExecutor(_cores(), initializer=initializer) as pool:
         try:
             # A kernel that cannot be compiled fails again, with a message, when it is launched.
-            with triton.AsyncCompileMode(pool, ignore_errors=True):
+            with _one_parser(), triton.AsyncCompileMode(pool, ignore_errors=True):
                 _active = run = _DryRun()
                 yield
         finally:
@@ -60,6 +61,27 @@ def dry_run() -> Iterator[None]:
         # Variants of a kernel share a launcher, which a C compiler makes: one variant of each kernel comes first.
         list(pool.map(_load, [variants[0] for variants in run.kernels.values()]))
         list(pool.map(_load, [variant for variants in run.kernels.values() for variant in variants[1:]]))
+
+
+@contextmanager
+def _one_parser() -> Iterator[None]:
+    """Context in which one thread at a time parses the source of a kernel.
+
+    If several do, Python 3.11 may raise `SystemError: AST constructor recursion depth mismatch`.
+    """
+    from triton.runtime.jit import JITFunction
+
+    parse, lock = JITFunction.parse, Lock()
+
+    def parse_alone(self: Any) -> Any:
+        with lock:
+            return parse(self)
+
+    JITFunction.parse = parse_alone
+    try:
+        yield
+    finally:
+        JITFunction.parse = parse
 
 
 def _ensure_cache() -> None:
