@@ -13,7 +13,9 @@ from moon import BenchmarkImages, Detector, auroc, make_recipe, register, score_
 from moon.data import BENCHMARKS
 from moon.detect import DETECTORS
 from moon.evidence import Evidence
+from moon.grid.grid import scored_with
 from moon.recipe import table
+from moon.records import write_record
 from moon.score.auto import best_of, check_names, choice_of, choose_by_rule, rank
 from moon.score.files import read_summary
 
@@ -60,13 +62,23 @@ def test_without_unknown_images_the_rule_chooses(images, folder):
     assert np.array_equal(scores["knn"]["dtd"], expected["knn"]["dtd"])
 
 
-def test_the_choice_is_kept_as_long_as_its_scores_are(images, with_unknown, folder):
+def test_the_choice_is_kept_whatever_is_scored_later(images, with_unknown, folder, caplog):
     score_run(folder, images, ["msp", "auto"])
     result, _ = score_run(folder, images, ["ebo"])
     assert result["auto"]["detector"] == "knn"
     assert set(result["detectors"]) == {"msp", "knn", "ebo"}
+    assert "auto" in scored_with(folder)[0]
+    assert not caplog.records
     result, _ = score_run(folder, with_unknown, ["msp"])  # other images: older scores are dropped
-    assert "auto" not in result
+    assert (list(result["detectors"]), result["auto"]) == (["msp"], choose_by_rule("cross-entropy", 10))
+    assert "the scores of ebo and knn are of other sets or another precision and are dropped" in caplog.text
+    assert "auto" not in scored_with(folder)[0]  # it is chosen, but not scored on these images
+
+
+def test_the_choice_of_another_model_is_not_kept(images, folder):
+    result, _ = score_run(folder, images, ["auto"], out=folder / "other")
+    write_record(folder / "other" / "scores.json", result | {"model_sha256": "0"})
+    assert "auto" not in score_run(folder, images, ["msp"], out=folder / "other")[0]
 
 
 def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, folder):
@@ -107,6 +119,7 @@ def test_the_winner_is_tuned_on_the_same_images(with_unknown, folder, monkeypatc
         "the best of 2 by mean AUROC 100.0 of validation images against notmnist, msp"
     )
     assert len(result["search"]["perfect"]["tried"]) == 2
+    assert result["auto"]["options"] == result["search"]["perfect"]["chosen"] == {"power": 1.0}
 
 
 def evidence_of(count, seed):

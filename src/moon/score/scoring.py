@@ -65,6 +65,8 @@ class Scoring:
                 given = detectors.get(name) or build.detector(name, self.recipe, self.images.benchmark)
                 detector = self._prepared(name, given)
                 self.scores[name], self._used[name] = self._scores(detector), detector
+                if name in self.searches and name == self.choice.get("detector"):
+                    self.choice["options"] = self.searches[name]["chosen"]
             except ValueError as error:
                 if self.must_fit and name not in detectors:
                     raise ValueError(f"auto chose {name}, which cannot be used: {error}; name another one") from error
