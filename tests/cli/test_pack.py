@@ -74,9 +74,8 @@ def test_pack_says_which_detector_auto_chose_and_why(moon, trained_runs, data_ro
     code, out, err = moon("pack", run, *options, "--data", data_root)
     assert code == 0, err
     assert "detector: knn, with features of 256 training images" in out
-    assert (
-        "auto: knn, by the rule for networks with at most 10 known classes and logits that are not normalised; " in out
-    )
+    rule = "by the rule for networks with at most 10 known classes, trained without normalised logits or features"
+    assert f"auto: knn, {rule}; " in out
 
 
 def test_pack_marks_the_sets_that_auto_chose_on(moon, trained_runs, data_root, tmp_path):

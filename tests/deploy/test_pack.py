@@ -178,7 +178,7 @@ def test_load_takes_runs_and_files(folder, tmp_path):
 def test_auto_is_the_recorded_choice_or_that_of_the_rule(folder, images, data_root, tmp_path, monkeypatch):
     facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
     assert facts["detector"] == "knn"
-    rule = "by the rule for networks with at most 10 known classes and logits that are not normalised"
+    rule = "by the rule for networks with at most 10 known classes, trained without normalised logits or features"
     assert facts["auto"] == f"{rule}; run has no scores with a choice of auto"
     assert moon.load(tmp_path / "net.moon").metadata["provenance"]["auto"] == facts["auto"]
 
