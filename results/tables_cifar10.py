@@ -49,6 +49,7 @@ from sources import (
 
 from moon.files import open_regular
 from moon.metrics import auroc
+from moon.paper.names import display_name
 from moon.paper.spec import SPARSITIES
 from moon.results.collect import Run, collect
 
@@ -192,12 +193,19 @@ def _is_same(a: Run, b: Run) -> bool:
     return a.result == b.result
 
 
+def _topology_name(topology: str) -> str:
+    """'95%' for `rigl95`, 'SET 95%' for `set95`, 'dense'."""
+    kind = topology.rstrip("0123456789.")
+    sparsity = f"{topology.removeprefix(kind)}%" if kind != topology else ""
+    return " ".join(part for part in (display_name(kind) if kind != "rigl" else "", sparsity) if part)
+
+
 def _open(kept: Kept) -> list[tuple[list[str], str]]:
     """Sparsity, training and TOPOLOGY/TRAINING of the networks of cifar10-open, those at 95% first."""
     found = []
     for name in kept.collection("cifar10-open"):
         topology, training = name.split("/")
-        found.append(([f"{topology.removeprefix('rigl')}%", label(training)], name))
+        found.append(([_topology_name(topology), label(training)], name))
     order = [label(training) for training in ORDER]
     return sorted(found, key=lambda row: (row[0][0] != "95%", row[0][0], [*order, row[0][1]].index(row[0][1])))
 

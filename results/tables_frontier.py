@@ -19,8 +19,8 @@ CANDIDATES = {
     "rigl95/logitnorm+vote,augment=trivial": "+ [TrivialAugment](../methods/augment.md)",
     "rigl95/logitnorm+distill,teachers=3": "+ [distillation](../methods/distill.md) from the three dense networks",
     "rigl95/logitnorm+distill,augment=trivial,teachers=3": "+ distillation and TrivialAugment",
-    "rigl98.7/logitnorm+vote,width=2": "twice the width, 98.7% sparse",
     "rigl95/t2fnorm": "[T2FNorm](../methods/t2fnorm.md) + vote in place of LogitNorm",
+    "rigl98.7/logitnorm+vote,width=2": "twice the width, 98.7% sparse",
     "dense/logitnorm+vote": "dense: LogitNorm + vote",
 }
 COLUMNS = {"accuracy %": (("accuracy",), 1), "ECE, scaled": (("ece-scaled",), 3)}

@@ -32,7 +32,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_to = group.add_argument
     add_to("--checkpoint", type=Path, metavar="FILE", help="weights to score: safetensors, or a state_dict of PyTorch")
     add_to("--net", help="their network: resnet18, torchvision:NAME, timm:NAME, openood:NAME, package.module:function")
-    add_to("--width", type=float, help="factor of its channels, if it is a wider or narrower ResNet of moon (default: 1)")
+    add_to(
+        "--width", type=float, help="factor of its channels, if it is a wider or narrower ResNet of moon (default: 1)"
+    )
     add_to("--benchmark", help="the benchmark that it was trained on")
     add(
         "--detector",

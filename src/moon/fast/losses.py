@@ -64,7 +64,16 @@ def move_average(
     from moon.fast import kernels, loss_kernels
 
     new = torch.empty_like(beta)
-    values = beta, p_unknown.contiguous(), loss.contiguous(), new, _on_device(epoch, beta), smoothing, quiet_epochs, len(loss)
+    values = (
+        beta,
+        p_unknown.contiguous(),
+        loss.contiguous(),
+        new,
+        _on_device(epoch, beta),
+        smoothing,
+        quiet_epochs,
+        len(loss),
+    )
     kernels.launch(loss_kernels.moving_average, (1,), *values, ROWS=1024)
     return new
 
