@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon.records import write_record
 from moon.run.images import BenchmarkImages
+from moon.score.files import load_summary
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,9 +74,23 @@ def test_pack_says_which_detector_auto_chose_and_why(moon, trained_runs, data_ro
     code, out, err = moon("pack", run, *options, "--data", data_root)
     assert code == 0, err
     assert "detector: knn, with features of 256 training images" in out
-    assert (
-        "auto: knn, by the rule for networks with at most 10 known classes and logits that are not normalised; " in out
-    )
+    rule = "by the rule for networks with at most 10 known classes, trained without normalised logits or features"
+    assert f"auto: knn, {rule}; " in out
+
+
+def test_pack_marks_the_sets_that_auto_chose_on(moon, trained_runs, data_root, tmp_path):
+    run = shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
+    code, _, err = moon("score", run, "--detector", "msp", "--data", data_root)
+    assert code == 0, err
+    summary = load_summary(run)
+    choice = {"detector": "gen", "why": "the best", "on": {"notmnist": 30}, "options": {"gamma": 0.5}}
+    write_record(run / "scores.json", summary | {"auto": choice})
+    options = ("-o", tmp_path / "a.moon", "--accept", "0.5", "--detector", "auto", "--check", "10")
+    code, out, err = moon("pack", run, *options, "--data", data_root)
+    assert code == 0, err
+    assert "auto: gen, the best; tuned to gamma=0.5 (recorded by moon score)" in out
+    assert "notmnist (auto chose on it)" in out
+    assert out.count("(auto chose on it)") == 1
 
 
 def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):

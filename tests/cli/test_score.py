@@ -204,7 +204,8 @@ def test_auto_says_what_was_chosen_and_why(moon, runs, trained_runs, tmp_path):
     assert code == 0, err
     lines = out.splitlines()
     hint = "(--tune-on SET compares all detectors on unknown images instead)"
-    assert f"runs/normalised: auto: fisher, by the rule for networks with normalised logits {hint}" in lines
+    rule = "by the rule for networks trained with normalised logits or features"
+    assert f"runs/normalised: auto: fisher, {rule} {hint}" in lines
     assert any(line.startswith("runs/plain-0: auto: knn, by the rule") for line in lines)
     detectors = {line.split()[0] for line in lines if line.split()[1:2] in (["cross-entropy"], ["logitnorm"])}
     assert detectors == {"knn", "fisher"}

@@ -178,7 +178,7 @@ def test_load_takes_runs_and_files(folder, tmp_path):
 def test_auto_is_the_recorded_choice_or_that_of_the_rule(folder, images, data_root, tmp_path, monkeypatch):
     facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
     assert facts["detector"] == "knn"
-    rule = "by the rule for networks with at most 10 known classes and logits that are not normalised"
+    rule = "by the rule for networks with at most 10 known classes, trained without normalised logits or features"
     assert facts["auto"] == f"{rule}; run has no scores with a choice of auto"
     assert moon.load(tmp_path / "net.moon").metadata["provenance"]["auto"] == facts["auto"]
 
@@ -188,13 +188,35 @@ def test_auto_is_the_recorded_choice_or_that_of_the_rule(folder, images, data_ro
         return score_run(folder, with_unknown, ["auto"])[0]
 
     result = choose("gen")
-    assert result["search"]["gen"]["chosen"]
-    monkeypatch.setitem(result["search"]["gen"], "chosen", {"gamma": 0.5, "top": 3})
+    assert result["auto"]["options"] == result["search"]["gen"]["chosen"]
+    result["auto"]["options"] = {"gamma": 0.5, "top": 3}
     write_record(folder / "scores.json", result)
-    facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
-    assert (facts["detector"], facts["auto"]) == ("gen", f"{result['auto']['why']} (recorded by moon score)")
+    facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=10)
+    why = f"{result['auto']['why']}; tuned to gamma=0.5, top=3 (recorded by moon score)"
+    assert (facts["detector"], facts["auto"]) == ("gen", why)
     metadata = moon.load(tmp_path / "net.moon").metadata["detector"]
     assert (metadata["name"], metadata["options"]) == ("gen", {"gamma": 0.5, "top": 3})
+    assert [name for name, row in facts["measured"].items() if row.get("chosen_on")] == ["notmnist"]
+    assert {"known", "notmnist", "dtd"} <= {*facts["measured"]}
+
+
+def test_auto_does_not_take_options_of_a_later_search(folder, images, data_root, tmp_path):
+    score_run(folder, images, ["auto"])
+    only_one = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+    result = score_run(folder, only_one, ["knn"])[0]
+    assert result["auto"]["detector"] == "knn"
+    result["search"]["knn"]["chosen"] = {"k": 3}
+    write_record(folder / "scores.json", result)
+    facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
+    assert facts["detector"] == "knn"
+    assert moon.load(tmp_path / "net.moon").metadata["detector"]["options"]["k"] == 50
+    assert "tuned" not in facts["auto"]
+
+
+def test_auto_refuses_damaged_scores(folder, images, tmp_path):
+    (folder / "scores.json").write_text("{")
+    with pytest.raises(DamagedCheckpoint, match=r"scores.json: is damaged .*; score the run again"):
+        pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
 
 
 def test_auto_packs_the_next_best_after_one_that_cannot_be_packed(folder, images, tmp_path):
@@ -204,8 +226,8 @@ def test_auto_packs_the_next_best_after_one_that_cannot_be_packed(folder, images
     write_record(folder / "scores.json", result)
     facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
     assert facts["detector"] == "ebo:scaled"
-    reason = "the best (recorded by moon score); the next best after odin, which cannot be packed"
-    assert facts["auto"] == reason
+    reason = "number 2 of 2 by mean AUROC 80.0 of validation images against letters, after odin, which cannot be packed"
+    assert facts["auto"] == f"{reason} (recorded by moon score)"
     del result["auto"]["auroc"]["ebo:scaled"]
     write_record(folder / "scores.json", result)
     with pytest.raises(

@@ -13,9 +13,14 @@ from moon import BenchmarkImages, Detector, auroc, make_recipe, register, score_
 from moon.data import BENCHMARKS
 from moon.detect import DETECTORS
 from moon.evidence import Evidence
+from moon.grid.grid import scored_with
 from moon.recipe import table
+from moon.records import write_record
 from moon.score.auto import best_of, check_names, choice_of, choose_by_rule, rank
 from moon.score.files import read_summary
+from moon.score.scoring import Scoring
+
+FEW = "with at most 10 known classes, trained without normalised logits or features"
 
 
 @pytest.fixture
@@ -37,17 +42,18 @@ def with_unknown(data_root):
 @pytest.mark.parametrize(
     ("objective", "num_known", "detector", "why"),
     [
-        ("logitnorm", 10, "fisher", "normalised logits"),
-        ("moon-logitnorm", 100, "fisher", "normalised logits"),
-        ("rotpred+logitnorm", 10, "fisher", "normalised logits"),
-        ("cross-entropy", 10, "knn", "at most 10 known classes and logits that are not normalised"),
-        ("moon", 2, "knn", "at most 10 known classes and logits that are not normalised"),
-        ("moon", 11, "fisher", "more than 10 known classes"),
-        ("cross-entropy", 1000, "fisher", "more than 10 known classes"),
+        ("logitnorm", 10, "fisher", "trained with normalised logits or features"),
+        ("moon-logitnorm", 100, "fisher", "trained with normalised logits or features"),
+        ("rotpred+logitnorm", 10, "fisher", "trained with normalised logits or features"),
+        ("t2fnorm", 10, "fisher", "trained with normalised logits or features"),
+        ("cross-entropy", 10, "knn", FEW),
+        ("moon", 2, "knn", FEW),
+        ("moon", 11, "fisher", "with more than 10 known classes"),
+        ("cross-entropy", 1000, "fisher", "with more than 10 known classes"),
     ],
 )
 def test_the_rule(objective, num_known, detector, why):
-    expected = {"detector": detector, "why": f"by the rule for networks with {why}"}
+    expected = {"detector": detector, "why": f"by the rule for networks {why}"}
     assert choose_by_rule(objective, num_known) == expected
 
 
@@ -60,13 +66,23 @@ def test_without_unknown_images_the_rule_chooses(images, folder):
     assert np.array_equal(scores["knn"]["dtd"], expected["knn"]["dtd"])
 
 
-def test_the_choice_is_kept_as_long_as_its_scores_are(images, with_unknown, folder):
+def test_the_choice_is_kept_whatever_is_scored_later(images, with_unknown, folder, caplog):
     score_run(folder, images, ["msp", "auto"])
     result, _ = score_run(folder, images, ["ebo"])
     assert result["auto"]["detector"] == "knn"
     assert set(result["detectors"]) == {"msp", "knn", "ebo"}
+    assert "auto" in scored_with(folder)[0]
+    assert not caplog.records
     result, _ = score_run(folder, with_unknown, ["msp"])  # other images: older scores are dropped
-    assert "auto" not in result
+    assert (list(result["detectors"]), result["auto"]) == (["msp"], choose_by_rule("cross-entropy", 10))
+    assert "the scores of ebo and knn are of other sets or another precision and are dropped" in caplog.text
+    assert "auto" not in scored_with(folder)[0]  # it is chosen, but not scored on these images
+
+
+def test_the_choice_of_another_model_is_not_kept(images, folder):
+    result, _ = score_run(folder, images, ["auto"], out=folder / "other")
+    write_record(folder / "other" / "scores.json", result | {"model_sha256": "0"})
+    assert "auto" not in score_run(folder, images, ["msp"], out=folder / "other")[0]
 
 
 def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, folder):
@@ -107,6 +123,7 @@ def test_the_winner_is_tuned_on_the_same_images(with_unknown, folder, monkeypatc
         "the best of 2 by mean AUROC 100.0 of validation images against notmnist, msp"
     )
     assert len(result["search"]["perfect"]["tried"]) == 2
+    assert result["auto"]["options"] == result["search"]["perfect"]["chosen"] == {"power": 1.0}
 
 
 def evidence_of(count, seed):
@@ -134,10 +151,16 @@ def test_a_detector_that_remembers_validation_images_is_not_ranked_on_them(monke
         return SimpleNamespace(labels=np.zeros(count))
 
     recipe = make_recipe(BENCHMARKS["digits"], "cross-entropy")
+    read = []
+
+    def evidence(detector, key, _):
+        read.append((type(detector), key))
+        return sets[key]
+
     found = rank(
-        recipe, BENCHMARKS["digits"], images(200), {"same": images(300)}, lambda _, key, __: sets[key],
-        lambda: evidence_of(100, 2),
+        recipe, BENCHMARKS["digits"], images(200), {"same": images(300)}, evidence, lambda: evidence_of(100, 2)
     )  # fmt: skip
+    assert [key for kind, key in read if kind is Memory] == ["fit/val", "tune/same"]  # once, not once for each half
     assert found["memory"]["same"] == pytest.approx(0.5, abs=0.1)  # these are not unknown at all
     msp = DETECTORS["msp"]().score
     assert found["msp"]["same"] == pytest.approx(auroc(msp(sets["fit/val"]).numpy(), msp(sets["tune/same"]).numpy()))
@@ -166,10 +189,14 @@ def test_names(images, folder):
     check_names(["auto", "msp", "fisher:msp+knn"])
     for name, reason in (
         ("auto:scaled", "auto chooses a detector by itself and has no variant 'scaled'"),
-        ("autto", "unknown detector 'autto'"),
+        ("autto", "unknown detector 'autto', did you mean 'auto'"),
+        ("AUTO", r"unknown detector 'AUTO', did you mean 'auto'.*; choose from: msp, .*, auto$"),
     ):
         with pytest.raises(ValueError, match=reason):
             score_run(folder, images, [name])
+    for names in (["all", "auto"], ["auto", "none"]):
+        with pytest.raises(ValueError, match=r"'(all|none)' stands alone: it cannot be given with other detectors"):
+            check_names(names)
     with pytest.raises(ValueError, match="detector 'auto' exists already"):
         register("detector", "auto", DETECTORS["msp"])
 
@@ -179,4 +206,14 @@ def test_a_checkpoint_says_what_is_not_known_about_it(images, folder, tmp_path):
         folder / "model.safetensors", "lenet-norm", images, ["auto"], out=tmp_path / "scores"
     )  # fmt: skip
     assert result["auto"]["detector"] == "knn"
-    assert result["auto"]["why"].endswith("; a checkpoint does not say whether they were, which is taken as no")
+    remark = "whether its logits or features were normalised in training, which is taken as no"
+    assert result["auto"]["why"].endswith(f"; a checkpoint does not say {remark}")
+
+
+def test_a_checkpoint_of_many_classes_needs_no_remark():
+    images: Any = SimpleNamespace(tuning={}, benchmark=SimpleNamespace(num_known=100))
+    recipe: Any = SimpleNamespace(objective="cross-entropy")
+    unused: Any = None
+    scoring = Scoring(recipe, images, unused, unused, must_fit=True)
+    scoring.choose(lambda items, _: items, is_run=False)
+    assert scoring.choice == choose_by_rule("cross-entropy", 100)

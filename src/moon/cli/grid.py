@@ -144,8 +144,8 @@ def _show(grid: Grid, out: Path) -> None:
             methods.setdefault(names[recipe.name], []).append(found)
         summary = summary_table(methods)
         show_group(summary)
-        for line in describe_choices(found for _, found in scored):
-            print(printable(line))
+        for line in describe_choices(methods):
+            print(printable(f"auto: {line}"))
         others, left_out = _other_runs(grid)
         scored += [(run.recipe, run.summary) for run in others]
         names = labels(recipe for recipe, _ in scored)

@@ -9,7 +9,7 @@ from moon.data import Benchmark
 from moon.export.program import check_single_pass
 from moon.recipe import Recipe, build
 from moon.score.auto import AUTO, best_of, check_names, choose_by_rule
-from moon.score.files import read_summary
+from moon.score.files import load_summary
 
 
 class Named(NamedTuple):
@@ -18,20 +18,22 @@ class Named(NamedTuple):
     Args:
         name: Its name.
         options: Options in place of its defaults.
-        why: Why it was chosen; "" if it was named.
+        why: Why it was chosen, and the options that it was tuned to; "" if it was named.
+        chosen_on: The unknown sets that it was chosen on.
     """
 
     name: str
     options: dict[str, Any]
     why: str = ""
+    chosen_on: tuple[str, ...] = ()
 
 
 def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmark) -> Named:
     """Find which detector to pack.
 
-    `auto` is the choice that `moon score` recorded in the run folder, with the options that it was tuned to. If that
-    detector cannot be packed, it is the next best of those that were compared, with default options. Without a record
-    it is the one that the rule names.
+    `auto` is the choice that `moon score` recorded in the run folder, with the options that it was tuned to then. If
+    that detector cannot be packed, it is the next best of those that were compared, with default options. Without a
+    record it is the one that the rule names.
 
     Args:
         name: The name of a detector, or `auto`.
@@ -44,24 +46,39 @@ def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmar
 
     Raises:
         ValueError: If there is no such detector, or it cannot be packed.
+        DamagedCheckpoint: If the run's scores.json is damaged, or that of another model.
     """
     check_names([name])
     if name != AUTO:
         check_single_pass(build.detector(name, recipe, benchmark))
         return Named(name, {})
-    summary = read_summary(folder) or {}
-    if AUTO not in summary:
+    if (choice := _recorded(folder, recipe)) is None:
         choice = choose_by_rule(recipe.objective, benchmark.num_known)
         return Named(choice["detector"], {}, f"{choice['why']}; {folder.name} has no scores with a choice of auto")
-    choice, refused = summary[AUTO], []
-    ranked = [other for _, other in best_of(choice.get("auroc", {}))]
-    for other in dict.fromkeys([choice["detector"], *ranked]):
+    chosen_on, refused = tuple(choice.get("on", ())), []
+    ranked = best_of(choice.get("auroc", {}))
+    means = {other: mean for mean, other in ranked}
+    for other in dict.fromkeys([choice["detector"], *means]):
         try:
             check_single_pass(build.detector(other, recipe, benchmark))
         except ValueError:
             refused.append(other)
             continue
-        options = summary.get("search", {}).get(other, {}).get("chosen", {}) if not refused else {}
-        instead = f"; the next best after {', '.join(refused)}, which cannot be packed" if refused else ""
-        return Named(other, options, f"{choice['why']} (recorded by moon score){instead}")
+        if not refused:
+            options = choice.get("options", {})
+            tuned = ", ".join(f"{key}={value}" for key, value in options.items())
+            tuned = f"; tuned to {tuned}" if tuned else ""
+            return Named(other, options, f"{choice['why']}{tuned} (recorded by moon score)", chosen_on)
+        place = f"number {list(means).index(other) + 1} of {len(ranked)} by mean AUROC {100 * means[other]:.1f}"
+        sets = ", ".join(choice["auroc"][other])
+        why = f"{place} of validation images against {sets}, after {', '.join(refused)}, which cannot be packed"
+        return Named(other, {}, f"{why} (recorded by moon score)", chosen_on)
     raise ValueError(f"auto chose {choice['detector']}, which cannot be packed, and compared no other; name a detector")
+
+
+def _recorded(folder: Path, recipe: Recipe) -> dict[str, Any] | None:
+    """The choice that `moon score` recorded, or None if it recorded none."""
+    try:
+        return load_summary(folder, recipe.objective).get(AUTO)
+    except FileNotFoundError:
+        return None

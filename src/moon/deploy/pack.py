@@ -73,7 +73,8 @@ def pack_run(
 
     Returns:
         What was packed and measured, as the file has it under `provenance`, the `detector`, its `threshold`, and
-        `bytes`, the size of the file. For `auto`, the provenance says why this detector was chosen.
+        `bytes`, the size of the file. For `auto`, the provenance says why this detector was chosen, and `measured` has
+        `chosen_on: True` for sets that it was chosen on.
 
     Raises:
         ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
@@ -98,7 +99,7 @@ def pack_run(
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")
     check_data(folder, images)
-    detector, options, why = named_or_chosen(detector, folder, recipe, b)
+    detector, options, why, chosen_on = named_or_chosen(detector, folder, recipe, b)
     original = build.detector(detector, recipe, b, **options)
     fitting, calibration = _divide(images.splits["val"], original)
     _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
@@ -135,6 +136,8 @@ def pack_run(
         "dense_bytes": sum(4 * parameter.numel() for parameter in model.parameters()),
         "measured": measure(packed, _fitted(original, known), cache, checked, track) if checked else {},
     }
+    for name in {*chosen_on} & {*provenance["measured"]}:
+        provenance["measured"][name]["chosen_on"] = True
     content = packed.with_description(provenance=provenance).content()
     write_atomic(Path(path), lambda partial: partial.write_bytes(content))
     return provenance | {"detector": detector, "threshold": _threshold(packed), "bytes": len(content)}

@@ -133,6 +133,11 @@ class Fisher(Detector):
         n + 1 inputs would be treated alike and p would be a rank among them, which has this property; without x, c_i is
         the same or lower and p the same or higher.
 
+        The probability is over the draw of the validation inputs as well: given these inputs, the share of known inputs
+        with a p-value of at most p may be above p, and is at most p on average. The condition is that no part is fitted
+        on the validation inputs. Scaled parts do not meet it exactly: their temperature, one number, is fitted to the
+        validation labels.
+
         Args:
             evidence: Evidence of N inputs.
 

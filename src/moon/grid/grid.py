@@ -273,5 +273,6 @@ def scored_with(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """
     if (found := read_summary(folder)) is None:
         return [], {}
-    auto = [AUTO] if AUTO in found else []
-    return [*found["detectors"], *found.get("left_out", ()), *auto], which_scored(found)
+    names = [*found["detectors"], *found.get("left_out", ())]
+    auto = [AUTO] if AUTO in found and found[AUTO]["detector"] in names else []
+    return [*names, *auto], which_scored(found)

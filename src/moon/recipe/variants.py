@@ -45,6 +45,8 @@ class Variant(NamedTuple):
         """
         key, *suffixes = name.split(":")
         kind = pick("detector", key)
+        if "" in suffixes:
+            raise ValueError(f"detector '{name}' has an empty variant; leave out the ':' or name a variant")
         is_released = suffixes[:1] == ["released"]
         if is_released and "released" not in signature(kind).parameters:
             raise ValueError(f"detector '{key}' has no variant 'released'")
@@ -87,6 +89,8 @@ def _parts(key: str, text: str) -> tuple[str, ...]:
     if "parts" not in signature(kind).parameters:
         raise ValueError(f"detector '{key}' does not combine others, so it has no variant '{text}'")
     parts = tuple(text.split("+"))
+    if "" in parts:
+        raise ValueError(f"detector '{key}:{text}' has an empty part; name its parts as {key}:msp+knn")
     for part in parts:
         pick("detector", part)
     kind(parts=parts)  # says which ones cannot be combined

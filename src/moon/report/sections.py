@@ -132,7 +132,7 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
     return {
         "tables": tables,
         "temperatures": describe_temperatures(summaries),
-        "choices": describe_choices(summaries),
+        "choices": describe_choices({method: [run.summary for run in runs] for method, runs in methods.items()}),
         "left_out": sorted(left_out),
     }
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moon.score.auto import AUTO, choice_line
+from moon.score.auto import AUTO
 from moon.suggest import counted
 
 
-def describe_choices(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+def describe_choices(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Describe the choices of `auto`.
 
     Args:
-        runs: The scores.json of each run.
+        methods: The scores.json of the runs of each method.
 
     Returns:
-        One line for each choice, with the number of runs if it is not that of all; none if nothing was chosen.
+        One line for each method and choice, with the number of runs if it is not that of all runs of the method. If
+        all runs of several methods have the same choice, it is one line without the methods.
 
     Example:
         >>> from moon.results.choices import describe_choices
-        >>> chosen = {"detector": "fisher", "why": "by the rule for networks with normalised logits"}
-        >>> describe_choices([{"auto": chosen}, {}])
-        ['auto: fisher, by the rule for networks with normalised logits (1 run)']
+        >>> chosen = {"detector": "fisher", "why": "by the rule for networks with more than 10 known classes"}
+        >>> describe_choices({"moon": [{"auto": chosen}, {}], "set": [{}]})
+        ['moon: fisher, by the rule for networks with more than 10 known classes (1 run)']
     """
-    runs = list(runs)
-    counts = Counter(choice_line(run[AUTO]) for run in runs if AUTO in run)
-    return [line if number == len(runs) else f"{line} ({counted(number, 'run')})" for line, number in counts.items()]
+    every = Counter(_line(run) for runs in methods.values() for run in runs)
+    if len(every) == 1:
+        return [line for line in every if line]
+    lines = []
+    for method, runs in methods.items():
+        for line, number in Counter(_line(run) for run in runs).items():
+            some = "" if number == len(runs) else f" ({counted(number, 'run')})"
+            lines += [f"{method}: {line}{some}"] if line else []
+    return lines
+
+
+def _line(run: Mapping[str, Any]) -> str:
+    """What was chosen for a run and why; "" if nothing was chosen."""
+    return f"{run[AUTO]['detector']}, {run[AUTO]['why']}" if AUTO in run else ""

@@ -21,8 +21,10 @@ from moon.metrics import auroc
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import LOSS, Variant, normalises_logits, temperature_from
 from moon.seeds import derive
+from moon.suggest import did_you_mean
 
 AUTO = "auto"
+ALONE = ("all", "none")  # values of --detector that are no detectors either
 FEW_CLASSES = 10  # with 100, the only other number among kept networks, Fisher was ahead of KNN on all but one
 
 Choice = dict[str, Any]  # what scores.json records
@@ -31,17 +33,25 @@ Found = dict[str, dict[str, Any]]  # detector -> set -> AUROC, or {"refused": re
 
 def check_names(names: Iterable[str]) -> None:
     """Raise a ValueError unless every name is `auto` or that of a detector."""
+    names, entries = list(names), table("detector")
     for name in names:
-        if name != AUTO and name.partition(":")[0] == AUTO:
-            raise ValueError(f"auto chooses a detector by itself and has no variant '{name.partition(':')[2]}'")
-        if name != AUTO:
+        key, colon, variant = name.partition(":")
+        if name in ALONE and len(names) > 1:
+            raise ValueError(f"'{name}' stands alone: it cannot be given with other detectors")
+        if key == AUTO and colon:
+            raise ValueError(f"auto chooses a detector by itself and has no variant '{variant}'")
+        if key != AUTO and key not in entries:
+            suggested = did_you_mean(key.lower(), [AUTO, *entries])
+            raise ValueError(f"unknown detector '{key}'{suggested}; choose from: {', '.join(entries)}, {AUTO}")
+        if key != AUTO:
             Variant.of(name)
 
 
 def choose_by_rule(objective: str, num_known: int) -> Choice:
     """Choose a detector by what is known of a network.
 
-    Fisher for networks whose logits are normalised in training, or that know more than 10 classes; KNN for all others.
+    Fisher for networks whose logits or features are normalised in training, or that know more than 10 classes; KNN for
+    all others.
 
     Args:
         objective: The name of the objective that it was trained with.
@@ -53,15 +63,15 @@ def choose_by_rule(objective: str, num_known: int) -> Choice:
     Example:
         >>> from moon.score.auto import choose_by_rule
         >>> choose_by_rule("logitnorm", 10)
-        {'detector': 'fisher', 'why': 'by the rule for networks with normalised logits'}
+        {'detector': 'fisher', 'why': 'by the rule for networks trained with normalised logits or features'}
     """
     if normalises_logits(objective):
-        name, kind = "fisher", "normalised logits"
+        name, kind = "fisher", "trained with normalised logits or features"
     elif num_known > FEW_CLASSES:
-        name, kind = "fisher", f"more than {FEW_CLASSES} known classes"
+        name, kind = "fisher", f"with more than {FEW_CLASSES} known classes"
     else:
-        name, kind = "knn", f"at most {FEW_CLASSES} known classes and logits that are not normalised"
-    return {"detector": name, "why": f"by the rule for networks with {kind}"}
+        name, kind = "knn", f"with at most {FEW_CLASSES} known classes, trained without normalised logits or features"
+    return {"detector": name, "why": f"by the rule for networks {kind}"}
 
 
 def rank(
@@ -100,6 +110,7 @@ def rank(
         try:
             detector = build.detector(name, recipe, benchmark)
             known = evidence(detector, "fit/val", validation)
+            others = [evidence(detector, f"tune/{key}", data) for key, data in unknown.items()]
             turns = [halves, halves[::-1]] if "validation" in detector.fits_on_splits else [(order, order)]
             values = []
             for fitted_on, scored_on in turns:
@@ -108,8 +119,7 @@ def rank(
                         *(_part(known, fitted_on) if split == "validation" else training() for split in splits)
                     )
                 scores = detector.score(_part(known, scored_on)).cpu().numpy()
-                others = {key: detector.score(evidence(detector, f"tune/{key}", unknown[key])) for key in unknown}
-                values.append([auroc(scores, each.cpu().numpy()) for each in others.values()])
+                values.append([auroc(scores, detector.score(other).cpu().numpy()) for other in others])
             found[name] = dict(zip(unknown, np.mean(values, axis=0).tolist(), strict=True))
         except ValueError as error:
             found[name] = {"refused": str(error)}

@@ -24,6 +24,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from moon.data.archives import read_npz
+from moon.data.classes import enumerated
 from moon.errors import DamagedCheckpoint, DataError
 from moon.files import write_arrays
 from moon.recipe import Recipe
@@ -50,7 +51,10 @@ _SUMMARY = {
     "images": Optional({...: COUNT}), "sha256": Optional({...: str}), "near": Optional([str]), "far": Optional([str]),
     "missing": Optional([str]), "left_out": Optional({...: str}), "search": Optional({...: dict}),
     "p_unknown": Optional({...: _MEANS}), "p_unknown_unscaled": Optional({...: _MEANS}),
-    "auto": Optional({"detector": str, "why": str, "auroc": Optional({...: dict})}),
+    "auto": Optional({
+        "detector": str, "why": str, "auroc": Optional({...: dict}), "on": Optional({...: COUNT}),
+        "options": Optional(dict),
+    }),
     "temperatures": Optional({...: dict}), MODEL: Optional(str), ARRAYS: Optional({...: str}),
 }  # fmt: skip
 
@@ -265,7 +269,12 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
         if (folder / SCORES).exists() and not (folder / "scores.json").exists():
             _warn(f"{folder}: there are scores without scores.json; those of other detectors are dropped")
         return
+    if "auto" in old and old.get(MODEL) == result.get(MODEL):
+        result.setdefault("auto", old["auto"])  # chosen on validation and tuning images, not on those that are scored
     if which_scored(old) != which_scored(result):
+        if dropped := [name for name in old["detectors"] if name not in result["detectors"]]:
+            names = enumerated(dropped)
+            _log.warning("%s: the scores of %s are of other sets or another precision and are dropped", folder, names)
         return
     old_scores = _verified_scores(folder, objective)
     for name in old["detectors"]:
@@ -278,7 +287,5 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
         for record in ("search", "temperatures"):
             if name in old.get(record, ()):
                 result[record][name] = old[record][name]
-    if "auto" in old and "auto" not in result and old["auto"]["detector"] in result["detectors"]:
-        result["auto"] = old["auto"]
     kept = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
     result["left_out"] = kept | result["left_out"]

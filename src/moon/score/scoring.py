@@ -15,7 +15,7 @@ from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
-from moon.score.auto import AUTO, Choice, choice_of, choose_by_rule, rank
+from moon.score.auto import AUTO, FEW_CLASSES, Choice, choice_of, choose_by_rule, rank
 from moon.score.cache import EvidenceCache
 from moon.score.files import KNOWN, Scores
 from moon.score.tune import tune
@@ -48,8 +48,9 @@ class Scoring:
         images, recipe = self.images, self.recipe
         if not images.tuning:
             self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)
-            if not is_run:
-                self.choice["why"] += "; a checkpoint does not say whether they were, which is taken as no"
+            if not is_run and images.benchmark.num_known <= FEW_CLASSES:  # with more, the rule does not need to know it
+                unknown = "whether its logits or features were normalised in training"
+                self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
             return
         known, unknown = images.splits["val"], images.tuning
         training = lambda: self.cache.get("fit/train", images.splits["train"])  # noqa: E731
@@ -65,6 +66,8 @@ class Scoring:
                 given = detectors.get(name) or build.detector(name, self.recipe, self.images.benchmark)
                 detector = self._prepared(name, given)
                 self.scores[name], self._used[name] = self._scores(detector), detector
+                if name in self.searches and name == self.choice.get("detector"):
+                    self.choice["options"] = self.searches[name]["chosen"]
             except ValueError as error:
                 if self.must_fit and name not in detectors:
                     raise ValueError(f"auto chose {name}, which cannot be used: {error}; name another one") from error
