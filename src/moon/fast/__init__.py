@@ -3,12 +3,12 @@
 Nothing here imports another part of `moon`.
 """
 
-from moon.fast.batch_norm import norm, second_use
+from moon.fast.batch_norm import norm, norm_relu, second_use
 from moon.fast.buffers import FlatBuffers, active_buffers, without_buffers
 from moon.fast.compiling import dry_run, kernel_search
 from moon.fast.fusing import fused
 from moon.fast.gradients import StepGradients
-from moon.fast.inference import inference_copy, norm_relu
+from moon.fast.inference import inference_copy
 from moon.fast.layers import layers_on_buffers
 from moon.fast.losses import move_average, observe_batch, schedule_weight, unknown_aware_loss
 from moon.fast.optimizer_check import optimizer_obstacle

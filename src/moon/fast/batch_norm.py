@@ -23,7 +23,7 @@ def norm_relu(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) 
     """relu(layer(x) + residual), fused into a few kernels in a training step on flat buffers.
 
     Args:
-        layer: The BatchNorm layer.
+        layer: The BatchNorm layer, of a network or of an `inference_copy`.
         x: Its input, (N, C, H, W).
         residual: A tensor of the same shape to add before ReLU; None for none.
 
@@ -78,6 +78,8 @@ def second_use(x: Tensor) -> Tensor:
 
 
 def _norm(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, with_relu: bool) -> Tensor:
+    if (fused := getattr(layer, "fused", None)) is not None:  # a layer of an `inference_copy`
+        return fused(x, residual, with_relu)
     buffers = active_buffers()
     if buffers is not None and _is_supported(layer, x, residual, buffers):
         inputs = x, residual, layer.weight, layer.bias, layer, buffers, with_relu

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu
 
-from moon.fast import batch_norm
 from moon.fast.buffers import active_buffers
 from moon.fast.compiling import convolution, new_like
 
@@ -160,26 +159,3 @@ class InferenceNorm(nn.BatchNorm2d):
 
 def _has_kernels(x: Tensor) -> bool:
     return x.is_cuda and active_buffers() is not None  # such steps need Triton
-
-
-def norm_relu(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """relu(layer(x) + residual), fused into one or a few kernels in a training step on flat buffers.
-
-    Args:
-        layer: The BatchNorm layer, of a network or of an `inference_copy`.
-        x: Its input, (N, C, H, W).
-        residual: A tensor of the same shape to add before ReLU; None for none.
-
-    Returns:
-        The result. If two layers consume it, pass `second_use(result)` to the second one.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import norm_relu
-        >>> x = torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1)
-        >>> [round(value, 3) for value in norm_relu(torch.nn.BatchNorm2d(1), x, residual=x).flatten().tolist()]
-        [0.0, 2.0]
-    """
-    if isinstance(layer, InferenceNorm):
-        return layer.fused(x, residual, with_relu=True)
-    return batch_norm.norm_relu(layer, x, residual)
