@@ -90,6 +90,25 @@ def test_openoods_resnet18_has_its_names(tmp_path):
     assert list(found["detectors"]["mls"]["sets"]) == ["other"]
 
 
+def test_a_checkpoint_of_another_width(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name, split in (("mine", "train"), ("mine", "test"), ("other", "test")):
+        labels = np.arange(20) % 2 if name == "mine" else np.zeros(20, int)
+        save(DataSet(rng.integers(0, 256, (20, 32, 32, 3), np.uint8), labels), tmp_path, name, split)
+    model = resnet18(2, width=0.125).eval()
+    torch.save(model.state_dict(), tmp_path / "narrow.pth")
+    arguments = ["--checkpoint", tmp_path / "narrow.pth", "--net", "resnet18", "--benchmark", "mine", "--near", "other"]
+    arguments += ["--data", tmp_path, "--out", tmp_path / "scores", "--detector", "mls"]
+    assert "name their net (--net, --width)" in refused(capsys, *arguments)
+    with pytest.raises(SystemExit) as left:
+        main(["score", *map(str, arguments), "--width", "0.125"])
+    assert not left.value.code
+    _, scores = read_scores(tmp_path / "scores")
+    images = BenchmarkImages.open(tmp_path, "mine", near=("other",))
+    logits = images.evidence(model, images.unknown["other"]).logits
+    np.testing.assert_allclose(scores["mls"]["other"], logits.amax(1).numpy(), rtol=1e-4)
+
+
 def refused(capsys, *arguments) -> str:
     with pytest.raises(SystemExit) as left:
         main(["score", *map(str, arguments)])
