@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import mean
 
 from kept import Kept
 from sources import Pair, test_family
 
+from moon.metrics import interval
 from moon.paper.names import display_name
 from moon.paper.spec import SPARSITIES
 from moon.results.compare import Comparison
@@ -188,3 +190,22 @@ class Blocks(dict[str, Callable[[Kept], str]]):
         """Decorate a function: it is added under its name, with dashes."""
         self[function.__name__.replace("_", "-")] = function
         return function
+
+
+def goals_table(kept: Kept, network: str, goals: Mapping[str, float]) -> str:
+    """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric."""
+    rows = []
+    for metric, goal in goals.items():
+        values = list(kept.values(network, metric).values())
+        digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
+        ends = interval(values)
+        is_reached = [sign * mean(values) >= sign * goal, min(sign * end for end in ends) >= sign * goal]
+        found = [
+            f"{mean(values):.{digits}f}",
+            interval_text(*ends, digits),
+            *("yes" if is_it else "no" for is_it in is_reached),
+        ]
+        seeds = ", ".join(f"{value:.{digits}f}" for value in values)
+        rows.append([metric_name(metric), f"{goal:g} or {'more' if sign > 0 else 'less'}", *found, seeds])
+    headings = ["", "goal", "mean", "95% t interval", "mean reaches it", "whole interval reaches it", "seeds"]
+    return markdown(headings, rows)

@@ -206,6 +206,8 @@ def network_name(recipe: Recipe, collection: Collection) -> str:
     if name == "moon" and len(more) == 1:
         name, more = more[0], []
     default = {key: each.default for key, each in Recipe.__dataclass_fields__.items() if key not in _NAMED_ELSEWHERE}
+    if names:
+        default |= {key: setting for key, setting in TRAININGS[name].settings.items() if key in default}
     more += [f"{key}={_text(getattr(recipe, key))}" for key in default if getattr(recipe, key) != default[key]]
     if recipe.teachers:
         more.append(f"teachers={len(teacher_folders(recipe.teachers))}")
@@ -214,14 +216,15 @@ def network_name(recipe: Recipe, collection: Collection) -> str:
 
 
 def _fits(preset: Preset, recipe: Recipe, chosen: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:
-    """Whether objective, options, learning rates and vote of a recipe are those of a preset."""
+    """Whether objective, options, learning rates, vote and other settings of a recipe are those of a preset."""
     kind = pick("objective", recipe.objective)
-    schedule = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
+    settings = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
+    rates, _ = settings.pop("rates"), settings.pop("epochs", None)
     return (
         preset.objective == recipe.objective
         and {key: option for key, option in preset.options.items() if option != usual[key]} == chosen
-        and build.rate(recipe) == RATES[schedule["rates"]]
-        and recipe.vote_share == schedule["vote_share"]
+        and replace(build.rate(recipe), warmup=0.0) == RATES[rates]
+        and all(getattr(recipe, key) == setting for key, setting in settings.items())
     )
 
 

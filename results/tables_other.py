@@ -14,6 +14,7 @@ from cells import (
     cell,
     difference,
     differences_table,
+    goals_table,
     label,
     line_about_tests,
     markdown,
@@ -62,19 +63,7 @@ def best(kept: Kept) -> str:
 
 @BLOCKS.add
 def goals(kept: Kept) -> str:
-    rows = []
-    for metric, goal in GOALS.items():
-        values = list(kept.values(BEST, metric).values())
-        digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
-        reached = [f"{goal:g} or {'more' if sign > 0 else 'less'}", f"{mean(values):.{digits}f}"]
-        if len(values) > 2:
-            ends = interval(values)
-            whole = "yes" if min(sign * end for end in ends) >= sign * goal else "no"
-            reached += [interval_text(*ends, digits), "yes" if sign * mean(values) >= sign * goal else "no", whole]
-        seeds = ", ".join(f"{value:.{digits}f}" for value in values)
-        rows.append([metric_name(metric), *reached, seeds])
-    headings = ["", "goal", "mean", "95% t interval", "mean reaches it", "whole interval reaches it", "seeds"]
-    return markdown(headings, rows)
+    return goals_table(kept, BEST, GOALS)
 
 
 @BLOCKS.add

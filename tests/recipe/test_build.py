@@ -9,7 +9,7 @@ from moon import Energy, Odin, OpenHead, Scaled
 from moon.data import BENCHMARKS, DataSet, open_set
 from moon.detect import DETECTORS
 from moon.objectives import OBJECTIVES
-from moon.recipe import Recipe, build, make_recipe, table
+from moon.recipe import Recipe, build, make_recipe, pick, table
 from moon.sparse import TOPOLOGIES, Dense
 
 DIGITS = BENCHMARKS["digits"]
@@ -21,6 +21,8 @@ DIGITS = BENCHMARKS["digits"]
         ({"epochs": 5, "options": {"quiet_epochs": 5}}, "quiet_epochs"),
         ({"lr_start": -1.0}, "learning rates must be"),
         ({"lr_start": float("nan")}, "lr_start must be finite"),
+        ({"epochs": 5, "warmup": 5}, "warmup=5 epochs must be at least 0 and below epochs=5"),
+        ({"warmup": -1}, "warmup=-1 epochs must be at least 0"),
         ({"objective": "mooon"}, "unknown objective 'mooon', did you mean 'moon'"),
         ({"topology": "rgl"}, "unknown topology 'rgl', did you mean 'rigl'"),
         ({"net": "resnet"}, "unknown net 'resnet', did you mean"),
@@ -308,17 +310,30 @@ def test_votes_while_masks_change_are_rejected_before_data_are_read():
         assert make_recipe(DIGITS, "moon", vote_share=0.9, topology=topology).vote_from == 10
 
 
-def test_the_best_preset_is_the_recipe_of_the_kept_runs():
-    kept = Path(__file__).parents[2] / "results" / "cifar10-300"
+@pytest.mark.parametrize(("preset", "folder"), [("best", "cifar10-300"), ("quick", "cifar10")])
+def test_a_preset_is_the_recipe_of_the_kept_runs(preset, folder):
+    kept = Path(__file__).parents[2] / "results" / folder
     benchmark = replace(BENCHMARKS["cifar10"], name="cifar10-part")
     for seed in (0, 1, 2):
-        recipe = make_recipe(benchmark, preset="best", seed=seed, precision="bfloat16")
+        recipe = make_recipe(benchmark, preset=preset, seed=seed, precision="bfloat16")
         assert Recipe.load(kept / recipe.name / "recipe.json") == recipe
+
+
+def test_a_warmup_is_in_epochs_and_that_of_a_preset_shrinks_with_a_short_run():
+    recipe = make_recipe(DIGITS, "moon", warmup=10, epochs=40)
+    assert build.rate(recipe) == replace(build.rate(make_recipe(DIGITS, "moon", epochs=40)), warmup=0.25)
+    assert [make_recipe(DIGITS, preset="quick", epochs=epochs).warmup for epochs in (1, 20, 100, 300)] == [
+        0.05,
+        1,
+        5,
+        5,
+    ]
+    assert make_recipe(DIGITS, preset="quick", epochs=20, warmup=4).warmup == 4
 
 
 @pytest.mark.parametrize("name", table("preset"))
 def test_every_preset_is_a_recipe(name):
-    assert make_recipe(DIGITS, preset=name).objective in OBJECTIVES
+    assert pick("objective", make_recipe(DIGITS, preset=name).objective)
 
 
 def test_integers_are_floats_where_the_recipe_has_floats():

@@ -45,6 +45,8 @@ def test_presets_are_labelled_by_their_names(data_root):
         "moon-logitnorm vote_share=0.2",
         "moon-logitnorm vote_share=0.0",
     ]
+    assert labelled({"preset": ["quick", "control"], "epochs": 100}) == ["quick", "control"]
+    assert labelled({"preset": ["plain", "control"], "epochs": 9, "warmup": 1}) == ["plain", "control"]
     several = {"set": {"quiet_epochs": 1, "final": 5}}
     assert labelled({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [
         "moon final=5.0",

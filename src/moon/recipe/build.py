@@ -125,7 +125,8 @@ def teachers(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -
 
 def rate(recipe: Recipe) -> CosineRate:
     """The learning rate over the run."""
-    return CosineRate(recipe.lr_start, recipe.lr_end, recipe.lr_hold_share, recipe.lr_cycles, recipe.lr_peak)
+    cycles = recipe.lr_cycles, recipe.lr_peak
+    return CosineRate(recipe.lr_start, recipe.lr_end, recipe.lr_hold_share, *cycles, recipe.warmup / recipe.epochs)
 
 
 def schedule(recipe: Recipe, steps: int) -> DropSchedule:

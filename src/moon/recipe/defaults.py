@@ -49,9 +49,9 @@ def make_recipe(
     Values that are not given come from the preset, else from the topology, objective or benchmark, else from the
     defaults of `Recipe`. All names and values are checked here, before images are read or a folder is created.
 
-    Two defaults shrink with a short run: `quiet_epochs` of an objective keeps its share of 100 epochs, and
-    `delta_t_steps` is reduced, if the training images can be counted under `root`, so that the masks change at least
-    five times.
+    Three defaults shrink with a short run: `quiet_epochs` of an objective and `warmup` of a preset keep their share of
+    100 epochs, and `delta_t_steps` is reduced, if the training images can be counted under `root`, so that the masks
+    change at least five times.
 
     With `optimizer="adamw"` the rates of a schedule are a hundredth and `weight_decay` is 0.05. With `pretrained` the
     rates are a tenth, and the first masks keep the weights of largest magnitude. Where both are given, both apply. For
@@ -86,7 +86,10 @@ def make_recipe(
         if objective is not None:
             raise ValueError(f"preset '{preset}' has objective '{named.objective}'; give a preset or an objective")
         objective, options = named.objective, dict(named.options) | dict(options or {})
-        settings = dict(named.settings) | settings | ({} if rates is None else {"rates": rates})
+        usual = dict(named.settings)
+        if "warmup" in usual:
+            usual["warmup"] *= min(1.0, settings.get("epochs", Recipe.epochs) / Recipe.epochs)
+        settings = usual | settings | ({} if rates is None else {"rates": rates})
         rates = settings.pop("rates", None)
     recipe = _filled(benchmark, objective or "moon", options or {}, rates, dict(settings))
     if "delta_t_steps" not in settings:

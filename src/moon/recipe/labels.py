@@ -95,7 +95,7 @@ def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
         return (
             preset.objective == recipe.objective
             and preset.options.items() <= {*recipe.objective_options} <= preset.options.items() | shared
-            and build.rate(recipe) == pick("rates", settings.pop("rates"))
+            and replace(build.rate(recipe), warmup=0.0) == pick("rates", settings.pop("rates"))
             and all(getattr(recipe, name, None) == value for name, value in settings.items())
         )
 

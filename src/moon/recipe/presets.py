@@ -57,6 +57,12 @@ PRESETS: dict[str, Preset] = {
     "best": Preset(
         "moon-logitnorm",
         settings={"epochs": 300},
-        summary="the best 95%-sparse network so far: MOON on normalised logits, 300 epochs; score it with fisher",
+        summary="MOON on normalised logits, 300 epochs; score it with fisher",
+    ),
+    "quick": Preset(
+        "rotpred+logitnorm",
+        {"copies": 1},
+        settings=MOON_SCHEDULE | {"augment": "trivial", "warmup": 5.0, "epochs": 100},
+        summary="the best 95%-sparse network so far: LogitNorm, rotations and TrivialAugment; score it with fisher",
     ),
 }

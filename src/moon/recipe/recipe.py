@@ -98,6 +98,9 @@ class Recipe:
     lr_hold_share: float = detail("fraction of the run, at its end, during which lr_end is held")
     lr_cycles: int = detail("learning-rate cycles in the held part, each ending with a vote", default=0)
     lr_peak: float = detail("highest learning rate of the cycles", default=0.0)
+    warmup: float = setting(
+        "warmup", "epochs during which the learning rate rises from 0", default=0.0, metavar="EPOCHS"
+    )
     backbone_lr_factor: float = setting(
         "backbone_lr_factor", "factor of the rate of all layers but the classifier", default=1.0, metavar="FACTOR"
     )
@@ -130,6 +133,8 @@ class Recipe:
             raise ValueError(f"backbone_lr_factor must be at least 0, not {self.backbone_lr_factor}")
         if self.epochs < 1 or self.batch_size < 1:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
+        if not 0 <= self.warmup < self.epochs:
+            raise ValueError(f"warmup={self.warmup:g} epochs must be at least 0 and below epochs={self.epochs}")
         if self.epochs > MAX_EPOCHS:
             raise ValueError(f"epochs={self.epochs:,} must be at most {MAX_EPOCHS:,} (epochs)")
         if self.seed < 0:

@@ -19,6 +19,7 @@ class CosineRate:
         hold: The fraction of the run, in [0, 1), at its end in which the rate is constant.
         cycles: If above 0, the last part is this number of triangles from `end` up to `peak` and back.
         peak: The highest rate of the triangles.
+        warmup: The fraction of the run, in [0, 1), at its start in which the rate rises linearly from 0 to the cosine.
 
     Raises:
         ValueError: If a value is out of range.
@@ -35,6 +36,7 @@ class CosineRate:
     hold: float = 0.0
     cycles: int = 0
     peak: float = 0.0
+    warmup: float = 0.0
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.end < 0 or not 0 <= self.hold < 1:
@@ -42,6 +44,8 @@ class CosineRate:
                 f"learning rates must be at least 0 and hold in [0, 1), not start={self.start:g}, end={self.end:g}, "
                 f"hold={self.hold:g}"
             )
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup, a fraction of the run, must be in [0, 1), not {self.warmup:g}")
         if self.cycles < 0 or (self.cycles and (self.peak < self.end or not self.hold)):
             raise ValueError(
                 f"cycles need a peak of at least end and a hold above 0, not cycles={self.cycles}, "
@@ -51,6 +55,8 @@ class CosineRate:
     def summary(self) -> str:
         """Describe the schedule in one line."""
         text = f"cosine from {self.start:g} to {self.end:g}"
+        if self.warmup:
+            text += f" after a warm-up in the first {self.warmup:.0%}"
         if self.cycles:
             return f"{text}, the last {self.hold:.0%} in {self.cycles} cycles up to {self.peak:g}"
         return f"{text}, held for the last {self.hold:.0%}" if self.hold else text
@@ -64,8 +70,9 @@ class CosineRate:
         Returns:
             The learning rate.
         """
+        rise = min(progress / self.warmup, 1.0) if self.warmup else 1.0
         if self.cycles and progress >= 1 - self.hold:
             phase = (progress - 1 + self.hold) / self.hold * self.cycles % 1  # the fraction of a cycle done
-            return self.end + (self.peak - self.end) * (1 - abs(2 * phase - 1))
+            return rise * (self.end + (self.peak - self.end) * (1 - abs(2 * phase - 1)))
         progress = min(progress / (1 - self.hold), 1.0)
-        return self.end + (self.start - self.end) / 2 * (1 + cos(pi * progress))
+        return rise * (self.end + (self.start - self.end) / 2 * (1 + cos(pi * progress)))
