@@ -19,20 +19,9 @@ from moon.score.tables import mean_metrics, unknown_metrics
 
 
 @pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
-
-@pytest.fixture
 def folder(trained_runs, tmp_path):
     """A run of MOON, a copy for each test."""
     return shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
-
-
-@pytest.fixture
-def plain_folder(trained_runs, tmp_path):
-    """A run without the unknown output."""
-    return shutil.copytree(trained_runs(objective="cross-entropy", epochs=3), tmp_path / "run")
 
 
 def test_every_detector_on_every_set(images, folder):

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 from moon.recipe import make_recipe
-from moon.run.images import BenchmarkImages
 from moon.score.files import read_scores, read_summary
 from moon.score.score import score_run
 from moon.score.temperatures import current_names, temperatures, upgraded
 
 FITTED = "fitted on validation images"
-
-
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
 
 
 @pytest.fixture
