@@ -90,7 +90,7 @@ def test_a_second_grid_in_a_folder_keeps_the_rows_of_the_first(moon, tmp_path, i
     assert code == 0, err
     assert "runs/grid/results.csv also has 2 runs of other grids in runs/grid, which the table does not show" in out
     (shown,) = [line.split() for line in out.splitlines() if " msp " in line]
-    assert shown[:3] == ["mixup", "msp", "1"]  # the table is of this grid
+    assert shown[:4] == ["mixup", "50%", "msp", "1"]  # the table is of this grid, with the labels of the file
     both = rows()
     assert len(both) == len(first) + 5
     assert [row["method"] for row in both] == ["mixup 50%"] * 5 + ["mixup 95%"] * 10

@@ -8,12 +8,15 @@ from torch import nn
 
 from moon import (
     Energy,
+    Entropy,
     Evidence,
+    GradNorm,
     Klm,
     Knn,
     MaxLogit,
     Msp,
     Odin,
+    OpenMax,
     Scaled,
     TemperatureScaling,
     Unknown,
@@ -100,6 +103,28 @@ def test_the_more_classes_the_less_the_energy_of_small_logits_depends_on_the_pre
         assert float(scaled.temperature) == pytest.approx(0.15, rel=0.05)
         assert auroc(scaled.score(known), scaled.score(unknown)) > 0.97
     assert auroc(Msp().score(known), Msp().score(unknown)) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("kind", "unscaled", "scaled"),
+    [(Klm, 0.841, 0.985), (OpenMax, 0.578, 0.884), (GradNorm, 0.817, 0.988), (Entropy, 0.980, 0.988)],
+)
+def test_other_detectors_of_small_logits_with_many_classes(kind, unscaled, scaled):
+    """As above, with 100 classes; all of them are predicted."""
+    torch.manual_seed(0)
+
+    def inputs(largest, others, count=4000):
+        z = others + torch.randn(count, 101)
+        z[range(count), torch.randint(100, (count,))] = largest + torch.randn(count)
+        labels = torch.distributions.Categorical(logits=z[:, :-1]).sample()
+        return Evidence(0.15 * z, torch.ones(count, 1), 100, labels)
+
+    splits = {"train": inputs(8, 0, 20_000), "validation": inputs(8, 0)}
+    known, unknown = inputs(8, 0), inputs(5, 0.2)
+    for detector, expected in ((kind(), unscaled), (Scaled(kind()), scaled)):
+        if wanted := detector.fits_on_splits:
+            detector.fit(*(splits[split] for split in wanted))
+        assert auroc(detector.score(known), detector.score(unknown)) == pytest.approx(expected, abs=0.02)
 
 
 def test_odin_scores_at_its_temperature():

@@ -23,6 +23,7 @@ from moon.detect import (
     React,
     Rmds,
     Scale,
+    Scaled,
     She,
     TemperatureScaling,
     Vim,
@@ -180,6 +181,19 @@ def test_openmax_in_literals():
     outside = 1 - math.exp(-(3 - 1) / 2)
     f = [4 * (1 - outside), 3.0, 4 * outside]
     close(detector.score(e), -math.exp(f[2]) / sum(map(math.exp, f)))
+
+
+def test_the_distances_of_openmax_do_not_depend_on_the_scale_but_its_softmax_does(evidence):
+    """At T the revised logits, which are those of T = 1 divided by T, have another softmax."""
+    known, new = (TemperatureScaling(5.0)(some) for some in (evidence(300), evidence(20, seed=1)))
+    detector, scaled = OpenMax().fit(known), Scaled(OpenMax()).fit(known, known)
+    temperature = float(scaled.temperature)
+    torch.testing.assert_close(scaled.inner.means, detector.means / temperature)
+    location, shape, scale = detector.weibull.unbind(1)
+    expected = torch.stack([location / temperature, shape, scale / temperature], 1)
+    torch.testing.assert_close(scaled.inner.weibull, expected, rtol=1e-3, atol=1e-3)
+    assert temperature < 0.3
+    assert not torch.allclose(scaled.score(new), detector.score(new), atol=1e-3)
 
 
 def test_openmax_scores_far_inputs_lower(evidence):

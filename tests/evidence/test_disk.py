@@ -2,8 +2,10 @@
 
 import copy
 import logging
+import os
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,9 +107,47 @@ def test_too_little_space_is_an_error_before_anything_is_written(tmp_path, monke
         storage.place(torch.zeros(1, 1000), torch.zeros(1, 2048))
 
 
-def test_a_folder_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_not_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(module.os, "access", lambda *_: False)
     monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "other"))
     (tmp_path / "other").mkdir()
-    place = Storage(1000, tmp_path, memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
+    with caplog.at_level(logging.INFO, "moon"):
+        place = Storage(1000, tmp_path, memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
     assert place == tmp_path / "other"
+    assert f"files in {tmp_path / 'other'} ({tmp_path} cannot be written to), at most" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("tmpfs", "WARNING"), ("ramfs", "WARNING"), ("ext4", "INFO"), (None, "INFO")]
+)
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_a_folder_in_memory_is_said(kind, level, is_writable, tmp_path, monkeypatch, caplog):
+    device = tmp_path.stat().st_dev
+    mount = f"36 35 {os.major(device)}:{os.minor(device)} / /x rw shared:7 - {kind} none rw,size=4k\n"
+    mounts = "22 27 999:9 / /sys rw - tmpfs tmpfs rw\n" + (mount if kind else "")
+    monkeypatch.setattr(module, "_MOUNTS", tmp_path / "mountinfo")
+    (tmp_path / "mountinfo").write_text(mounts)
+    monkeypatch.setattr(module.os, "access", lambda *_: is_writable)
+    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    for name in ("run", "temporary"):
+        (tmp_path / name).mkdir()
+    with caplog.at_level(logging.INFO, "moon"):
+        Storage(1000, tmp_path / "run", memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
+    (record,) = caplog.records
+    advice = "write to a disk" if is_writable else "set TMPDIR to a folder on a disk"
+    said = f"; this saves no memory, because that folder is in memory as well ({kind}): {advice}"
+    assert record.levelname == level
+    assert record.getMessage().endswith(said if level == "WARNING" else "which are deleted afterwards")
+
+
+def test_where_file_systems_are_not_known_nothing_is_said_of_them(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_MOUNTS", tmp_path / "missing")
+    with caplog.at_level(logging.INFO, "moon"):
+        Storage(1000, tmp_path, memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
+    assert caplog.messages[0].endswith("which are deleted afterwards")
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a tmpfs")
+def test_a_real_tmpfs_is_found():
+    assert module._memory_type(Path("/dev/shm")) == "tmpfs"
+    assert module._memory_type(Path("/proc")) == ""

@@ -18,6 +18,8 @@ _spec.loader.exec_module(vectors)
 CLASSES, WIDTH = 5, 24
 EXTRA = {
     "ebo:scaled": lambda: Scaled(Energy()),
+    "klm:scaled": lambda: Scaled(DETECTORS["klm"]()),
+    "openmax:scaled": lambda: Scaled(DETECTORS["openmax"](tail=10)),
     "nnguide:scaled": lambda: Scaled(DETECTORS["nnguide"](k=10, share=0.5)),
     "ash-p": lambda: Ash(variant="p"),
     "ash-s": lambda: Ash(variant="s"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from moon import open_head, read, rotation_head
+from moon import TemperatureScaling, open_head, read, rotation_head
 from moon.evidence.disk import Rows
 from moon.recipe.registry import table
 
@@ -144,3 +144,20 @@ def test_tunable_parameters_are_options(name):
         assert key in defaults, key
         for value in values:
             kind(**{key: value})
+
+
+def ranks(name, factor, evidence):
+    """The order in which a detector sorts inputs if the logits are multiplied by a factor."""
+    scaling = TemperatureScaling(1 / factor)
+    train, test = (scaling(evidence(count, seed=seed).to(torch.float64)) for count, seed in ((200, 0), (100, 1)))
+    return make_detector(name, train).score(test).argsort()
+
+
+@EVERY
+def test_detectors_say_whether_they_depend_on_the_scale_of_the_logits(name, evidence):
+    """Otherwise networks whose logits have an arbitrary scale could not be scored at a fitted temperature."""
+    kind = DETECTORS[name]
+    changes = not torch.equal(ranks(name, 1, evidence), ranks(name, 0.1, evidence))
+    has_no_variant = name in ("msp", "fisher")  # MSP at the fitted temperature is `tempscale`; Fisher combines MSP
+    assert changes == (kind.depends_on_scale or kind.can_be_scaled or has_no_variant)
+    assert not (kind.depends_on_scale and kind.can_be_scaled)

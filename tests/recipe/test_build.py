@@ -125,7 +125,10 @@ def test_detectors_by_name():
     for wrong, what in (
         ("msp:released", "'msp' has no variant 'released'"),
         ("msp:scaled", f"'msp' has no variant 'scaled'; {of_scale}.*; tempscale is MSP at the fitted temperature"),
+        ("knn:scaled", f"'knn' has no variant 'scaled'; {of_scale}.*rotpred, klm, entropy, gradnorm, openmax$"),
         ("knn:unscaled", f"'knn' has no variant 'unscaled'; {of_scale}.*rotpred$"),
+        ("klm:unscaled", "'klm' is at T = 1 in all runs and has no variant 'unscaled'; use 'klm'$"),
+        ("fisher:entropy+knn:scaled", "'fisher' has no variant 'scaled'"),
         ("ebo:x", "'ebo' has no variant 'x'"),
         ("ebo:scaled:unscaled", "'ebo' has no variant 'scaled:unscaled'"),
         ("ebo:scaled:released", "'ebo' has no variant 'scaled:released'"),
@@ -156,8 +159,9 @@ def test_the_objective_determines_the_temperature_of_names_without_a_suffix(obje
         inner = detector.inner if isinstance(detector, Scaled) else detector
         assert isinstance(inner, kind)
         assert isinstance(detector, Scaled) == (normalises and kind.depends_on_scale)
-        if kind.depends_on_scale:
+        if kind.depends_on_scale or kind.can_be_scaled:
             assert isinstance(build.detector(f"{name}:scaled", recipe, DIGITS), Scaled)
+        if kind.depends_on_scale:
             assert isinstance(build.detector(f"{name}:unscaled", recipe, DIGITS), kind)
     fisher = build.detector("fisher", recipe, DIGITS)
     assert [type(part).__name__ for part in fisher.parts.values()] == ["Msp", "Fdbd", "Knn"]  # unchanged

@@ -1,7 +1,6 @@
 """`auto`: the detector that is chosen, why, and what is recorded."""
 
 import json
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,16 +20,6 @@ from moon.score.files import read_summary
 from moon.score.scoring import Scoring
 
 FEW = "with at most 10 known classes, trained without normalised logits or features"
-
-
-@pytest.fixture
-def folder(trained_runs, tmp_path):
-    return shutil.copytree(trained_runs(objective="cross-entropy", epochs=3), tmp_path / "run")
-
-
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
 
 
 @pytest.fixture
@@ -57,36 +46,36 @@ def test_the_rule(objective, num_known, detector, why):
     assert choose_by_rule(objective, num_known) == expected
 
 
-def test_without_unknown_images_the_rule_chooses(images, folder):
-    result, scores = score_run(folder, images, ["auto"])
+def test_without_unknown_images_the_rule_chooses(images, plain_folder):
+    result, scores = score_run(plain_folder, images, ["auto"])
     assert list(result["detectors"]) == list(scores) == ["knn"]
     assert result["auto"] == choose_by_rule("cross-entropy", 10)
-    assert json.loads((folder / "scores.json").read_text())["auto"] == result["auto"]
-    expected = score_run(folder, images, ["knn"], out=folder / "other")[1]
+    assert json.loads((plain_folder / "scores.json").read_text())["auto"] == result["auto"]
+    expected = score_run(plain_folder, images, ["knn"], out=plain_folder / "other")[1]
     assert np.array_equal(scores["knn"]["dtd"], expected["knn"]["dtd"])
 
 
-def test_the_choice_is_kept_whatever_is_scored_later(images, with_unknown, folder, caplog):
-    score_run(folder, images, ["msp", "auto"])
-    result, _ = score_run(folder, images, ["ebo"])
+def test_the_choice_is_kept_whatever_is_scored_later(images, with_unknown, plain_folder, caplog):
+    score_run(plain_folder, images, ["msp", "auto"])
+    result, _ = score_run(plain_folder, images, ["ebo"])
     assert result["auto"]["detector"] == "knn"
     assert set(result["detectors"]) == {"msp", "knn", "ebo"}
-    assert "auto" in scored_with(folder)[0]
+    assert "auto" in scored_with(plain_folder)[0]
     assert not caplog.records
-    result, _ = score_run(folder, with_unknown, ["msp"])  # other images: older scores are dropped
+    result, _ = score_run(plain_folder, with_unknown, ["msp"])  # other images: older scores are dropped
     assert (list(result["detectors"]), result["auto"]) == (["msp"], choose_by_rule("cross-entropy", 10))
     assert "the scores of ebo and knn are of other sets or another precision and are dropped" in caplog.text
-    assert "auto" not in scored_with(folder)[0]  # it is chosen, but not scored on these images
+    assert "auto" not in scored_with(plain_folder)[0]  # it is chosen, but not scored on these images
 
 
-def test_the_choice_of_another_model_is_not_kept(images, folder):
-    result, _ = score_run(folder, images, ["auto"], out=folder / "other")
-    write_record(folder / "other" / "scores.json", result | {"model_sha256": "0"})
-    assert "auto" not in score_run(folder, images, ["msp"], out=folder / "other")[0]
+def test_the_choice_of_another_model_is_not_kept(images, plain_folder):
+    result, _ = score_run(plain_folder, images, ["auto"], out=plain_folder / "other")
+    write_record(plain_folder / "other" / "scores.json", result | {"model_sha256": "0"})
+    assert "auto" not in score_run(plain_folder, images, ["msp"], out=plain_folder / "other")[0]
 
 
-def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, folder):
-    result, scores = score_run(folder, with_unknown, ["auto", "msp"])
+def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, plain_folder):
+    result, scores = score_run(plain_folder, with_unknown, ["auto", "msp"])
     choice = result["auto"]
     assert (choice["known"], choice["on"]) == (10, {"notmnist": 30})
     scaled = [f"{name}:scaled" for name, kind in table("detector").items() if kind.depends_on_scale]
@@ -100,10 +89,10 @@ def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, folder):
     assert choice["why"].startswith(f"{text}notmnist, ")
     assert "dtd" in scores["msp"]
     assert "notmnist" not in scores["msp"]  # it is not scored
-    assert read_summary(folder) == result
+    assert read_summary(plain_folder) == result
 
 
-def test_the_winner_is_tuned_on_the_same_images(with_unknown, folder, monkeypatch):
+def test_the_winner_is_tuned_on_the_same_images(with_unknown, plain_folder, monkeypatch):
     class Perfect(Detector):
         """Knows the validation images by their number. K+1 rule: none."""
 
@@ -117,7 +106,7 @@ def test_the_winner_is_tuned_on_the_same_images(with_unknown, folder, monkeypatc
 
     monkeypatch.setitem(DETECTORS, "perfect", Perfect)
     monkeypatch.setattr("moon.score.auto.table", lambda _: ["msp", "perfect"])  # others are perfect here, too
-    result, _ = score_run(folder, with_unknown, ["auto"])
+    result, _ = score_run(plain_folder, with_unknown, ["auto"])
     assert result["auto"]["detector"] == "perfect"
     assert result["auto"]["why"].startswith(
         "the best of 2 by mean AUROC 100.0 of validation images against notmnist, msp"
@@ -173,19 +162,19 @@ def test_the_ranking_is_by_the_mean_over_sets_and_the_first_of_equal_ones_wins()
         choice_of({"c": {"refused": "no"}}, {}, 3)
 
 
-def test_a_choice_that_cannot_be_used_is_an_error_that_names_it(images, folder, monkeypatch):
+def test_a_choice_that_cannot_be_used_is_an_error_that_names_it(images, plain_folder, monkeypatch):
     def fit(self, evidence):
         raise ValueError("too few inputs")
 
     monkeypatch.setattr(DETECTORS["knn"], "fit", fit)
     with pytest.raises(ValueError, match="auto chose knn, which cannot be used: too few inputs; name another one"):
-        score_run(folder, images, ["auto"])
-    result, _ = score_run(folder, images, ["msp", "auto"], skip_unfit=True)  # as in a grid
+        score_run(plain_folder, images, ["auto"])
+    result, _ = score_run(plain_folder, images, ["msp", "auto"], skip_unfit=True)  # as in a grid
     assert result["left_out"] == {"knn": "too few inputs"}
     assert result["auto"]["detector"] == "knn"
 
 
-def test_names(images, folder):
+def test_names(images, plain_folder):
     check_names(["auto", "msp", "fisher:msp+knn"])
     for name, reason in (
         ("auto:scaled", "auto chooses a detector by itself and has no variant 'scaled'"),
@@ -193,7 +182,7 @@ def test_names(images, folder):
         ("AUTO", r"unknown detector 'AUTO', did you mean 'auto'.*; choose from: msp, .*, auto$"),
     ):
         with pytest.raises(ValueError, match=reason):
-            score_run(folder, images, [name])
+            score_run(plain_folder, images, [name])
     for names in (["all", "auto"], ["auto", "none"]):
         with pytest.raises(ValueError, match=r"'(all|none)' stands alone: it cannot be given with other detectors"):
             check_names(names)
@@ -201,9 +190,9 @@ def test_names(images, folder):
         register("detector", "auto", DETECTORS["msp"])
 
 
-def test_a_checkpoint_says_what_is_not_known_about_it(images, folder, tmp_path):
+def test_a_checkpoint_says_what_is_not_known_about_it(images, plain_folder, tmp_path):
     result, _ = score_checkpoint(
-        folder / "model.safetensors", "lenet-norm", images, ["auto"], out=tmp_path / "scores"
+        plain_folder / "model.safetensors", "lenet-norm", images, ["auto"], out=tmp_path / "scores"
     )  # fmt: skip
     assert result["auto"]["detector"] == "knn"
     remark = "whether its logits or features were normalised in training, which is taken as no"

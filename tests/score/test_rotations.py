@@ -11,11 +11,6 @@ from moon.run.train import flops
 from moon.timing import noise
 
 
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
-
 @pytest.fixture(scope="module")
 def folder(trained_runs):
     return trained_runs(objective="rotpred+moon-logitnorm", options={"quiet_epochs": 1, "copies": 1}, epochs=3)

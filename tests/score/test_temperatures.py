@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 from moon.recipe import make_recipe
-from moon.run.images import BenchmarkImages
 from moon.score.files import read_scores, read_summary
 from moon.score.score import score_run
 from moon.score.temperatures import current_names, temperatures, upgraded
 
 FITTED = "fitted on validation images"
-
-
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
 
 
 @pytest.fixture
@@ -68,6 +62,17 @@ def test_without_a_suffix_normalised_logits_are_scaled_and_others_are_not(images
     }  # fmt: skip
     assert np.array_equal(scores["ebo"]["dtd"], scores["ebo:unscaled"]["dtd"])
     assert "p_unknown_unscaled" not in result
+
+
+def test_some_detectors_are_scaled_by_the_suffix_only(images, normalised, plain):
+    for folder in (normalised, plain):
+        result, scores = score_run(folder, images, ["entropy", "entropy:scaled", "klm", "klm:released:scaled"])
+        temperature = {"value": result["known_scaled"]["temperature"], "from": FITTED}
+        assert {name: result["temperatures"].get(name) for name in scores} == {
+            "entropy": None, "entropy:scaled": temperature, "klm": None, "klm:released:scaled": temperature,
+        }  # fmt: skip
+        assert not np.allclose(scores["entropy"]["dtd"], scores["entropy:scaled"]["dtd"])
+    assert current_names(["klm", "entropy:scaled"], "logitnorm") == {"klm": "klm", "entropy:scaled": "entropy:scaled"}
 
 
 def test_p_unknown_has_the_temperature_of_the_run(images, normalised):

@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -10,12 +9,7 @@ from moon.run.images import BenchmarkImages
 from moon.score.score import score_run
 
 
-@pytest.fixture
-def folder(trained_runs, tmp_path):
-    return shutil.copytree(trained_runs(objective="cross-entropy", epochs=3), tmp_path / "run")
-
-
-def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(data_root, folder, monkeypatch):
+def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(data_root, plain_folder, monkeypatch):
     class Sharpness(Detector):
         """A score whose only good option is 3. K+1 rule: none."""
 
@@ -29,7 +23,7 @@ def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(
 
     monkeypatch.setitem(DETECTORS, "sharpness", Sharpness)
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(folder, images, ["sharpness", "msp"])
+    result, scores = score_run(plain_folder, images, ["sharpness", "msp"])
     record = result["search"]["sharpness"]
     assert record["on"] == {"notmnist": 30}
     assert [entry["options"] for entry in record["tried"]] == [{"power": 1.0}, {"power": 2.0}, {"power": 3.0}]
@@ -39,12 +33,12 @@ def test_the_best_candidate_on_validation_unknowns_is_used_and_all_are_recorded(
     sign = 1 if record["chosen"]["power"] == 3 else -1
     assert np.array_equal(scores["sharpness"]["dtd"], sign * scores["msp"]["dtd"])
     assert "msp" not in result["search"]  # it has no options
-    assert json.loads((folder / "scores.json").read_text())["search"] == result["search"]
+    assert json.loads((plain_folder / "scores.json").read_text())["search"] == result["search"]
 
 
-def test_sets_that_were_tuned_on_are_not_scored(data_root, folder):
+def test_sets_that_were_tuned_on_are_not_scored(data_root, plain_folder):
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(folder, images, ["ebo"])
+    result, scores = score_run(plain_folder, images, ["ebo"])
     assert set(scores["ebo"]) == {"known", "fashionmnist", "dtd"}
     assert "near" in result["detectors"]["ebo"]
     with pytest.raises(ValueError, match="'notmnist' is used for training or tuning"):
@@ -64,17 +58,17 @@ def test_a_set_with_a_separate_validation_split_is_still_scored_unless_images_ar
         BenchmarkImages.open(data_root, "mnist", tune_on=("dtd",))
 
 
-def test_a_candidate_that_does_not_fit_the_data_is_recorded(data_root, folder):
+def test_a_candidate_that_does_not_fit_the_data_is_recorded(data_root, plain_folder):
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
-    result, _ = score_run(folder, images, ["knn"])
+    result, _ = score_run(plain_folder, images, ["knn"])
     tried = {entry["options"]["k"]: entry for entry in result["search"]["knn"]["tried"]}
     assert "500 known features, found 256" in tried[500]["refused"]
     assert tried[50]["auroc"]
     assert result["search"]["knn"]["chosen"]["k"] <= 256
 
 
-def test_odin_is_tuned_with_its_own_forward_passes(data_root, folder):
+def test_odin_is_tuned_with_its_own_forward_passes(data_root, plain_folder):
     images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(folder, images, ["odin"])
+    result, scores = score_run(plain_folder, images, ["odin"])
     assert len(result["search"]["odin"]["tried"]) == 8
     assert result["detectors"]["odin"]["sets"]["dtd"]["auroc"] == auroc(scores["odin"]["known"], scores["odin"]["dtd"])

@@ -121,7 +121,8 @@ def _detectors(names: Sequence[str]) -> list[str]:
 def _show(grid: Grid, out: Path) -> None:
     """Print the table of all finished runs; raise a ValueError if some are not done.
 
-    The table is of this grid; results.csv is of all runs in the folder, so that a second grid there loses no numbers.
+    The table is of this grid; results.csv is of all runs in the folder, so that a second grid there loses no numbers. A
+    run has the same label in both: one that distinguishes it from all others in the folder.
     """
     from moon.cli.output import printable
     from moon.cli.runner import check_done
@@ -138,7 +139,8 @@ def _show(grid: Grid, out: Path) -> None:
     done = [job for job in grid.jobs if job.state() is State.DONE]
     scored = [(job.recipe, found) for job in done if (found := read_summary(job.folder)) is not None]
     if scored:
-        names = labels(job.recipe for job in grid.jobs)
+        others, left_out = _other_runs(grid)
+        names = labels([*(job.recipe for job in grid.jobs), *(run.recipe for run in others)])
         methods: dict[str, list] = {}
         for recipe, found in scored:
             methods.setdefault(names[recipe.name], []).append(found)
@@ -146,9 +148,7 @@ def _show(grid: Grid, out: Path) -> None:
         show_group(summary)
         for line in describe_choices(methods):
             print(printable(f"auto: {line}"))
-        others, left_out = _other_runs(grid)
         scored += [(run.recipe, run.summary) for run in others]
-        names = labels(recipe for recipe, _ in scored)
         table, latex = out / "results.csv", out / "results.tex"
         write_text(
             table, csv_text([row for recipe, found in scored for row in tidy(recipe, names[recipe.name], found)])

@@ -282,6 +282,6 @@ def resample(x: Tensor, matrix: Tensor, row: Tensor, column: Tensor) -> Tensor:
         place = (a * across + (b * down + c)).floor()
         inside = inside & (place >= 0) & (place < size)
         places.append(place)
-    index = torch.where(inside, places[1].long() * width + places[0].long(), 0).view(count, -1, 1)
+    index = torch.where(inside, places[1].long() * width + places[0].long(), 0).view(count, height * width, 1)
     found = x.view(count, height * width, channels).gather(1, index.expand(-1, -1, channels))
-    return (found * inside.view(count, -1, 1)).view(x.shape)
+    return (found * inside.view(count, height * width, 1)).view(x.shape)

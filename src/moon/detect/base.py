@@ -41,6 +41,8 @@ class Detector(ABC):
         depends_on_scale: Whether the score is meaningless for logits of an arbitrary scale, as the energy is. For runs
             with such logits it is applied to logits / T by default, see `Scaled`, and there are variants `NAME:scaled`
             and `NAME:unscaled`.
+        can_be_scaled: Whether the order of the scores changes with the scale of the logits, but `NAME` is at T = 1 in
+            all runs, as KLM is. There is a variant `NAME:scaled`.
         rotates: Whether it scores `Evidence.rotations`, for which the model runs on four rotations of each input.
 
     Example:
@@ -61,6 +63,7 @@ class Detector(ABC):
     grid: ClassVar[Mapping[str, tuple]] = {}
     parts: Mapping[str, Detector] = {}
     depends_on_scale: ClassVar[bool] = False
+    can_be_scaled: ClassVar[bool] = False
     rotates: bool = False
 
     def __init_subclass__(cls, **settings: Any) -> None:

@@ -22,6 +22,8 @@ class Entropy(Detector):
         tensor([-0.0901, -0.5822])
     """
 
+    can_be_scaled = True
+
     def score(self, evidence: Evidence) -> Tensor:
         log_p = evidence.known_logits.log_softmax(1)
         return (log_p.exp() * log_p).sum(1)

@@ -23,6 +23,8 @@ class GradNorm(Detector):
         tensor([3.8561, 0.0000])
     """
 
+    can_be_scaled = True
+
     def score(self, evidence: Evidence) -> Tensor:
         p = evidence.known_logits.softmax(1)
         return evidence.features.abs().sum(1).to(p) * (p - 1 / evidence.num_known).abs().sum(1)

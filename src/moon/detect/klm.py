@@ -37,6 +37,7 @@ class Klm(Detector):
     """
 
     fits_on = "validation"
+    can_be_scaled = True
 
     def __init__(self, released: bool = False) -> None:
         self.released = released

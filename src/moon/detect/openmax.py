@@ -61,6 +61,7 @@ class OpenMax(Detector):
     """
 
     fits_on = "train"
+    can_be_scaled = True
     grid: ClassVar = {"tail": (10, 20, 40), "top": (1, 3, 10)}
 
     def __init__(self, tail: int = 20, top: int = 3) -> None:

@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 MEMORY_GIB = 4.0  # evidence of a set that needs more goes to disk
 _CHUNK = 2**25  # numbers in a chunk, 128 MiB of float32: the training features of CIFAR-10 are one chunk
 _GIB = 2**30
+_MOUNTS = Path("/proc/self/mountinfo")  # Linux only
 
 
 class DiskTensor(Tensor):
@@ -213,7 +214,10 @@ class Storage:
     copies: int = 2
 
     def place(self, logits: Tensor, features: Tensor) -> Path | None:
-        """Decide from the first batch where to keep evidence. If on disk, this is logged.
+        """Decide from the first batch where to keep evidence. If in files, this is logged.
+
+        If the folder cannot be written to, the files are put into the system's folder for temporary files. A folder
+        that is in memory itself (tmpfs) is used as well, with a warning.
 
         Args:
             logits: The logits of the first batch.
@@ -230,7 +234,8 @@ class Storage:
         size = features_gib + logits_gib
         if size <= self.memory_gib or features.device.type != "cpu":
             return None
-        folder = self.folder if os.access(self.folder, os.W_OK) else Path(tempfile.gettempdir())
+        temporary = Path(tempfile.gettempdir())
+        folder = self.folder if os.access(self.folder, os.W_OK) else temporary
         needed = self.copies * size
         if (free := shutil.disk_usage(folder).free / _GIB) < needed:
             raise ValueError(
@@ -238,12 +243,29 @@ class Storage:
                 f"{_size(self.memory_gib)}, but {folder} has {_size(free)} free; free some space, write to another "
                 "disk, or allow more memory"
             )
-        _log.info(
+        why = "" if folder == self.folder else f" ({self.folder} cannot be written to)"
+        kind = _memory_type(folder)
+        instead = "set TMPDIR to a folder on a disk" if folder == temporary else "write to a disk"
+        _log.log(
+            logging.WARNING if kind else logging.INFO,
             "the evidence of %s %s takes %s, more than the %s that are allowed in memory, so it is kept in temporary "
-            "files in %s, at most %s, which are deleted afterwards",
-            *(f"{self.inputs:,}", self.what, _size(size), _size(self.memory_gib), folder, _size(needed)),
+            "files in %s, at most %s, which are deleted afterwards%s",
+            *(f"{self.inputs:,}", self.what, _size(size), _size(self.memory_gib), f"{folder}{why}", _size(needed)),
+            kind and f"; this saves no memory, because that folder is in memory as well ({kind}): {instead}",
         )
         return folder
+
+
+def _memory_type(folder: Path) -> str:
+    """The type of a folder's file system if it is in memory; empty if it is not, or not known (other than on Linux)."""
+    try:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+        device = folder.stat().st_dev
+    except OSError:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    types = [line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[2:3] == [number]]
+    return types[0] if types and types[0] in ("tmpfs", "ramfs") else ""
 
 
 def _size(gib: float) -> str:

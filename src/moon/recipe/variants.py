@@ -57,12 +57,7 @@ class Variant(NamedTuple):
             such = f"; name its parts as {key}:msp+knn" if "parts" in signature(kind).parameters else ""
             raise ValueError(f"detector '{key}' has no variant '{':'.join(suffixes)}'{such}")
         if scale and not _depends_on_scale(key, parts):
-            names = ", ".join(name for name, other in table("detector").items() if other.depends_on_scale)
-            instead = "; tempscale is MSP at the fitted temperature" if key == "msp" else ""
-            raise ValueError(
-                f"detector '{key}' has no variant '{scale}'; those that depend on the scale of the logits have: "
-                f"{names}{instead}"
-            )
+            _check_scaled(key, scale)
         return cls(key, is_released, scale, parts)
 
     def make(self, is_fitted: bool, **options: Any) -> Detector:
@@ -97,6 +92,21 @@ def _parts(key: str, text: str) -> tuple[str, ...]:
     return parts
 
 
+def _check_scaled(key: str, scale: str) -> None:
+    """Raise a ValueError unless a detector, whose default is T = 1 in all runs, has this variant."""
+    if pick("detector", key).can_be_scaled:
+        if scale == "unscaled":
+            raise ValueError(f"detector '{key}' is at T = 1 in all runs and has no variant 'unscaled'; use '{key}'")
+        return
+    depend = [name for name, kind in table("detector").items() if kind.depends_on_scale]
+    others = [name for name, kind in table("detector").items() if kind.can_be_scaled] if scale == "scaled" else []
+    instead = "; tempscale is MSP at the fitted temperature" if key == "msp" else ""
+    raise ValueError(
+        f"detector '{key}' has no variant '{scale}'; those that depend on the scale of the logits have: "
+        f"{', '.join(depend + others)}{instead}"
+    )
+
+
 def _depends_on_scale(key: str, parts: Sequence[str]) -> bool:
     """Whether a detector, or one of the parts of a combination, depends on the scale of the logits."""
     return any(pick("detector", name).depends_on_scale for name in (key, *parts))
@@ -106,18 +116,20 @@ def temperature_from(name: str, objective: str) -> str | None:
     """Where the temperature comes from by which a detector divides the logits of a run.
 
     Without a suffix it is fitted on validation images if the objective normalises logits, because the scale of the
-    network's logits is then arbitrary. Otherwise T = 1, the scale of the softmax in the loss.
+    network's logits is then arbitrary. Otherwise T = 1, the scale of the softmax in the loss. Some detectors
+    (`Detector.can_be_scaled`) divide the logits with the suffix `:scaled` only.
 
     Args:
         name: The detector, with its variants.
         objective: The name of the run's objective.
 
     Returns:
-        `FITTED`, or `LOSS` or `SUFFIX` for T = 1; None for detectors that do not depend on the scale of the logits.
+        `FITTED`, or `LOSS` or `SUFFIX` for T = 1; None for detectors that are computed from the logits as they are in
+        all runs.
     """
     variant = Variant.of(name)
     if not _depends_on_scale(variant.key, variant.parts):
-        return None
+        return FITTED if variant.scale else None
     is_arbitrary = normalises_logits(objective)
     if variant.scale == "scaled" or (is_arbitrary and not variant.scale):
         return FITTED

@@ -69,7 +69,7 @@ def current_names(names: Iterable[str], objective: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in old:
         base = name.removesuffix(":scaled")
-        if name.partition(":")[0] not in table("detector") or temperature_from(name, objective) != FITTED:
+        if name.partition(":")[0] not in table("detector") or temperature_from(base, objective) != FITTED:
             found[name] = name
         elif base in old and f"{base}:scaled" in old:  # the two change places
             new = base if name == base else f"{base}:unscaled"

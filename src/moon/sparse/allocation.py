@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
+from torch import Tensor
+
 Shapes = Mapping[str, tuple[int, ...]]
 Allocation = Callable[[Shapes, float], dict[str, float]]
 
@@ -71,6 +73,22 @@ def erk(shapes: Shapes, sparsity: float) -> dict[str, float]:
             return {name: 1.0 if name in dense else factor * raw[name] for name in shapes}
         dense |= {name for name in sparse if raw[name] == highest}
     return dict.fromkeys(shapes, 1.0)  # sparsity 0, up to rounding
+
+
+def to_counts(densities: Mapping[str, float], weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """Turn densities into numbers of weights.
+
+    Args:
+        densities: The density of each layer by name; layers without one are dense.
+        weights: The weights by name.
+
+    Returns:
+        The number of non-zero weights of each layer, at least one.
+    """
+    return {
+        name: min(weight.numel(), max(1, round(densities.get(name, 1.0) * weight.numel())))
+        for name, weight in weights.items()
+    }
 
 
 def check_sparse(densities: Mapping[str, float], sparsity: float, name: str) -> None:

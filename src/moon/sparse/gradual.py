@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from moon.sparse.allocation import Allocation, Shapes
+from moon.sparse.allocation import Allocation, Shapes, to_counts
 from moon.sparse.sparse_topology import SparseTopology
 
 
@@ -38,7 +38,7 @@ class Gradual(SparseTopology):
     def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         schedule = self.schedule
         self.last = (schedule.t_end - 1) // schedule.delta_t * schedule.delta_t
-        begin = self._counts(allocation(shapes, min(self.begin_sparsity, self.sparsity)))
+        begin = to_counts(allocation(shapes, min(self.begin_sparsity, self.sparsity)), self.weights)
         self.begin = {name: max(begin[name], self.planned[name]) for name in begin}
 
     def count(self, name: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moon.sparse.allocation import Allocation, Shapes, uniform
+from moon.sparse.allocation import Allocation, Shapes, to_counts, uniform
 from moon.sparse.pattern import UNSTRUCTURED
 from moon.sparse.sparse_topology import SparseTopology
 
@@ -47,7 +47,7 @@ class Snip(SparseTopology):
     def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         self.frozen_after = 1
         if self.pattern is UNSTRUCTURED:
-            self.planned = self._counts(uniform(shapes, self.sparsity))  # until the saliency is known
+            self.planned = to_counts(uniform(shapes, self.sparsity), self.weights)  # until the saliency is known
 
     def count(self, name: str) -> int:
         return self.weights[name].numel() if self.steps == 0 else self.planned[name]
@@ -67,8 +67,7 @@ class Snip(SparseTopology):
         new = self._best({name: (self.weights[name] * self._gradient(name)).abs() for name in self._pruned})
         self.planned |= {name: int(mask.sum()) for name, mask in new.items()}
         for name, mask in new.items():
-            self._change(name, mask)
-        self.counts |= self.planned
+            self._replace(name, mask, self.planned[name])
 
     def _budget(self, name: str) -> int:
         return sum(self.planned[other] for other in self.weights)  # all layers are compared together

@@ -1,4 +1,4 @@
-"""The base class of sparse topologies: the masks, the invariant that they guarantee, and how they change."""
+"""The base class of sparse topologies: how many weights each layer keeps, which ones, and when they change."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.optim import Optimizer
 
 from moon.fast import top_masks
 from moon.seeds import derive, hashed_uniform
-from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk
+from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk, to_counts
+from moon.sparse.masked_topology import MaskedTopology
 from moon.sparse.masks import FirstMask, best_masks, first_masks
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
 from moon.sparse.step_guard import GUARD
-from moon.sparse.topology import Topology
 from moon.sparse.weights import free_weights, sparse_weights
 
 
-class SparseTopology(Topology):
+class SparseTopology(MaskedTopology):
     """Base class of sparse topologies: each layer keeps a given number of weights, the others are zero.
 
     A subclass must implement `grow_score`. It may also override
@@ -35,9 +35,8 @@ class SparseTopology(Topology):
     and set the class attributes `rewires`, `takes_pattern`, `grows_at_random` and those of `Topology`. Random scores
     come from `random_scores`, so that a resumed run grows the same weights.
 
-    Invariant: outside the masks a weight is exactly +0.0, and so is every optimizer state of its shape, whatever the
-    gradient, momentum or weight decay did in the step. So new weights start from zero, and a weight that is dropped and
-    grown in the same step keeps its value and optimizer state.
+    New weights start from zero, and a weight that is dropped and grown in the same step keeps its value: see the
+    invariant of `MaskedTopology`.
 
     Args:
         model: The model. Its Linear, convolution and attention weights become sparse.
@@ -109,25 +108,14 @@ class SparseTopology(Topology):
         # A pattern already gives every row its share.
         self._groups = RowGroups(model if pattern is UNSTRUCTURED else nn.Module(), weights)
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
-        self.planned = self._counts(pattern.densities(shapes, sparsity, allocation))
+        self.planned = to_counts(pattern.densities(shapes, sparsity, allocation), weights)
         self.prepare(shapes, allocation)
         self._check_changes(given)
         self._groups.check(self._budget)
-        self.counts = {name: self.count(name) for name in weights}
-        self.masks = first_masks(weights, self.counts, self._groups, pattern, first_mask, seed)
-        # The weights that a step sets to zero; dense layers have none.
-        self._pruned = {n: ~mask for n, mask in self.masks.items() if self.planned[n] < mask.numel()}
-        device = next(iter(weights.values())).device
-        self._grown = torch.zeros((), dtype=torch.int64, device=device)
-        self._enforce()
+        counts = {name: self.count(name) for name in weights}
+        masks = first_masks(weights, counts, self._groups, pattern, first_mask, seed)
+        self._start(masks, counts, [name for name, weight in weights.items() if self.planned[name] < weight.numel()])
         GUARD.watch(self, list(free.values()))
-
-    def _counts(self, densities: dict[str, float]) -> dict[str, int]:
-        """The number of non-zero weights of each layer, at least one; layers without a density are dense."""
-        return {
-            name: min(weight.numel(), max(1, round(densities.get(name, 1.0) * weight.numel())))
-            for name, weight in self.weights.items()
-        }
 
     def _check_changes(self, schedule: DropSchedule | None) -> None:
         """Raise a ValueError if no weight would be zero, or if the masks would never change though they should."""
@@ -241,9 +229,6 @@ class SparseTopology(Topology):
         self._enforce()
         return True
 
-    def turnover(self) -> float:
-        return int(self._grown) / sum(self.counts.values())
-
     @torch.no_grad()
     def _rewire(self, share: float) -> None:
         """In each sparse layer, drop the fraction `share` of lowest keep score and grow as many by grow score."""
@@ -271,7 +256,7 @@ class SparseTopology(Topology):
         # All layers at once: few large kernels are faster on a GPU.
         masks = self.pattern.fill(top_masks(strengths, keep), growths, drops, ties or None)
         for name, mask in join(names, masks).items():
-            self._change(name, mask)
+            self._replace(name, mask, self.count(name))
 
     def _best(self, scores: dict[str, Tensor]) -> dict[str, Tensor]:
         """Masks of the highest scores over all layers together, see `best_masks`."""
@@ -291,14 +276,6 @@ class SparseTopology(Topology):
             )
         return grad
 
-    def _change(self, name: str, new: Tensor) -> None:
-        """Replace a mask."""
-        mask = self.masks[name]
-        self._grown += (new & ~mask).sum()
-        mask.copy_(new)
-        torch.logical_not(mask, out=self._pruned[name])
-        self.counts[name] = self.count(name)
-
     def random_scores(self, weight: Tensor) -> Tensor:
         """Random scores for `grow_score`, which depend on seed, layer and step only.
 
@@ -310,34 +287,9 @@ class SparseTopology(Topology):
         """
         return _hashed(self.key, weight)
 
-    @torch.no_grad()
-    def _enforce(self) -> None:
-        """Restore the invariant. Filling, unlike multiplying by the mask, gives +0.0 and removes NaN."""
-        for name, pruned in self._pruned.items():
-            weight = self.weights[name]
-            weight.masked_fill_(pruned, 0.0)
-            for value in self.optimizer.state.get(weight, {}).values():
-                if isinstance(value, Tensor) and value.shape == weight.shape:
-                    value.masked_fill_(pruned, 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"grown": self._grown, "masks": dict(self.masks)}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for name, mask in self.masks.items():
-            if name not in state["masks"] or state["masks"][name].shape != mask.shape:
-                raise ValueError(
-                    f"the saved masks have no '{name}' of shape {tuple(mask.shape)}; "
-                    "was the state saved for another model?"
-                )
-            mask.copy_(state["masks"][name])
-            self.counts[name] = int(mask.sum())
-            if name in self._pruned:
-                self._pruned[name].copy_(~mask)
         self._groups.check_masks(self.masks, self.is_frozen)
-        self._grown.copy_(state["grown"])
-        self._enforce()
 
 
 def _hashed(key: int, weight: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import ctypes
 import itertools
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -181,8 +182,10 @@ def join(backend: str) -> None:
 
 
 def _join(backend: str) -> Peers | None:
-    # If torchrun was killed while its processes started, nobody will ever answer them.
-    limit = timedelta(seconds=min(CONNECT_SECONDS, patience())) if _torchrun_serves_the_store() else default_pg_timeout
+    limit = default_pg_timeout
+    if _torchrun_serves_the_store():  # if it was killed while its processes started, nobody will ever answer them
+        limit = timedelta(seconds=min(CONNECT_SECONDS, patience()))
+        _reach_the_store(limit.total_seconds())
     store, rank, count = next(rendezvous("env://", timeout=limit))
     store.set_timeout(default_pg_timeout)
     # After a restart torchrun's store still has the addresses of the processes that ended.
@@ -197,6 +200,28 @@ def _join(backend: str) -> Peers | None:
 def _torchrun_serves_the_store() -> bool:
     """Whether torchrun itself serves the store; otherwise the first process does."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _reach_the_store(seconds: float) -> None:
+    """Wait for the store of torchrun to accept a connection: where torch itself waits in vain, it prints C++ traces.
+
+    Raises:
+        RuntimeError: If it does not within some seconds.
+    """
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not host or not port:  # torch says what is missing
+        return
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=max(0.1, deadline - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                reason = error.strerror or str(error)
+                text = f"timed out after {seconds:g} s: no connection to torchrun at {host}:{port}, {reason}"
+                raise RuntimeError(text) from error
+        time.sleep(0.1)
 
 
 def _in_a_thread(function: Callable[[], T]) -> T:
