@@ -32,8 +32,8 @@ def fails(result, code, *parts):
 def test_a_network_that_learned_nothing_is_reported(accuracy, is_reported, caplog):
     train._warn_if_constant(accuracy, np.array([0, 1, 1, 2] * 25))  # half of the images are of class 1
     expected = (
-        "the network has learned little or nothing: one that always gives the same answer has an accuracy of 50.0%; "
-        "train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)"
+        "the network has learned little or nothing: always predicting the most frequent class has an accuracy of "
+        "50.0%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)"
     )
     assert caplog.messages == [expected] * is_reported
 
@@ -143,7 +143,7 @@ def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
     ("arguments", "parts"),
     [
         (("fly",), ["unknown command 'fly'; choose from: demo, data"]),
-        ((), ["required: VERB"]),
+        ((), ["required: COMMAND"]),
         (("completion", "fish"), ["unknown shell 'fish'; choose from: bash, zsh, tcsh"]),
         (("train", "mnst"), ["unknown benchmark 'mnst'", "did you mean 'mnist'"]),
         ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl', did you mean 'rigl'"]),
@@ -224,7 +224,7 @@ def test_a_damaged_run_exits_with_4(moon, tmp_path):
 
 
 def test_a_diverged_run_exits_with_5(moon):
-    fails(moon(*TRAIN, "--lr", "1e30", "--out", "run"), 5, "not finite since epoch 0", "lower learning rate")
+    fails(moon(*TRAIN, "--lr", "1e30", "--out", "run"), 5, "not finite from epoch 0", "lower learning rate")
 
 
 def test_a_locked_run_exits_with_6(moon, tmp_path):

@@ -73,7 +73,7 @@ def test_their_feature_map_detectors_take_our_features_as_maps_of_one_pixel(make
 def test_what_cannot_be_adapted_is_refused(make_evidence):
     with pytest.raises(ValueError, match="ODIN of pytorch-ood needs images, not evidence"):
         FromPytorchOod(ODIN(net()))
-    with pytest.raises(ValueError, match="expected a detector of pytorch-ood"):
+    with pytest.raises(ValueError, match="expected a detector from pytorch-ood"):
         FromPytorchOod(Msp())
     with pytest.raises(ValueError, match="outputs must be known or all"):
         FromPytorchOod(MaxSoftmax(None), outputs="both")

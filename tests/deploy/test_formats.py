@@ -85,7 +85,7 @@ def test_a_runtime_whose_second_answer_differs_is_refused(monkeypatch):
             return next(answers)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    with pytest.raises(ValueError, match=r"gives other answers when it runs the model again; install version 1\.19\.2"):
+    with pytest.raises(ValueError, match=r"gives other answers when the model runs again; install version 1\.19\.2"):
         formats._run(onnx.ModelProto(), {})
 
 

@@ -128,7 +128,10 @@ def test_a_network_that_cannot_be_copied_teaches_as_it_is(small_net, caplog):
 
     model, (x, _) = Unique(*small_net()), batch()
     teacher = Teacher(model, None, torch.bfloat16)
-    assert "Unique cannot be copied, so it teaches as it is: there is only one" in caplog.text
+    assert (
+        "Unique cannot be copied for inference, so the original network is the teacher: there is only one"
+        in caplog.text
+    )
     torch.testing.assert_close(teacher(x), Teacher(model)(x), rtol=2e-2, atol=2e-2)
     assert model.training
 

@@ -86,7 +86,7 @@ def test_weights_of_another_network_are_refused_in_one_line():
     state = dict(lenet_norm(10, 3).state_dict())
     del state["body.0.bias"]
     message = (
-        r"w.pth: are not weights of net 'lenet' \(missing: body.0.bias, body.3.weight, body.3.bias, body.6.weight "
+        r"w.pth: has no weights of net 'lenet' \(missing: body.0.bias, body.3.weight, body.3.bias, body.6.weight "
         r"and \d more; unexpected: .*; of another shape: body.0.weight \(6, 3, 5, 5\) instead of \(6, 1, 5, 5\)\)"
     )
     with pytest.raises(ValueError, match=message):
@@ -143,7 +143,7 @@ def test_a_recipe_records_the_digest_but_its_name_does_not_depend_on_the_path(we
     assert make_recipe(DIGITS, pretrained=str(moved)).name != recipe.name
     with pytest.raises(ValueError, match=r"w.pth: the weights cannot be read"):
         make_recipe(DIGITS, pretrained=str(tmp_path / "w.pth"))
-    with pytest.raises(ValueError, match="are not weights of net 'lenet'"):
+    with pytest.raises(ValueError, match="has no weights of net 'lenet'"):
         make_recipe(DIGITS, pretrained=str(weights), net="lenet")
 
 

@@ -115,7 +115,7 @@ def test_a_net_can_be_any_callable(registered):
 @pytest.mark.parametrize(
     ("kind", "name", "entry", "what"),
     [
-        ("detector", "msp", Margin, "detector 'msp' exists already"),
+        ("detector", "msp", Margin, "detector 'msp' already exists"),
         ("detector", "mine", Halved, "must be a subclass of Detector"),
         ("detector", "mine", Margin(), "must be a subclass of Detector"),
         ("net", "mine", 3, "must be callable"),
@@ -149,7 +149,7 @@ def test_entry_points_of_other_packages_are_found_and_broken_ones_skipped(monkey
     assert dict(detectors) == {"msp": moon.Msp, "margin": Margin}
     assert len(detectors) == 2
     assert "entry point broken = no_such_package:Broken is skipped: division by zero" in caplog.text
-    assert "detector 'msp' exists already" in caplog.text
+    assert "detector 'msp' already exists" in caplog.text
 
 
 @pytest.mark.slow

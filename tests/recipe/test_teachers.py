@@ -95,7 +95,7 @@ def test_what_cannot_teach_is_refused_in_one_line(folders, untrained_run, tmp_pa
         make_recipe(DIGITS, "distill", teachers=",")
     with pytest.raises(ValueError, match=r"learns from trained networks; name their run folders \(teachers\)"):
         make_recipe(DIGITS, "distill")
-    with pytest.raises(ValueError, match="'moon' learns from no teachers"):
+    with pytest.raises(ValueError, match="'moon' takes no teachers"):
         make_recipe(DIGITS, "moon", teachers=str(folders[0]))
     with pytest.raises(ValueError, match=r"contains no recipe\.json; is this a run folder"):
         recipe_of([tmp_path / "nothing"])

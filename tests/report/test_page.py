@@ -212,7 +212,7 @@ def test_runs_without_digests_are_counted_in_one_line(tmp_path, fabricate, caplo
     with caplog.at_level("INFO"):
         collect([tmp_path])
     assert caplog.messages == [
-        "2 of 2 runs have no digests (of an earlier version): damaged or exchanged files are not noticed"
+        "2 of 2 runs have no digests (of an earlier version): damaged or swapped files cannot be detected"
     ]
 
 

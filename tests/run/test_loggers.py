@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_used_costs_one_line(recipe, images, tmp_path, c
         train_run(recipe, tmp_path, images, loggers=[name])
     assert len(read_log(tmp_path)) == 2
     (line,) = [record.getMessage() for record in caplog.records if record.name == "moon.run.loggers"]
-    assert line.startswith(f"the {name} log is not written from here on, but training goes on: ")
+    assert line.startswith(f"the {name} log is no longer written, but training continues: ")
     assert "\n" not in line
     assert target.name in line
     assert "Traceback" not in capfd.readouterr().err

@@ -184,9 +184,9 @@ def test_names(images, plain_folder):
         with pytest.raises(ValueError, match=reason):
             score_run(plain_folder, images, [name])
     for names in (["all", "auto"], ["auto", "none"]):
-        with pytest.raises(ValueError, match=r"'(all|none)' stands alone: it cannot be given with other detectors"):
+        with pytest.raises(ValueError, match=r"'(all|none)' cannot be combined with other detectors"):
             check_names(names)
-    with pytest.raises(ValueError, match="detector 'auto' exists already"):
+    with pytest.raises(ValueError, match="detector 'auto' already exists"):
         register("detector", "auto", DETECTORS["msp"])
 
 

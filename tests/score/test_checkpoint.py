@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(run, images, tm
         return score_checkpoint(tmp_path / "w.pth", net, images, ["msp"], out=tmp_path / out)
 
     state = dict(load(run["cross-entropy"]).state_dict())
-    with pytest.raises(ValueError, match=r"w.pth: are not weights of net 'resnet18' \(missing: conv1.weight, "):
+    with pytest.raises(ValueError, match=r"w.pth: has no weights of net 'resnet18' \(missing: conv1.weight, "):
         score(state, "resnet18")
     more = state | {"fc.weight": torch.zeros(7, 84), "fc.bias": torch.zeros(7)}
     with pytest.raises(ValueError, match=r"has 7 outputs .* digits has 10 known classes, so this network cannot be"):

@@ -1,4 +1,4 @@
-"""The command line, one file per verb: `moon VERB ...`."""
+"""The command line, one file per command: `moon COMMAND ...`."""
 
 from moon.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Time training steps, scoring, or answers on a CPU; all contenders are interleaved in one run."""
+"""Time training steps, scoring, or inference on a CPU; what is compared is interleaved in one run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
             actions,
             "predict",
             bench_predict.measure,
-            "time the answers of sparse networks on a CPU",
+            "time the inference of sparse networks on a CPU",
             bench_predict.HELP,
         )
     )

@@ -1,4 +1,4 @@
-"""`moon bench predict`: the time of answers on a CPU, by moon-runtime and by programs that multiply zeros."""
+"""`moon bench predict`: the time of inference on a CPU, with moon-runtime and with programs that multiply zeros."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def parser() -> argparse.ArgumentParser:
     modules = {name: import_module(f"moon.cli.{name}") for name in VERBS}
     texts = {name: (module.__doc__ or "").strip() for name, module in modules.items()}
     about = f"Train sparse neural networks that know what they do not know.\n\n{overview(GROUPS, texts)}"
-    top = Parser(prog="moon", usage="moon [-h] [--version] VERB ...", description=about, epilog=EPILOG)
+    top = Parser(prog="moon", usage="moon [-h] [--version] COMMAND ...", description=about, epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"moon {__version__}")
-    verbs = top.add_subparsers(prog="moon", dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS)
+    verbs = top.add_subparsers(prog="moon", dest="verb", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for name, module in modules.items():
         made = verbs.add_parser(
             name, help=texts[name], description=paragraph(texts[name]), epilog=examples(module.EXAMPLES)

@@ -1,4 +1,4 @@
-"""Ask a packed network about images: a class or "unknown", with a probability and a p-value. PyTorch is not needed."""
+"""Classify images with a packed network: a class or "unknown", a probability and a p-value. PyTorch is not needed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--false-alarm",
         type=fraction,
         default=0.01,
-        help="probability of a false alarm that the images differ from those of the calibration (default: %(default)s)",
+        help="probability of a false alarm about images unlike the calibration images (default: %(default)s)",
     )
 
 

@@ -119,7 +119,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.checkpoint is None:
         own = {"--net": arguments.net, "--width": arguments.width, "--benchmark": arguments.benchmark}
         if given := [name for name, value in own.items() if value is not None]:
-            raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder says it itself")
+            raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder already contains it")
         if not arguments.runs:
             raise ValueError(
                 "name a run folder, or a checkpoint (--checkpoint FILE --net NET --benchmark NAME --out FOLDER)"

@@ -94,7 +94,7 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     _check_folder(folder)
     images = BenchmarkImages.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
     if arguments.log is not None and "none" in arguments.log and len(arguments.log) > 1:
-        raise ValueError("--log none goes with no other logger")
+        raise ValueError("--log none cannot be combined with other loggers")
     loggers = None if arguments.log is None else [name for name in arguments.log if name != "none"]
     result = train_on_screen(
         recipe, folder, images, device, arguments.checkpoint_seconds, ranks, arguments.plain, not arguments.inexact,
@@ -121,7 +121,7 @@ def _warn_if_constant(accuracy: float, labels: NDArray) -> None:
     limit = constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5
     if accuracy <= limit < 1:  # with a limit of 1 there are too few images to tell
         _log.warning(
-            "the network has learned little or nothing: one that always gives the same answer has an accuracy of "
+            "the network has learned little or nothing: always predicting the most frequent class has an accuracy of "
             "%.1f%%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)",
             100 * constant,
         )

@@ -103,7 +103,7 @@ def import_set(
     _check_new_name(name)
     check_root(root)
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
-        raise ValueError(f"{source}: is not an image list, so image_root ({image_root}) has no meaning; leave it out")
+        raise ValueError(f"{source}: is not an image list, so image_root ({image_root}) does not apply; leave it out")
     dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
     return _save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
 

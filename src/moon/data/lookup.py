@@ -167,7 +167,7 @@ def _declared_folder(root: Path, name: str, table: dict[str, Any], where: str) -
     """Make the benchmark of a declaration whose images are streamed from a folder."""
     if other := [key for key in ("known", "crop", "flip", "resize_known") if key in table]:
         raise DataError(
-            f"{where} '{other[0]}' has no meaning with 'folder': streamed images have their own augmentation"
+            f"{where} '{other[0]}' cannot be used with 'folder': streamed images have their own augmentation"
         )
     base = streamed_benchmark(root, name, table, where)
     fields = {key: value for key, value in table.items() if key not in ("folder", "size", "resize")}

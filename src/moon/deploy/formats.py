@@ -213,7 +213,7 @@ def _check(model: ModelProto) -> None:
     try:
         checker.check_model(model, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
-        raise DataError(f"the ONNX checker refuses it ({str(error).splitlines()[0]})") from error
+        raise DataError(f"the ONNX checker rejects it ({str(error).splitlines()[0]})") from error
 
 
 def _run(model: ModelProto, inputs: dict[str, NDArray]) -> dict[str, NDArray]:
@@ -227,7 +227,7 @@ def _run(model: ModelProto, inputs: dict[str, NDArray]) -> dict[str, NDArray]:
     first, second = ([np.array(value) for value in session.run(names, inputs)] for _ in range(2))
     if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)):
         raise ValueError(
-            f"ONNX Runtime {onnxruntime.__version__} gives other answers when it runs the model again; install version "
+            f"ONNX Runtime {onnxruntime.__version__} gives other answers when the model runs again; install version "
             "1.19.2 or later; nothing was written"
         )
     return dict(zip(names, second, strict=True))

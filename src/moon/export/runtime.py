@@ -68,7 +68,7 @@ def checked_graph(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
     if not difference <= _TOLERANCE * max(1.0, largest):
         raise ValueError(
-            f"moon-runtime computes other logits than PyTorch (a difference of {difference:.2g} on random images); "
+            f"moon-runtime and PyTorch compute different logits (a difference of {difference:.2g} on random images); "
             "please report this network"
         )
     return graph

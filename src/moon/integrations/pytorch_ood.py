@@ -103,7 +103,7 @@ def _taken_by(detector: Any) -> str:
         raise ValueError(
             f"{type(detector).__name__} of pytorch-ood needs images, not evidence; call its predict(images)"
         )
-    raise ValueError(f"expected a detector of pytorch-ood, not {detector!r}")
+    raise ValueError(f"expected a detector from pytorch-ood, not {detector!r}")
 
 
 def to_pytorch_ood(detector: Detector, model: nn.Module, classifier: str | None = None) -> Any:

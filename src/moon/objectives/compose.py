@@ -40,7 +40,9 @@ def compose(outer: type[Objective], inner: type[Objective]) -> type[Objective]:
     if "inner" not in signature(outer).parameters:
         raise ValueError(f"{names[0]} takes no inner objective, so it cannot be computed around {names[1]}")
     if inner.reads_features:
-        raise ValueError(f"{names[1]} computes with features, which {names[0]} may change, and cannot be inside it")
+        raise ValueError(
+            f"{names[1]} computes with features, which {names[0]} may change, so it cannot be its inner objective"
+        )
     if shared := sorted((outer.takes().keys() - {"inner"}) & inner.takes().keys()):
         raise ValueError(f"{names[0]} and {names[1]} both have the parameter '{shared[0]}' and cannot be composed")
 

@@ -91,7 +91,11 @@ class Teacher(nn.Module):
         try:
             copy = inference_copy(self.model, self.precision)
         except (RuntimeError, TypeError) as error:  # of `deepcopy`
-            _log.warning("%s cannot be copied, so it teaches as it is: %s", type(self.model).__name__, error)
+            _log.warning(
+                "%s cannot be copied for inference, so the original network is the teacher: %s",
+                type(self.model).__name__,
+                error,
+            )
             return None
         classifier_name(copy, classifier_name(self.model))  # it is not searched for again
         return copy

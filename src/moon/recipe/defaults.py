@@ -99,7 +99,7 @@ def make_recipe(
 
 
 def _with_rewirings(recipe: Recipe, benchmark: Benchmark, root: Path) -> Recipe:
-    """The recipe with shorter intervals between rewirings if there would be too few of them."""
+    """The recipe with shorter intervals between mask updates if there would be too few of them."""
     kind = pick("topology", recipe.topology)
     if not issubclass(kind, SparseTopology) or not kind.rewires:
         return recipe
@@ -278,7 +278,7 @@ def _check_others(recipe: Recipe) -> None:
             f"objective '{recipe.objective}' learns from trained networks; name their run folders (teachers)"
         )
     if recipe.teachers and not learns:
-        raise ValueError(f"objective '{recipe.objective}' learns from no teachers, but '{recipe.teachers}' was given")
+        raise ValueError(f"objective '{recipe.objective}' takes no teachers, but '{recipe.teachers}' was given")
     if recipe.outliers == recipe.benchmark:
         raise ValueError(f"'{recipe.outliers}' is the known set; outliers are images of no known class")
 
@@ -291,6 +291,6 @@ def _check_votes(recipe: Recipe) -> None:
     if first + 1 < changing:
         raise ValueError(
             f"the first vote is cast after {first + 1} of {recipe.epochs} epochs, but the masks change during the "
-            f"first {changing}; let at most {counted(recipe.epochs + 1 - changing, 'epoch')} vote (vote_share), or end "
-            "the rewiring earlier (t_end_share)"
+            f"first {changing}; let at most {counted(recipe.epochs + 1 - changing, 'epoch')} vote (vote_share), or "
+            "stop changing the masks earlier (t_end_share)"
         )

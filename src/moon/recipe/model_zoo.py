@@ -79,7 +79,7 @@ def _checked(name: str, package: str, model: str) -> Any:
         tags = [known.partition(".")[2] for known in found.list_models(f"{base}.*", pretrained=True)]
         tag = model.partition(".")[2]
         if tag and tag not in tags:
-            raise ValueError(f"net '{name}': timm knows no weights '{tag}' of {base}{did_you_mean(tag, tags)}")
+            raise ValueError(f"net '{name}': timm has no weights '{tag}' of {base}{did_you_mean(tag, tags)}")
         return found
     models = found.models
     if model not in (names := models.list_models(module=models)):
@@ -95,7 +95,9 @@ def _imported(name: str, package: str) -> Any:
         raise ValueError(f"net '{name}' needs {error.name}, which is not installed: {_EXTRA}") from None
     except Exception as error:  # a torchvision for another torch raises a RuntimeError
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"net '{name}': importing {package} failed ({reason}); does it fit this torch?") from error
+        raise ValueError(
+            f"net '{name}': importing {package} failed ({reason}); is it compatible with the installed torch?"
+        ) from error
     return module
 
 

@@ -153,7 +153,7 @@ def _check_fit(found: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Pat
     parts = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
     if differences := [f"{what}: {_listed(names)}" for what, names in parts.items() if names]:
         raise ValueError(
-            f"{path}: are not weights of net '{net}' ({'; '.join(differences)}); name their net (--net, --width)"
+            f"{path}: has no weights of net '{net}' ({'; '.join(differences)}); name their net (--net, --width)"
         )
 
 

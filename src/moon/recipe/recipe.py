@@ -59,7 +59,7 @@ class Recipe:
     net: str = setting("net", "the network", otherwise="the benchmark's", table="net")
     width: float = setting(
         "width",
-        "factor of the channels of our ResNets, or of a net with an argument width",
+        "multiplies the channels of our ResNets, or of a net with an argument width",
         default=1.0,
         metavar="FACTOR",
     )
@@ -84,13 +84,16 @@ class Recipe:
     allocation: str = setting("allocation", "how sparsity is divided among layers", default="erk", table="allocation")
     pattern: str = setting("pattern", "keep N of every M neighbouring inputs, such as 2:4", default="", metavar="N:M")
     first_mask: str = setting(
-        "first_mask", "first masks, random or magnitude", default="random", otherwise="magnitude with --pretrained"
+        "first_mask",
+        "weights that the first masks keep: random, or magnitude for the largest",
+        default="random",
+        otherwise="magnitude with --pretrained",
     )
     drop_fraction: float = setting(
-        "drop", "fraction of weights replaced at the first rewiring", default=0.3, metavar="FRACTION"
+        "drop", "fraction of weights replaced at the first mask update", default=0.3, metavar="FRACTION"
     )
-    delta_t_steps: int = setting("delta_t", "steps between rewirings", default=100, metavar="STEPS", minimum=1)
-    t_end_share: float = setting("t_end", "fraction of the run that rewires", default=0.7, metavar="FRACTION")
+    delta_t_steps: int = setting("delta_t", "steps between mask updates", default=100, metavar="STEPS", minimum=1)
+    t_end_share: float = setting("t_end", "fraction of the run in which masks change", default=0.7, metavar="FRACTION")
     epochs: int = setting("epochs", "training epochs", default=100, minimum=1)
     batch_size: int = setting("batch_size", "images per batch", default=128, minimum=1)
     lr_start: float = setting("lr", "initial learning rate", otherwise="that of the learning-rate schedule")
@@ -102,14 +105,20 @@ class Recipe:
         "warmup", "epochs during which the learning rate rises from 0", default=0.0, metavar="EPOCHS"
     )
     backbone_lr_factor: float = setting(
-        "backbone_lr_factor", "factor of the rate of all layers but the classifier", default=1.0, metavar="FACTOR"
+        "backbone_lr_factor",
+        "multiplies the rate of all layers but the classifier",
+        default=1.0,
+        metavar="FACTOR",
     )
     optimizer: str = setting("optimizer", "sgd or adamw", default="sgd")
     momentum: float = detail("momentum of SGD, beta1 of AdamW", default=0.9)
     nesterov: bool = detail("whether SGD uses Nesterov momentum", default=True)
     weight_decay: float = setting("weight_decay", "weight decay", default=5e-4, otherwise="0.0005, with AdamW 0.05")
     vote_share: float = setting(
-        "vote", "fraction of epochs, at the end, that vote; 0 for none", otherwise=_OWN, metavar="FRACTION"
+        "vote",
+        "fraction of epochs, at the end, whose weights are averaged; 0: none",
+        otherwise=_OWN,
+        metavar="FRACTION",
     )
     precision: str = setting("precision", "precision of the forward pass, float32 or bfloat16", default="float32")
     seed: int = setting("seed", "seed of all random numbers", default=0)

@@ -66,7 +66,7 @@ class Registry(Mapping[str, Any]):
         if not name or {":", "+"} & {*name} or name.split() != [name]:
             raise ValueError(f"'{name}' is not a valid {self.kind} name; use a name without spaces, ':' and '+'")
         if name in taken or (self.kind == "detector" and name in _RESERVED):
-            raise ValueError(f"{self.kind} '{name}' exists already; choose another name")
+            raise ValueError(f"{self.kind} '{name}' already exists; choose another name")
         if self.base is None and not callable(entry):
             raise ValueError(f"{self.kind} '{name}' must be callable, not {entry!r}")
         if self.base is not None and not (isinstance(entry, type) and issubclass(entry, self.base)):

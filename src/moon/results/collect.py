@@ -103,7 +103,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
                 left_out.append(str(error) if str(folder) in str(error) else f"{folder.name}: {error}")
     if unchecked := [run.folder for run in runs if ARRAYS not in run.summary]:
         _log.info(
-            "%d of %d runs have no digests (of an earlier version): damaged or exchanged files are not noticed",
+            "%d of %d runs have no digests (of an earlier version): damaged or swapped files cannot be detected",
             len(unchecked),
             len(runs),
         )

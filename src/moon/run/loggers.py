@@ -210,7 +210,7 @@ class Loggers:
                 with suppress(Exception):
                     failed.close()
             what = str(error).strip().partition("\n")[0] or type(error).__name__
-            _log.warning("the %s log is not written from here on, but training goes on: %s", name, what)
+            _log.warning("the %s log is no longer written, but training continues: %s", name, what)
         else:
             if opens:
                 self._loggers[name] = result

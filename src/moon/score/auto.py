@@ -37,7 +37,7 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         key, colon, variant = name.partition(":")
         if name in ALONE and len(names) > 1:
-            raise ValueError(f"'{name}' stands alone: it cannot be given with other detectors")
+            raise ValueError(f"'{name}' cannot be combined with other detectors")
         if key == AUTO and colon:
             raise ValueError(f"auto chooses a detector by itself and has no variant '{variant}'")
         if key != AUTO and key not in entries:

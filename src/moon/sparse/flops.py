@@ -1,7 +1,7 @@
 """FLOPs of a sparse network, counted as in the RigL paper (Evci et al. 2020).
 
 A multiply-add is 2 FLOPs. Only the weights of Linear and convolution layers count, not biases, norms, activations,
-pooling, the optimizer or rewiring. Zero weights cost nothing, as on hardware that skips them.
+pooling, the optimizer or mask updates. Zero weights cost nothing, as on hardware that skips them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class NetCost:
         """The cost of RigL, which computes the gradients of all weights every `delta_t` steps.
 
         Args:
-            delta_t: The number of steps between two rewirings.
+            delta_t: The number of steps between two mask updates.
             rewiring_share: The fraction of steps before t_end.
 
         Returns:
@@ -111,7 +111,7 @@ class NetCost:
 
         Args:
             topology: The class of the topology.
-            delta_t: The number of steps between two rewirings.
+            delta_t: The number of steps between two mask updates.
             rewiring_share: The fraction of steps before t_end.
 
         Returns:

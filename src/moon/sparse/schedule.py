@@ -24,7 +24,7 @@ class DropSchedule:
 
     Args:
         t_end: The step from which the masks no longer change; often 70% of the run.
-        delta_t: The number of steps between two rewirings.
+        delta_t: The number of steps between two mask updates.
         fraction: The initial fraction of non-zero weights that is replaced, in [0, 1].
 
     Example:
@@ -95,7 +95,7 @@ class DropSchedule:
 
 
 def check_fraction(schedule: DropSchedule, name: str) -> None:
-    """Check that a rewiring replaces weights.
+    """Check that a mask update replaces weights.
 
     Args:
         schedule: The schedule of the run.

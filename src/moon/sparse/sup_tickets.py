@@ -21,7 +21,7 @@ class TicketSchedule(DropSchedule):
 
     Args:
         t_end: The step at which RigL's schedule ends.
-        delta_t: The number of steps between two rewirings before `t_end`.
+        delta_t: The number of steps between two mask updates before `t_end`.
         fraction: The initial fraction of non-zero weights that is replaced, in [0, 1].
         first: The step at which the first cycle starts, at least `t_end`.
         cycle: The number of steps of a cycle, at least 2.
@@ -79,7 +79,7 @@ class TicketSchedule(DropSchedule):
 
 
 class SupTickets(SparseTopology):
-    """Sup-tickets: RigL's rewiring, then several tickets with different masks, which a vote averages.
+    """Sup-tickets: RigL's mask updates, then several tickets with different masks, which a vote averages.
 
     The average keeps the largest |w| over all layers together, as many as one ticket has.
 

@@ -1,4 +1,4 @@
-"""What `moon bench` measures: the time of training steps, of scoring, and of answers on a CPU."""
+"""What `moon bench` measures: the time of training steps, of scoring, and of inference on a CPU."""
 
 from moon.timing.contenders import OURS, versions
 from moon.timing.kernels import profile_steps

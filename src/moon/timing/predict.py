@@ -1,4 +1,4 @@
-"""Time the answers of sparse networks on a CPU, against programs that multiply zeros."""
+"""Time the inference of sparse networks on a CPU, against programs that multiply zeros."""
 
 from __future__ import annotations
 
