@@ -196,7 +196,7 @@ class Storage:
         memory_gib: Evidence that needs more memory than this is kept in files. Evidence on a GPU stays there.
         what: The inputs in words, for messages.
         copies: How many times evidence of this size may exist at the same time, for the check of the free space: by
-            default once as it is, and once with features of length 1 and scaled logits.
+            default once unchanged, and once with features of length 1 and scaled logits.
 
     Example:
         >>> from pathlib import Path

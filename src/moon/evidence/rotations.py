@@ -15,7 +15,7 @@ TURNS = 4  # the images turned by 0, 1, 2 and 3 quarter turns
 class RotationHead(nn.Linear):
     """Predicts by how many quarter turns an image was rotated, from the features that the classifier gets.
 
-    The model's forward pass does not use it, so the model answers and is exported as without it.
+    The model's forward pass does not use it, so the model's outputs and exports are the same without it.
 
     Args:
         in_features: D, the number of features.
@@ -35,7 +35,7 @@ class RotationHead(nn.Linear):
         super().__init__(in_features, TURNS, device=device, dtype=dtype)
 
     def predict(self, features: Tensor) -> Tensor:
-        """The logits of the four rotations; not autocast, as those of the classifier.
+        """The logits of the four rotations; computed outside autocast, like those of the classifier.
 
         Args:
             features: (N, D).

@@ -139,7 +139,7 @@ def resnet18(num_classes: int = 10, in_channels: int = 3, width: float = 1.0) ->
     Args:
         num_classes: K, the number of known classes. `open_head(resnet18(K))` has K+1 outputs.
         in_channels: The number of channels of the images.
-        width: A factor of all numbers of channels, a multiple of 1/8.
+        width: Multiplies all numbers of channels; a multiple of 1/8.
 
     Returns:
         The network.
@@ -164,7 +164,7 @@ def resnet18_imagenet(num_classes: int = 1000, in_channels: int = 3, width: floa
     Args:
         num_classes: K, the number of known classes. `open_head(resnet18_imagenet(K))` has K+1 outputs.
         in_channels: The number of channels of the images.
-        width: A factor of all numbers of channels, a multiple of 1/8.
+        width: Multiplies all numbers of channels; a multiple of 1/8.
 
     Returns:
         The network.
@@ -189,7 +189,7 @@ def resnet50(num_classes: int = 1000, in_channels: int = 3, width: float = 1.0) 
     Args:
         num_classes: K, the number of known classes. `open_head(resnet50(K))` has K+1 outputs.
         in_channels: The number of channels of the images.
-        width: A factor of all numbers of channels, a multiple of 1/8.
+        width: Multiplies all numbers of channels; a multiple of 1/8.
 
     Returns:
         The network.

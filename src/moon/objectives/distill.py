@@ -55,7 +55,7 @@ def distillation_loss(logits: Tensor, teachers: Sequence[Tensor], temperature: f
 
 
 class Teacher(nn.Module):
-    """A trained network that others learn from: its logits, as the loss it was trained with got them.
+    """A trained network that others learn from: its logits, in the form that its own loss used.
 
     It runs in evaluation mode and without gradients; the network is not changed.
 

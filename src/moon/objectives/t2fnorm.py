@@ -18,7 +18,7 @@ class T2FNorm(Objective):
     """T2FNorm: another objective, by default cross-entropy, where the classifier gets the features h / (tau * |h|).
 
     Only training uses the normalisation; the model itself is unchanged, so that the norm of the features, which is
-    smaller for unknown inputs, takes part in its logits.
+    smaller for unknown inputs, affects its logits.
 
     Args:
         tau: The normalised features have norm 1 / tau.

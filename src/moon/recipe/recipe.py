@@ -110,7 +110,7 @@ class Recipe:
         default=1.0,
         metavar="FACTOR",
     )
-    optimizer: str = setting("optimizer", "sgd or adamw", default="sgd")
+    optimizer: str = setting("optimizer", "the optimizer: sgd or adamw", default="sgd")
     momentum: float = detail("momentum of SGD, beta1 of AdamW", default=0.9)
     nesterov: bool = detail("whether SGD uses Nesterov momentum", default=True)
     weight_decay: float = setting("weight_decay", "weight decay", default=5e-4, otherwise="0.0005, with AdamW 0.05")

@@ -19,7 +19,7 @@ class SET(SparseTopology):
         model: The model. Its Linear, convolution and attention weights become sparse.
         optimizer: The optimizer of the model.
         sparsity: The fraction of weights that are zero, in [0, 1).
-        schedule: When to rewire, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
+        schedule: When the masks change, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
         allocation: How the sparsity is divided among layers: `erk` or `uniform`.
         dense: Names of weights to leave dense, such as `["fc.weight"]`.
         seed: The seed of the first masks and of the random growth.

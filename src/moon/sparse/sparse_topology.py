@@ -42,7 +42,7 @@ class SparseTopology(MaskedTopology):
         model: The model. Its Linear, convolution and attention weights become sparse.
         optimizer: The optimizer of the model, already built from its parameters.
         sparsity: The fraction of weights that are zero, in [0, 1). Weights named in `dense` do not count.
-        schedule: When to rewire; None for methods that never do.
+        schedule: When the masks change; None for methods in which they never do.
         allocation: How the sparsity is divided among layers: `erk`, `uniform`, or a function from shapes and sparsity
             to densities.
         dense: Names of weights to leave dense, in addition to those that the allocation makes dense.
@@ -138,7 +138,7 @@ class SparseTopology(MaskedTopology):
         """Whether masks change only by replacing weights.
 
         Returns:
-            False for methods that never rewire, and for those that change the number of non-zero weights.
+            False for methods whose masks never change, and for those that change the number of non-zero weights.
         """
         return cls.rewires and cls.count is SparseTopology.count
 

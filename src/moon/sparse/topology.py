@@ -40,8 +40,8 @@ class Topology(ABC):
         rates: The name of the learning-rate schedule that belongs to the method; None for the objective's.
         vote_share: The fraction of epochs, at the end of a run, that vote; None for the objective's.
         superposes: Whether models with different masks may be averaged, see `superpose`.
-        dense_gradient: When the method needs gradients of weights that are zero: "never", when "rewiring", or "always".
-            None if the density, and with it the cost of a step, changes during training.
+        dense_gradient: When the method needs gradients of weights that are zero: "never", "rewiring" (when masks
+            change) or "always". None if the density, and with it the cost of a step, changes during training.
 
     Example:
         >>> import torch
