@@ -222,7 +222,7 @@ def test_a_run_is_loaded_without_its_data(images, finished):
 def test_the_log_says_how_often_the_masks_change(images, tmp_path, caplog):
     caplog.set_level("INFO", "moon")
     train_run(recipe(images), tmp_path, images)
-    assert "RigL: changes of the masks: 2, every 3 step(s)" in caplog.text  # 16 steps, 60% of them
+    assert "RigL: 2 mask update(s), every 3 step(s)" in caplog.text  # 16 steps, 60% of them
 
 
 def test_other_data_are_rejected(images, data_root, finished):

@@ -1,4 +1,4 @@
-"""T2FNorm (Regmi et al. 2024): normalise the features in training, and not in testing."""
+"""T2FNorm (Regmi et al. 2024): normalise the features in training but not at test time."""
 
 from __future__ import annotations
 

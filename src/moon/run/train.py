@@ -111,7 +111,7 @@ def train_run(
                 _log.info("resuming from epoch %d of %d", training.next_epoch, recipe.epochs)
             if isinstance(topology := training.topology, SparseTopology) and topology.rewires:
                 changes, every = topology.schedule.changes, topology.schedule.delta_t
-                _log.info("%s: changes of the masks: %d, every %d step(s)", type(topology).__name__, changes, every)
+                _log.info("%s: %d mask update(s), every %d step(s)", type(topology).__name__, changes, every)
             facts = conditions(device, ranks.count) | {"inexact": list(dict.fromkeys(inexact))}
             checkpoints.about = facts | identity(folder)
             ranks.wait()  # the others load the same checkpoint
