@@ -27,7 +27,7 @@ def test_a_package_that_cannot_be_imported_is_explained(monkeypatch):
         raise RuntimeError("operator torchvision::nms does not exist\nsecond line")
 
     monkeypatch.setattr("moon.recipe.model_zoo.import_module", fail)
-    message = r"importing torchvision failed \(RuntimeError: operator torchvision::nms does not exist\); is it compatible"
+    message = r"importing torchvision failed \(RuntimeError: operator torchvision::nms does not exist\); is it "
     with pytest.raises(ValueError, match=message):
         pick("net", "torchvision:resnet18")
 
