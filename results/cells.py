@@ -51,7 +51,12 @@ def label(training: str) -> str:
     name, mirrored, _ = training.partition("+mirrored")
     name, _, epochs = name.partition("@")
     first, *more = name.split(",")
-    parts = [display_name(first), *more, *([f"{epochs} epochs"] if epochs else []), *(["mirrored"] if mirrored else [])]
+    parts = [
+        "`quick`" if first == "quick" else display_name(first),
+        *more,
+        *([f"{epochs} epochs"] if epochs else []),
+        *(["mirrored"] if mirrored else []),
+    ]
     return ", ".join(part.replace("=", " = ") for part in parts)
 
 

@@ -103,6 +103,10 @@ PARAMETERS = (
     *(f"votes={votes}" for votes in (2, 5, 10)),
 )
 ABLATION_PAIRS = at("cifar10/rigl95", *((name, "moon") for name in (*ABLATIONS, *PARAMETERS)))
+FRONTIER_PAIRS = at(
+    "cifar10/rigl95",
+    ("quick", "plain"), ("quick", "control"), ("quick", "logitnorm+vote"), ("quick", "moon-logitnorm@300"),
+)  # fmt: skip
 TIN100_PAIRS = at(
     "tin100/rigl95",
     ("control", "plain"), ("moon", "plain"), ("moon", "control"), ("logitnorm+vote", "control"),
@@ -128,6 +132,7 @@ FAMILIES: dict[str, list[Pair]] = {
     "vote": _pairs(VOTE_PAIRS, WITHOUT_ENERGY),
     "added": _pairs(ADDED_PAIRS, WITHOUT_ENERGY),
     "ablations": _pairs(ABLATION_PAIRS, NINE),
+    "frontier": _pairs(FRONTIER_PAIRS, WITHOUT_ENERGY),
     "first-trial": _pairs(FIRST_TRIAL_PAIRS, ["msp near", "msp far"]),
     "tin100": _pairs(TIN100_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from cells import COLUMNS, Blocks, cell, goals_table, label, markdown
+from cells import COLUMNS, Blocks, cell, differences_table, goals_table, label, markdown
 from kept import Kept
 from numpy.typing import NDArray
+from sources import FRONTIER_PAIRS
 
 from moon.results.format import interval_text, signed
 from moon.score.files import KNOWN
@@ -106,6 +107,11 @@ def frontier_test(kept: Kept) -> str:
         ]
         rows.append(row)
     return markdown(["training", "n", *SHOWN, "Fisher, `tin`"], rows)
+
+
+@BLOCKS.add
+def frontier_differences(kept: Kept) -> str:
+    return differences_table(kept, "frontier", FRONTIER_PAIRS, ["MSP", "FDBD", "KNN", "accuracy %", "ECE, scaled"])
 
 
 @BLOCKS.add
