@@ -19,7 +19,7 @@ from moon.recipe import build, make_recipe
 from moon.run.folder import load, load_result, trained_on
 from moon.run.images import BenchmarkImages
 from moon.run.log import read_log
-from moon.run.train import train_run
+from moon.run.train import _warn_if_constant, train_run
 from moon.run.watch import WATCHED, watcher
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
@@ -41,6 +41,28 @@ def recipe(images, objective="moon", **settings):
     settings = {"epochs": 4, "batch_size": 64, "delta_t_steps": 3, "vote_share": 0.25, "t_end_share": 0.6} | settings
     options = {"quiet_epochs": 1} if objective == "moon" else {}
     return make_recipe(images.benchmark, objective, options=options, **settings)
+
+
+@pytest.mark.parametrize(("epochs", "split", "is_reported"), [(6, "test", True), (5, "test", False), (6, "val", False)])
+def test_a_network_that_does_not_begin_to_learn_is_reported_early(epochs, split, is_reported, images, tmp_path, caplog):
+    settings = {"lr_start": 0.0, "epochs": epochs, "topology": "static"}
+    images = replace(
+        images, splits=images.splits | {"val": images.splits[split]}
+    )  # 90 images, or 10, which are too few
+    train_run(recipe(images, "cross-entropy", **settings), tmp_path, images)
+    found = [text for text in caplog.messages if "has learned nothing yet" in text]
+    assert len(found) == is_reported
+    if found:
+        accuracy = f"{100 * read_log(tmp_path)[4]['val_accuracy']:.1f}%"
+        assert (
+            f"after 5 of 6 epochs the network has learned nothing yet: its validation accuracy is {accuracy}"
+            in found[0]
+        )
+
+
+def test_a_network_that_has_begun_to_learn_is_not_reported(caplog):
+    _warn_if_constant(0.3, np.arange(100) % 10, done=5, epochs=50)
+    assert not caplog.messages
 
 
 def test_the_folder_has_all_files_of_a_run(images, tmp_path):

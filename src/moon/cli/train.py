@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import traceback
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -117,9 +116,9 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 def _warn_if_constant(accuracy: float, labels: NDArray) -> None:
     """Log a warning if a network is not clearly better than one that always answers with the most frequent class."""
-    constant = max(Counter(labels.tolist()).values()) / len(labels)
-    limit = constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5
-    if accuracy <= limit < 1:  # with a limit of 1 there are too few images to tell
+    from moon.run.watch import chance
+
+    if (constant := chance(accuracy, labels)) is not None:
         _log.warning(
             "the network has learned little or nothing: always predicting the most frequent class has an accuracy of "
             "%.1f%%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)",

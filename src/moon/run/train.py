@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from moon.files import own_folder, remove_leftovers, sha256
@@ -20,7 +21,7 @@ from moon.run.images import BenchmarkImages
 from moon.run.log import Log, log_digest, read_log
 from moon.run.loggers import check_loggers
 from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
-from moon.run.watch import known_metrics, watcher
+from moon.run.watch import chance, known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
 from moon.sparse.weights import sparse_weights
@@ -137,8 +138,13 @@ def _train(
 ) -> nn.Module:
     """Train to the end, with a log."""
 
+    early = max(5, recipe.epochs // 10)
+
     def record_epoch(record: Record) -> None:
         log.write(record)
+        found = record["val_accuracy"]
+        if record["epoch"] == early - 1 and early < recipe.epochs and found is not None:
+            _warn_if_constant(found, images.splits["val"].labels, early, recipe.epochs)
         if on_epoch is not None:
             on_epoch(record)
 
@@ -152,6 +158,17 @@ def _train(
         )
     finally:
         log.close()
+
+
+def _warn_if_constant(accuracy: float, labels: NDArray, done: int, epochs: int) -> None:
+    """Log a warning if a network has not begun to learn, long before the run ends."""
+    if len(labels) >= 50 and (constant := chance(accuracy, labels)) is not None:
+        _log.warning(
+            "after %d of %d epochs the network has learned nothing yet: its validation accuracy is %.1f%%, and always "
+            "predicting the most frequent class has %.1f%%; a warm-up (--warmup 5), a lower rate (--lr) or less "
+            "sparsity may help",
+            done, epochs, 100 * accuracy, 100 * constant,
+        )  # fmt: skip
 
 
 def _result(
