@@ -187,8 +187,12 @@ class Objective(nn.Module, ABC):
     def logits(self, model: nn.Module, x: Inputs) -> Tensor:
         """The logits, (N, outputs), that the loss gets: those of the model, normalised if the objective does that."""
         view = self.view(model)
-        inner = next((part for part in self.children() if isinstance(part, Objective)), None)
+        inner = self._inner_objective()
         return logits_of(view, x) if inner is None else inner.logits(view, x)
+
+    def _inner_objective(self) -> Objective | None:
+        """The objective that this one computes around, if any."""
+        return next((part for part in self.children() if isinstance(part, Objective)), None)
 
     def has_started(self, epoch: Epoch, first: float) -> bool | Tensor:
         """Whether training has reached the epoch `first`.
@@ -284,9 +288,10 @@ class Objective(nn.Module, ABC):
             epoch: The epoch that has ended, counted from 0.
 
         Returns:
-            Named numbers, one column each; none by default.
+            Named numbers, one column each; by default those of the objective inside this one, if any.
         """
-        return {}
+        inner = self._inner_objective()
+        return {} if inner is None else inner.log(epoch)
 
 
 def _resize_empty_buffers(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -58,6 +58,3 @@ class CigL(Objective):
             return functional_call(model, thinned, args, kwargs)
 
         return self.inner.terms(View(model, lambda x: logits_of(model, x, forward)), x, y, epoch=epoch)
-
-    def log(self, epoch: int) -> dict[str, float]:
-        return self.inner.log(epoch)

@@ -180,6 +180,3 @@ class Distill(Objective):
         for teacher in self.teachers:  # `to` and `double` move and convert them, too
             teacher._apply(fn, recurse)
         return super()._apply(fn, recurse)
-
-    def log(self, epoch: int) -> dict[str, float]:
-        return self.inner.log(epoch)

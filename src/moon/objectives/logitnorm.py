@@ -65,6 +65,3 @@ class LogitNorm(Objective):
 
     def view(self, model: nn.Module) -> View:
         return View(model, lambda x: normalised(logits_of(model, x), self.temperature))
-
-    def log(self, epoch: int) -> dict[str, float]:
-        return self.inner.log(epoch)

@@ -88,6 +88,3 @@ class RotPred(Objective):
 
     def step_inputs(self, x: Tensor) -> Tensor:
         return torch.cat([super().step_inputs(x), self.rotated_copies(x)[0]])
-
-    def log(self, epoch: int) -> dict[str, float]:
-        return self.inner.log(epoch)

@@ -52,6 +52,3 @@ class T2FNorm(Objective):
                 return logits_of(model, x)
 
         return View(model, forward)
-
-    def log(self, epoch: int) -> dict[str, float]:
-        return self.inner.log(epoch)
