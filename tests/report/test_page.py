@@ -101,12 +101,12 @@ def test_classes_are_shown_by_name(tmp_path, fabricate):
     np.savez(folder / "known.npz", labels=labels, prediction=np.where(labels == 3, 8, labels), confidence=np.ones(50))
     ((run,), _) = collect([folder])
     shown = classes_section({"moon": [run]})
-    assert [cell.text for cell in shown["table"].rows[0]] == ["three", "0.0", "eight (100.0%)"]
+    assert [cell.text for cell in shown["table"].rows[0]] == ["three", "0.0, 100.0% as eight"]
     assert {row[1].text for row in shown["table"].rows[1:]} == {"100.0"}
     assert (len(shown["table"].rows), shown["omitted"]) == (10, 0)
     html = page([run])
     assert "<h2>Classes" in html
-    assert "eight (100.0%)" in html
+    assert "100.0% as eight" in html
 
 
 @pytest.mark.slow

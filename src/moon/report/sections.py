@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 from math import isnan
+from operator import itemgetter
 from statistics import mean
 from typing import Any
 
@@ -66,13 +67,13 @@ def lead(methods: Methods) -> dict[str, Any]:
     best = None
     for group in ("far", "near"):
         ranked = [
-            (mean(found), mean(_values(of_method, "known", "accuracy")), method, detector)
+            (mean(found), _near(of_method, detector), mean(_values(of_method, "known", "accuracy")), method, detector)
             for method, of_method in methods.items()
             for detector in _detectors(methods)
             if (found := _values(of_method, "detectors", detector, group, "auroc"))
         ]
         if ranked:
-            auroc, accuracy, method, detector = max(ranked)
+            auroc, _, accuracy, method, detector = max(ranked, key=itemgetter(0, 1, 2))  # the first one of equals
             best = {"group": group, "auroc": auroc, "accuracy": accuracy, "method": method, "detector": detector}
             break
     return {
@@ -82,6 +83,12 @@ def lead(methods: Methods) -> dict[str, Any]:
         "best": best,
         "has_few_runs": any(len(of_method) < MIN_SEEDS for of_method in methods.values()),
     }
+
+
+def _near(runs: Iterable[Run], detector: str) -> float:
+    """The mean AUROC on near unknown sets, by which detectors with equal AUROC on far ones are ranked."""
+    found = _values(runs, "detectors", detector, "near", "auroc")
+    return mean(found) if found else 0.0
 
 
 def methods_section(methods: Methods) -> dict[str, Any]:
@@ -103,7 +110,11 @@ def methods_section(methods: Methods) -> dict[str, Any]:
     ]
     known = ["method", "runs", "accuracy %", "ECE", "ECE, scaled"]
     headings = [*known, f"{detector} near %", f"{detector} far %", "MFLOP", "seconds"]
-    lower = [headings.index(name) for name in ("ECE", "ECE, scaled", "MFLOP", "seconds")]
+    shown = [
+        i for i in range(len(headings)) if any(not isinstance(row[i], Cell) or row[i].text != MISSING for row in rows)
+    ]
+    headings, rows = [headings[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    lower = [headings.index(name) for name in ("ECE", "ECE, scaled", "MFLOP", "seconds") if name in headings]
     mark_best = has_one_benchmark(methods)
     return {
         "table": make_table(headings, rows, lower_is_better=lower, unranked=[1], mark_best=mark_best),
@@ -242,11 +253,15 @@ def sparsity_section(methods: Methods) -> Picture | None:
 def training_section(methods: Methods) -> Picture | None:
     """What the training logs record, for the first run of each method."""
     logs = {name: runs[0].log for name, runs in methods.items() if runs[0].log}
-    caption = (
-        "Validation accuracy, the weight w of the unknown-aware loss, and the mean probability of the unknown output "
-        "for the first run of each method."
-    )
-    return picture(figures.training_curves(logs), caption) if logs else None
+    recorded = figures.logged_quantities(logs)
+    parts = ["validation accuracy"] if "val_accuracy" in recorded else []
+    parts += ["the weight w of the unknown-aware loss"] if "w" in recorded else []
+    if any(key.startswith("p_unknown") for key in recorded):
+        parts.append("the mean probability of the unknown output")
+    if not parts:
+        return None
+    caption = f"Over the epochs of the first run of each method: {'; '.join(parts)}."
+    return picture(figures.training_curves(logs), caption)
 
 
 def masks_section(methods: Methods) -> Picture | None:

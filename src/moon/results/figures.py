@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, 
 from moon.score.files import KNOWN, Scores
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The quantities of a training log that are drawn, with the titles of their panels.
-_LOGGED = {
+LOGGED = {
     "val_accuracy": "validation accuracy",
     "w": "w of the loss",
     "p_unknown_correct": "p(unknown), known, correct",
@@ -180,6 +182,11 @@ def auroc_over_sparsity(points: Iterable[tuple[str, float, str, float]], detecto
     return figure
 
 
+def logged_quantities(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the keys of `LOGGED` that at least one training log has."""
+    return [key for key in LOGGED if any(line.get(key) is not None for log in logs.values() for line in log)]
+
+
 @styled
 def training_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Draw what a training log records over epochs: validation accuracy, w, and the mean unknown probability.
@@ -190,14 +197,14 @@ def training_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     Returns:
         The figure, one panel per quantity.
     """
-    recorded = [key for key in _LOGGED if any(line.get(key) is not None for log in logs.values() for line in log)]
+    recorded = logged_quantities(logs)
     figure, axes = method_panels(len(recorded), width=3.4, height=2.4)
     for axis, key in zip(axes.flat, recorded, strict=False):
         for colour, style, (method, log) in zip(cycle(COLOURS), cycle(LINES), logs.items(), strict=False):
             points = [(line["epoch"] + 1, line[key]) for line in log if line.get(key) is not None]
             if points:
                 axis.plot(*zip(*points, strict=True), style, color=colour, label=method, lw=1.6)
-        axis.set_title(_LOGGED[key])
+        axis.set_title(LOGGED[key])
         axis.set_xlabel("epoch")
     legend_below(figure, axes)
     return figure
@@ -223,5 +230,20 @@ def layer_densities(densities: Mapping[str, Mapping[str, float]]) -> Figure:
     axis.set_xticks(range(len(names)), ticks, rotation=60, ha="right", fontsize=7)
     axis.set_ylabel("non-zero weights %")
     axis.set_yscale("log")
+    _label_plainly(axis, [100 * density for by_layer in densities.values() for density in by_layer.values()])
     legend_below(figure, axes)
     return figure
+
+
+def _label_plainly(axis: Axes, percentages: Sequence[float]) -> None:
+    """Label a logarithmic axis of percentages with numbers such as 2, 5 and 10 in place of powers of ten."""
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+    positive = [value for value in percentages if value > 0]
+    if not positive:
+        return
+    powers = range(floor(log10(min(positive))), ceil(log10(max(positive))) + 1)
+    digits = (1, 2, 5) if len(powers) <= 4 else (1,)
+    axis.yaxis.set_major_locator(FixedLocator([digit * 10.0**power for power in powers for digit in digits]))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

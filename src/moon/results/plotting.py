@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#56B4E9", "#F0E442")
 LINES = ("-", "--", "-.", ":")
 DIGEST = "SHA-256 of the plotted data:"  # what precedes it in the description of an SVG file
+_LEGEND_ROW = 0.2  # height of a row of a legend, in inches
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # keep text as text
     "svg.hashsalt": "moon",  # make files reproducible
@@ -68,8 +69,10 @@ def panels(rows: int, columns: int, width: float = 3.2, height: float = 2.8, **s
         The figure, and its axes as an array of shape (rows, columns).
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure((width * columns + 0.4, height * rows + 0.5), layout="constrained")
+    layout = ConstrainedLayoutEngine(hspace=0.08)  # between the label of an axis and the title below it
+    figure = Figure((width * columns + 0.4, height * rows + 0.5), layout=layout)
     return figure, figure.subplots(rows, columns, squeeze=False, **settings)
 
 
@@ -145,14 +148,28 @@ def svg(figure: Figure, label: str) -> str:
 
 @styled
 def legend_below(figure: Figure, axes: Any, columns: int = 4) -> None:
-    """Add one legend for all panels below them; each label appears once."""
+    """Add one legend for all panels below them; each label appears once.
+
+    Args:
+        figure: The figure.
+        axes: Its panels.
+        columns: The largest number of columns; there are fewer if the legend would be wider than the figure.
+    """
     entries: dict[str, Any] = {}
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if entries:
-        columns = min(len(entries), columns)
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, frameon=False)
+    height = figure.get_figheight()
+    for used in range(min(len(entries), columns), 0, -1):
+        rows = -(-len(entries) // used)
+        figure.set_figheight(height + _LEGEND_ROW * (rows - 1))  # panels keep their height
+        legend = figure.legend(
+            list(entries.values()), list(entries), loc="outside lower center", ncols=used, frameon=False
+        )
+        figure.draw_without_rendering()  # the width of the legend depends on its texts
+        if used == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
 
 
 def dots_and_means(axis: Axes, points: Sequence[tuple[float, float]], style: str, colour: str, label: str) -> None:
@@ -160,4 +177,4 @@ def dots_and_means(axis: Axes, points: Sequence[tuple[float, float]], style: str
     xs = sorted({x for x, _ in points})
     means = [np.mean([y for other, y in points if other == x]) for x in xs]
     axis.plot([x for x, _ in points], [y for _, y in points], ".", color=colour, alpha=0.6)
-    axis.plot(xs, means, style, color=colour, label=label, lw=1.6)
+    axis.plot(xs, means, style, marker="o", ms=3, color=colour, label=label, lw=1.6)

@@ -1,0 +1,36 @@
+"""The sections of the page about runs, as data."""
+
+from dataclasses import replace
+
+from moon.data import BENCHMARKS
+from moon.recipe import make_recipe
+from moon.report.sections import lead, methods_section, training_section
+from moon.results.collect import collect
+
+
+def make(objective):
+    return make_recipe(BENCHMARKS["mnist"], objective, net="lenet-norm", sparsity=0.9, epochs=10)
+
+
+def test_captions_and_columns_only_name_what_is_shown(tmp_path, fabricate):
+    folder = fabricate(tmp_path, make("cross-entropy"))
+    ((run,), _) = collect([folder])
+    log = [{"epoch": epoch, "val_accuracy": 0.5} for epoch in range(3)]
+    scores = {"near": {"auroc": 0.9, "fpr95": 0.5}, "sets": {}}
+    run = replace(run, log=log, summary=run.summary | {"detectors": {"msp": scores}})
+    caption = training_section({"plain": [run]}).caption
+    assert "validation accuracy" in caption
+    assert "unknown" not in caption
+    table = methods_section({"plain": [run]})["table"]
+    assert "msp near %" in table.headings
+    assert "msp far %" not in table.headings
+    assert all(len(row) == len(table.headings) for row in table.rows)
+
+
+def test_of_detectors_that_are_equal_on_far_sets_the_best_on_near_sets_is_named(tmp_path, fabricate):
+    ((run,), _) = collect([fabricate(tmp_path, make("moon"))])
+    found = {
+        name: {"near": {"auroc": near}, "far": {"auroc": 1.0}} for name, near in (("a", 0.8), ("b", 0.9), ("c", 0.9))
+    }
+    best = lead({"moon": [replace(run, summary=run.summary | {"detectors": found})]})["best"]
+    assert (best["group"], best["detector"]) == ("far", "b")
