@@ -244,6 +244,23 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
         raise DataError(f"{path}: is {kind}, not a regular file")
 
 
+def check_writable(path: Path, advice: str) -> None:
+    """Check that a file or folder can be written, before the work whose result it receives.
+
+    Args:
+        path: The file or folder; it and its parents need not exist.
+        advice: What to do if it cannot be written, for the message.
+
+    Raises:
+        ValueError: If the nearest folder that exists cannot be written to.
+    """
+    folder = path.absolute()
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"{path}: cannot be written (no permission to write to {folder}); {advice}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8"))

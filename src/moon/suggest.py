@@ -16,10 +16,17 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 
     >>> did_you_mean("cutout+trivial", ["trivial", "trivial+cutout"])
     ", did you mean 'trivial+cutout'?"
+
+    Unless another one is very close, a name to which a hyphen adds something is closest to the name before it.
+
+    >>> did_you_mean("--lr-start", ["--delta-t", "--lr"])
+    ", did you mean '--lr'?"
     """
     candidates, parts = list(candidates), sorted(name.split("+"))
     reordered = [candidate for candidate in candidates if sorted(candidate.split("+")) == parts]
-    close = reordered or get_close_matches(name, candidates, 1)
+    shorter = [candidate for candidate in candidates if candidate.strip("-") and name.startswith(f"{candidate}-")]
+    close = reordered or get_close_matches(name, candidates, 1, 0.85)
+    close = close or sorted(shorter, key=len, reverse=True) or get_close_matches(name, candidates, 1)
     return f", did you mean '{close[0]}'?" if close else ""
 
 

@@ -31,6 +31,9 @@ def test_exit_codes(error, code):
 
 def test_parameters_become_flags():
     assert explained(ValueError("too long (delta_t_steps)")) == (2, "too long (--delta-t)")
+    assert explained(ValueError("too few images (accept)")) == (2, "too few images (--accept)")
+    assert explained(ValueError("lr_start must be finite, not nan")) == (2, "--lr must be finite, not nan")
+    assert explained(ValueError("sparsity must be below 1")) == (2, "sparsity must be below 1")
 
 
 class SafetensorError(Exception):

@@ -108,7 +108,11 @@ def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
     [
         (("--accept", "95"), "argument --accept: must be above 0 and below 1, not 95"),
         (("--confidence", "high"), "argument --confidence: must be a number between 0 and 1, not 'high'"),
-        ((), "10 validation images are too few"),
+        (
+            (),
+            "10 validation images are too few for a threshold that accepts a known image with a probability of 95% or "
+            "more; at least 19 are needed; a lower share needs fewer (--accept)",
+        ),
         (("--accept", "0.5", "--detector", "odin"), "Odin changes each image"),
         (("--accept", "0.5", "--detector", "energy"), "unknown detector 'energy'"),
         (("--accept", "0.5", "--per-class", "--detector", "mls"), "predicted as"),
@@ -130,7 +134,10 @@ def test_an_unfinished_run_is_not_packed(moon, trained_runs, data_root, tmp_path
     assert code == 2
     assert "the run is not finished" in err
     code, _, err = moon("pack", tmp_path / "nothing")
-    assert (code, err) == (2, f"moon pack: {tmp_path / 'nothing'}: is not the folder of a run; it has no recipe.json\n")
+    assert (code, err) == (2, f"moon pack: {tmp_path / 'nothing'}: no such folder; give the folder of a finished run\n")
+    (tmp_path / "empty").mkdir()
+    code, _, err = moon("pack", tmp_path / "empty")
+    assert (code, err) == (2, f"moon pack: {tmp_path / 'empty'}: is not the folder of a run; it has no recipe.json\n")
     code, _, err = moon("pack", run, "-o", tmp_path / "no" / "x.moon")
     assert (code, err) == (2, f"moon pack: {tmp_path / 'no'}: there is no such folder (--out)\n")
 
@@ -229,7 +236,8 @@ def test_bad_files_are_one_line(moon, packed, photos, tmp_path, make, code, mess
 
 
 def test_missing_images_are_one_line(moon, packed, tmp_path):
-    code, _, err = moon("predict", packed, tmp_path / "no.png")
+    code, out, err = moon("predict", packed, tmp_path / "no.png")
+    assert out == ""
     assert (code, err.splitlines()) == (3, [f"moon predict: {tmp_path / 'no.png'}: no such file"])
     (tmp_path / "empty").mkdir()
     code, _, err = moon("predict", packed, tmp_path / "empty")

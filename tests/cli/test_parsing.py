@@ -22,6 +22,7 @@ from moon.cli.parsing import Parser
             ("train", "digits", "--objctive=moon"),
             "moon train: unknown option '--objctive', did you mean '--objective'?",
         ),
+        (("train", "digits", "--lr-start", "1"), "moon train: unknown option '--lr-start', did you mean '--lr'?"),
         (("train", "--qqqq"), "moon train: unknown option '--qqqq' (see moon train --help)"),
         (("score", "run", "--detectr", "msp"), "moon score: unknown option '--detectr', did you mean '--detector'?"),
         (("grid", "digits", "--sparcity", "0.9"), "moon grid: unknown option '--sparcity', did you mean '--sparsity'?"),

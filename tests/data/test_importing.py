@@ -1,5 +1,7 @@
 """Sets are added to a data root without overwriting others."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -159,7 +161,7 @@ def test_names_are_added_to_a_split_that_has_none(sources, tmp_path):
 
 
 def test_an_image_root_is_for_lists_only(sources, tmp_path):
-    with pytest.raises(ValueError, match="is not an image list, so image_root"):
+    with pytest.raises(ValueError, match=r"is not an image list, so its paths have no root; .* \(image_root\)"):
         import_set(tmp_path, sources[0], "mine", image_root=tmp_path)
 
 
@@ -167,3 +169,10 @@ def test_held_out_images_keep_the_names_of_classes(tmp_path):
     data = DataSet(np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8, 1), np.arange(40) % 2, ("cat", "dog"))
     save(data, tmp_path, "pets", "train")
     assert {one.dataset.classes for one in hold_out(tmp_path, "pets", "held")} == {("cat", "dog")}
+
+
+def test_a_root_that_cannot_be_written_is_refused_before_images_are_read(sources, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    monkeypatch.setattr("moon.data.importing.read_any", lambda *_: pytest.fail("images were read"))
+    with pytest.raises(ValueError, match=r"root/mine: cannot be written \(.*\); choose another data root \(data\)"):
+        import_set(tmp_path / "root", sources[0], "mine")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from moon.data import BENCHMARKS, DataError, DataSet, all_benchmarks, find_benchmark, known_splits, save
+from moon.data import BENCHMARKS, DataError, DataSet, all_benchmarks, find_benchmark, known_splits, open_set, save
 from moon.nets import NETS
 
 
@@ -18,7 +18,7 @@ def test_other_unknown_sets_may_be_named(data_root):
 def test_a_set_under_the_root_is_a_benchmark(data_root):
     (data_root / "mnist").rename(data_root / "mine")
     benchmark = find_benchmark(str(data_root), "mine")
-    assert (benchmark.num_known, benchmark.size, benchmark.channels, benchmark.net) == (10, 28, 1, "lenet")
+    assert (benchmark.num_known, benchmark.size, benchmark.channels, benchmark.net) == (10, 28, 1, "lenet-norm")
     assert (benchmark.near, benchmark.far) == ((), ())
 
 
@@ -77,6 +77,19 @@ mean = [0.13]
 std = [0.31]
 net = "lenet-norm"
 """
+
+
+def test_one_class_is_too_few(data_root):
+    save(DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int)), data_root, "one", "train")
+    save(DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int)), data_root, "one", "test")
+    with pytest.raises(DataError, match=r"one/train\.npz: has images of one class only"):
+        find_benchmark(data_root, "one")
+
+
+def test_a_misspelled_set_is_suggested(data_root):
+    save(DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int)), data_root, "notmnist", "test")
+    with pytest.raises(DataError, match=r"notmnit/test\.npz: no such file, did you mean 'notmnist'\?; import"):
+        open_set(data_root, "notmnit", "test")
 
 
 def test_benchmarks_can_be_declared(data_root):
@@ -181,7 +194,7 @@ def test_images_of_own_sets_are_read_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("size", "channels", "net"),
     [
-        (20, 1, "resnet18"), (28, 1, "lenet"), (63, 1, "lenet"), (64, 1, "resnet18-imagenet"),
+        (20, 1, "resnet18"), (28, 1, "lenet-norm"), (63, 1, "lenet-norm"), (64, 1, "resnet18-imagenet"),
         (28, 3, "resnet18"), (63, 3, "resnet18"), (64, 3, "resnet18-imagenet"), (96, 3, "resnet18-imagenet"),
     ],
 )  # fmt: skip

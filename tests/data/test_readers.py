@@ -168,7 +168,7 @@ def test_images_of_other_shapes_are_resized_and_cropped(tree):
 
 def test_unreadable_images_are_rejected_naming_the_file(tree, monkeypatch):
     (tree / "dog" / "broken.jpg").write_bytes(b"not an image")
-    with pytest.raises(DataError, match=r"dog/broken\.jpg: .*cannot be read as an image"):
+    with pytest.raises(DataError, match=r"dog/broken\.jpg: cannot be read as an image"):
         read_folders(tree, 32)
     (tree / "dog" / "broken.jpg").unlink()
     monkeypatch.setattr("moon.data.decoding.MAX_PIXELS", 1000)
@@ -184,7 +184,16 @@ def test_unreadable_images_are_rejected_naming_the_file(tree, monkeypatch):
 def test_truncated_images_are_rejected(tree):
     path = tree / "cat" / "a.png"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(DataError, match=r"a\.png cannot be read"):
+    with pytest.raises(DataError, match=r"cat/a\.png: cannot be read as an image \(.*\); replace it, or remove it"):
+        read_folders(tree, 32)
+
+
+def test_all_images_that_cannot_be_read_are_counted(tree):
+    for name in "12345":
+        (tree / "cat" / f"{name}.png").write_bytes(b"no image")
+    with pytest.raises(
+        DataError, match=r"/1\.png: cannot .*; 4 more of \d+ images: .*/2\.png, .*/3\.png, .*/4\.png and 1 more$"
+    ):
         read_folders(tree, 32)
 
 
@@ -280,7 +289,7 @@ def test_resizing_is_logged_with_the_original_sizes(tree, caplog):
 def test_images_with_more_than_8_bits_are_rejected(tmp_path, mode, value):
     (tmp_path / "a").mkdir()
     Image.new(mode, (8, 8), value).save(tmp_path / "a" / "1.tiff")
-    with pytest.raises(DataError, match=rf"1.tiff has more than 8 bits per channel \(mode {mode}"):
+    with pytest.raises(DataError, match=rf"1.tiff: has more than 8 bits per channel \(mode {mode}"):
         read_folders(tmp_path, 8)
 
 

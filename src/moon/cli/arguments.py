@@ -148,5 +148,7 @@ def device_of(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device '{name}' cannot be used ({str(error).splitlines()[0]})") from None
+        raise ValueError(
+            f"device '{name}' cannot be used ({str(error).splitlines()[0]}); choose another one, such as cpu"
+        ) from None
     return device

@@ -210,12 +210,14 @@ def _classes_of(dataset: DataSet) -> str:
 
 
 def _download(arguments: argparse.Namespace) -> None:
+    from rich import get_console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     from moon.data import download_set
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as bar:
+    console = get_console()
+    with Progress(*columns, transient=True, console=console, disable=not console.is_interactive) as bar:
         tasks: dict[str, TaskID] = {}
 
         def progress(name: str, done: int, total: int | None) -> None:

@@ -20,6 +20,9 @@ EXIT_CODES: dict[type[Exception], int] = {
     Exception: 1,
 }
 
+# Arguments of the library that are flags but no parameters of a run.
+_FLAGS = {"accept": "--accept", "data": "--data", "image_root": "--root", "replace": "--replace"}
+
 
 def explained(error: Exception) -> tuple[int, str]:
     """The exit code of an error and its message in the words of the command line."""
@@ -35,7 +38,10 @@ def explained(error: Exception) -> tuple[int, str]:
 
 
 def _with_flags(message: str) -> str:
-    """The message of the library with command-line flags for the parameters that it names in parentheses."""
-    for parameter in PARAMETERS.values():
-        message = message.replace(f"({parameter.setting})", f"(--{parameter.name.replace('_', '-')})")
+    """The message of the library with flags for the parameters that it names in parentheses, or that it begins with."""
+    flags = {parameter.setting: f"--{parameter.name.replace('_', '-')}" for parameter in PARAMETERS.values()} | _FLAGS
+    for setting, flag in flags.items():
+        message = message.replace(f"({setting})", f"({flag})")
+        if message.startswith(f"{setting} ") and flag != f"--{setting}":  # a name that a user has not seen
+            message = flag + message.removeprefix(setting)
     return message

@@ -111,7 +111,7 @@ def _read(classifier: Classifier, names: list[str]) -> tuple[list[tuple[str, NDA
 
 
 def _writer(arguments: argparse.Namespace, names: list[str], classes: list[str]) -> Callable[[str, Answer], None]:
-    """A function that prints an answer in the form that was asked for; headings are printed now."""
+    """A function that prints an answer in the form that was asked for; a table has its heading above the first one."""
     if arguments.json:
         return lambda name, answer: print(json.dumps({"file": name, **answer.as_json()}), flush=True)
     if arguments.csv:
@@ -128,10 +128,17 @@ def _writer(arguments: argparse.Namespace, names: list[str], classes: list[str])
             f"{name:<{name_width}}  {verdict:<{class_width}}  {label:<{class_width}}  {probability:>11}  {p_value:>7}"
         )
 
-    line("file", "verdict", "class", "probability", "p-value")
-    return lambda name, a: line(
-        printable(name), printable(a.verdict), printable(a.name), f"{a.probability:.3f}", f"{a.p_value:.4f}"
-    )
+    has_heading = False
+
+    def write(name: str, answer: Answer) -> None:
+        nonlocal has_heading
+        if not has_heading:
+            line("file", "verdict", "class", "probability", "p-value")
+            has_heading = True
+        probability, p_value = f"{answer.probability:.3f}", f"{answer.p_value:.4f}"
+        line(printable(name), printable(answer.verdict), printable(answer.name), probability, p_value)
+
+    return write
 
 
 def _drift(classifier: Classifier, scores: list[float], false_alarm: float) -> str | None:

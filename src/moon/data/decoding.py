@@ -21,6 +21,7 @@ MAX_SCANS = 100  # of a JPEG file; cameras and programs write 1 to 12, and each 
 # The header of a scan: its marker, its length, and the number of components, which determines the length.
 _SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
+_REPAIR = "replace it, or remove it"
 _BAND_PIXELS = 2**20  # that are put on white at a time
 
 
@@ -63,22 +64,23 @@ def decode_rgb(path: Path, where: object, *, upright: bool = False) -> Decoded:
     """
     from PIL import Image, UnidentifiedImageError
 
+    image_at = f"{where}:" if str(where) == str(path) else f"{where}: {path.name}"
     try:
         with open_file(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
             if (size := os.fstat(file.fileno()).st_size) > _MAX_FILE_BYTES:
-                raise DataError(f"{where}: {path.name} has {size:,} bytes, more than the {_MAX_FILE_BYTES:,} allowed")
+                raise DataError(f"{image_at} has {size:,} bytes, more than the {_MAX_FILE_BYTES:,} allowed")
             with Image.open(file, formats=FORMATS) as image:
                 if image.format in ("JPEG", "MPO") and _count_scans(file) > MAX_SCANS:
-                    raise DataError(f"{where}: {path.name} has more than {MAX_SCANS} scans of a JPEG; save it again")
-                return _as_rgb(image, f"{where}: {path.name}", upright)
+                    raise DataError(f"{image_at} has more than {MAX_SCANS} scans of a JPEG; save it again")
+                return _as_rgb(image, image_at, upright)
     except DataError as error:
         raise error if str(error).startswith(f"{where}: ") else DataError(f"{where}: {error}") from None
     except UnidentifiedImageError:
-        raise DataError(f"{where}: {path.name} cannot be read as an image (no supported format)") from None
+        raise DataError(f"{image_at} cannot be read as an image (no supported format); {_REPAIR}") from None
     except Exception as error:  # decoders raise all kinds of errors if a file is damaged
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"{where}: {path.name} cannot be read as an image ({reason})") from error
+        raise DataError(f"{image_at} cannot be read as an image ({reason}); {_REPAIR}") from error
 
 
 def _as_rgb(image: Image, where: str, upright: bool) -> Decoded:

@@ -20,6 +20,7 @@ from moon.data.limits import MAX_PIXELS, allowed_bytes, check_bytes, max_bytes, 
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
+_NAMED = 3  # images that a message names if more cannot be read
 _LINE_BYTES = 256  # of memory that a line of an image list needs
 
 
@@ -86,7 +87,7 @@ def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tupl
         for path in found:
             check_link(path, root)
         if not found:
-            raise DataError(f"{folder}: no images in this class folder")
+            raise DataError(f"{folder}: no images in this class folder; add some, or remove the folder")
         images += [(path, label) for path in found]
         others.update(path.suffix or path.name for path in files if not is_image(path))
     if stray := sum(map(is_image, source.iterdir())):
@@ -206,11 +207,17 @@ def _decode_all(
     images = np.empty((len(entries), size, size, 3), np.uint8)
     resized: list[tuple[int, int]] = []
     transparent = 0
+    unreadable: dict[Path, DataError] = {}
     for index, (path, _, source) in enumerate(track(entries)):
-        images[index], original, is_transparent = decode_image(path, size, source, upright)
+        try:
+            images[index], original, is_transparent = decode_image(path, size, source, upright)
+        except DataError as error:
+            unreadable[path] = error
+            continue
         transparent += is_transparent
         if original != (size, size):
             resized.append(original)
+    _check_readable(unreadable, len(entries))
     if resized:
         first, last = (f"{w}x{h}" for w, h in (f(resized, key=lambda s: s[0] * s[1]) for f in (min, max)))
         _log.info(
@@ -220,6 +227,15 @@ def _decode_all(
     if transparent:
         _log.warning("%s: %d of %d images are partly transparent; shown on white", where, transparent, len(entries))
     return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes)
+
+
+def _check_readable(errors: dict[Path, DataError], count: int) -> None:
+    """Raise the first of the errors, which also names the other images that have one."""
+    for path, error in errors.items():
+        if not (others := [str(other) for other in errors if other != path]):
+            raise error
+        rest = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+        raise DataError(f"{error}; {len(others):,} more of {count:,} images: {', '.join(others[:_NAMED])}{rest}")
 
 
 def _status_of(path: Path, label: int, where: object) -> os.stat_result:

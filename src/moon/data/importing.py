@@ -31,6 +31,7 @@ from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
 from moon.data.resizing import fit_to
 from moon.data.sets import open_set
 from moon.errors import DataError
+from moon.files import check_writable
 from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -102,8 +103,11 @@ def import_set(
         raise ValueError(f"split must be train, val or test, not '{split}'{did_you_mean(split, SPLITS)}")
     _check_new_name(name)
     check_root(root)
+    check_writable(Path(root) / name, "choose another data root (data)")
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
-        raise ValueError(f"{source}: is not an image list, so image_root ({image_root}) does not apply; leave it out")
+        raise ValueError(
+            f"{source}: is not an image list, so its paths have no root; leave {image_root} out (image_root)"
+        )
     dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
     return _save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
 
@@ -155,6 +159,7 @@ def import_splits(
     """
     _check_new_name(name)
     check_root(root)
+    check_writable(Path(root) / name, "choose another data root (data)")
     found = find_splits(source)
     if not found.splits:
         raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
@@ -260,9 +265,9 @@ def _is_new(dataset: DataSet, root: AnyPath, name: str, split: str, replace: boo
         return True
     existing = load(root, name, split)
     if existing.digest() != dataset.digest():
-        raise ValueError(f"{path}: exists with other images; choose another name, or replace it")
+        raise ValueError(f"{path}: exists with other images; choose another name, or replace it (replace)")
     if existing.classes and [*map(class_key, existing.classes)] != [*map(class_key, dataset.classes)]:
-        raise ValueError(f"{path}: exists with other names of classes; choose another name, or replace it")
+        raise ValueError(f"{path}: exists with other names of classes; choose another name, or replace it (replace)")
     return not existing.classes and bool(dataset.classes)  # names are added to a split that has none
 
 

@@ -241,9 +241,15 @@ def _benchmark_of_file(root: Path, name: str, file: tuple[int, ...]) -> Benchmar
         rest = "remove its name, or add images" if data.classes else "number the classes from 0 without gaps"
         some = "" if data.classes else f", but some of class {data.labels.max()}"
         raise DataError(f"{path}: no image of class {gap}{some}; {rest}")
+    if num_known < 2:
+        raise DataError(f"{path}: has images of one class only; a classifier needs two classes or more")
     mean, std = _mean_and_std(data.images)
     net = (
-        "resnet18-imagenet" if height >= _LARGE else "lenet" if channels == 1 and height >= _LENET_SIZE else "resnet18"
+        "resnet18-imagenet"
+        if height >= _LARGE
+        else "lenet-norm"
+        if channels == 1 and height >= _LENET_SIZE
+        else "resnet18"
     )
     return Benchmark(
         name, near=(), far=(), num_known=num_known, size=height, channels=channels, mean=mean, std=std, net=net

@@ -21,6 +21,7 @@ from moon.data.streamed_folders import folder_splits, open_folder
 from moon.data.streams import ImageList
 from moon.errors import DataError
 from moon.files import open_regular
+from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
 _COMPARED_FILES, _END = 100_000, 4096
@@ -125,7 +126,9 @@ def _missing(root: Path, name: str, split: str) -> str:
     """Say what is missing and how to get it."""
     check_root(root)
     command = f"download {name}" if name in SOURCES and split in SPLITS_OF[name] else "import"
-    why = "no such file" if root.is_dir() else f"the data root {root} does not exist"
+    found = [*(path.parent.name for path in root.glob(f"*/{split}.npz")), *EMBEDDED_SPLITS]
+    meant = "" if (root / name).is_dir() else did_you_mean(name, found)
+    why = f"no such file{meant}" if root.is_dir() else f"the data root {root} does not exist"
     if split == "test" and command == "import" and path_of(root, name, "train").is_file():
         return (
             f"{path_of(root, name, split)}: {why}; import test images with `moon data import`, or hold training images "

@@ -176,6 +176,8 @@ class Recipe:
         """Read a `recipe.json`; fields that it does not have take their defaults."""
         try:
             found = read_json(path)
+            if isinstance(found, dict) and (unknown := [name for name in found if name not in _types()]):
+                raise ValueError(f"it has the setting '{unknown[0]}', which this version of moon does not know")
             check_shape(found, {name: Optional(_SHAPES[kind]) for name, kind in _types().items() if kind in _SHAPES})
             return cls(**found)
         except (FileNotFoundError, NotADirectoryError):

@@ -17,7 +17,8 @@ Allocation = Callable[[Shapes, float], dict[str, float]]
 def _check(shapes: Shapes, sparsity: float) -> None:
     """Raise a ValueError if the sparsity is out of range or the model has no weights."""
     if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity must be in [0, 1), the fraction of weights that are zero, not {sparsity}")
+        percent = f"; for {sparsity:g}% give {sparsity / 100:g}" if 1 < sparsity < 100 else ""
+        raise ValueError(f"sparsity must be in [0, 1), the fraction of weights that are zero, not {sparsity}{percent}")
     if not shapes:
         raise ValueError("there is no weight to make sparse; the model needs a Linear or convolution layer")
 
