@@ -6,8 +6,10 @@
 The image is a binary PPM (P6) or PGM (P5) file of the size that the network needs, with 8 bits per value. */
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "moon.h"
 
@@ -23,16 +25,22 @@ static int read_number(FILE *file) {
   return number; /* one white space after it is read, too */
 }
 
-/* The pixels, or NULL if the file is not an image of this shape. */
+/* The pixels of a PPM or PGM file of this shape, or NULL after saying what is wrong with it. */
 static uint8_t *read_image(const char *path, const int shape[3]) {
+  const char *kind = shape[0] == 1 ? "PGM" : "PPM";
   const size_t size = (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2];
   FILE *file = fopen(path, "rb");
+  if (!file) return fprintf(stderr, "%s: cannot be read (%s)\n", path, strerror(errno)), NULL;
   uint8_t *pixels = malloc(size);
-  const int is_good = file && pixels && fgetc(file) == 'P' && fgetc(file) == (shape[0] == 1 ? '5' : '6') &&
-                      (shape[0] == 1 || shape[0] == 3) && read_number(file) == shape[2] &&
-                      read_number(file) == shape[1] && read_number(file) == 255 && fread(pixels, 1, size, file) == size;
-  if (file) fclose(file);
+  const int is_kind = (shape[0] == 1 || shape[0] == 3) && fgetc(file) == 'P' && fgetc(file) == (shape[0] == 1 ? '5' : '6');
+  const int width = is_kind ? read_number(file) : -1, height = is_kind ? read_number(file) : -1;
+  const int is_good = pixels && width == shape[2] && height == shape[1] && read_number(file) == 255 &&
+                      fread(pixels, 1, size, file) == size;
+  fclose(file);
   if (is_good) return pixels;
+  if (width > 0 && height > 0 && (width != shape[2] || height != shape[1]))
+    fprintf(stderr, "%s: has %d x %d pixels, the network needs %d x %d\n", path, width, height, shape[2], shape[1]);
+  else fprintf(stderr, "%s: not a binary %s file with 8 bits per value, or it is cut off\n", path, kind);
   free(pixels);
   return NULL;
 }
@@ -48,11 +56,8 @@ int main(int count, char **arguments) {
   moon_input_shape(model, shape);
   uint8_t *pixels = read_image(arguments[2], shape);
   int status = 1;
-  if (!pixels)
-    fprintf(stderr, "%s: not a binary %s file of %d x %d pixels with 8 bits\n", arguments[2],
-            shape[0] == 1 ? "PGM" : "PPM", shape[2], shape[1]);
-  else if (moon_predict(model, pixels, 1, &answer, error, sizeof error)) fprintf(stderr, "%s\n", error);
-  else {
+  if (pixels && moon_predict(model, pixels, 1, &answer, error, sizeof error)) fprintf(stderr, "%s\n", error);
+  else if (pixels) {
     status = 0;
     printf("%s (%s with probability %.3f, p-value %.4f)\n",
            answer.is_known ? moon_class_name(model, answer.label) : "unknown", moon_class_name(model, answer.label),

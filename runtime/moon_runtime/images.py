@@ -138,7 +138,8 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "image files and images of another size need Pillow; install it with: pip install 'moon-runtime[images]'"
+            "image files and images of another size need Pillow; install it with: pip install 'moon-runtime[images]' "
+            "(in moon's repository: './runtime[images]')"
         ) from error
     return Image
 
@@ -149,6 +150,9 @@ def _opened(path: str | os.PathLike[str] | BufferedIOBase, where: str) -> Abstra
         return nullcontext(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        os.close(descriptor)
+        raise ImageError(f"{where}: is a folder; name the images in it")
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE_BYTES:
         os.close(descriptor)
         raise ImageError(f"{where}: is not a regular file of at most {_MAX_FILE_BYTES:,} bytes")

@@ -63,6 +63,8 @@ class Network:
         error = ctypes.create_string_buffer(ERROR_BYTES)
         if isinstance(source, bytes):
             self._model = library.moon_load_memory(source, len(source), error, ERROR_BYTES)
+        elif Path(source).is_dir():
+            raise IsADirectoryError(f"{os.fspath(source)} is a folder, not a .moon file; pack a run first (moon pack)")
         elif not Path(source).is_file():
             raise FileNotFoundError(f"there is no file {os.fspath(source)}")
         else:

@@ -32,14 +32,14 @@ static int64_t allowed_bytes(void) {
 
 /* The path is looked at first, because opening a device can have effects. */
 static void open_regular(source *s) {
-  if (stat(s->path, &s->status)) fail(&s->memory, "cannot read \"%.200s\" (%s)", s->path, strerror(errno));
-  if (!S_ISREG(s->status.st_mode)) fail(&s->memory, "\"%.200s\" is not a regular file", s->path);
+  if (stat(s->path, &s->status)) fail(&s->memory, "cannot be read (%s)", strerror(errno));
+  if (!S_ISREG(s->status.st_mode)) fail(&s->memory, "is not a regular file");
   const int descriptor = open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) fail(&s->memory, "cannot read \"%.200s\" (%s)", s->path, strerror(errno));
+  if (descriptor < 0) fail(&s->memory, "cannot be read (%s)", strerror(errno));
   if (!fstat(descriptor, &s->status) && S_ISREG(s->status.st_mode)) s->file = fdopen(descriptor, "rb");
   if (s->file) return;
   close(descriptor);
-  fail(&s->memory, "cannot read \"%.200s\"", s->path);
+  fail(&s->memory, "cannot be read");
 }
 
 /* Compares the length of the file with what its header declares. */
@@ -71,7 +71,7 @@ static bool read_source(source *s) {
   s->bytes = (int64_t)size == (int64_t)s->status.st_size ? malloc(size) : NULL;
   if (!s->bytes) fail(&s->memory, "not enough memory");
   rewind(s->file);
-  if (fread(s->bytes, 1, size, s->file) != size) fail(&s->memory, "cannot read all of \"%.200s\"", s->path);
+  if (fread(s->bytes, 1, size, s->file) != size) fail(&s->memory, "cannot be read completely");
   return true;
 }
 

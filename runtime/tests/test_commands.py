@@ -55,13 +55,19 @@ def test_example_in_c(classify: Path, images: list[Path], tmp_path: Path) -> Non
     header, pixels = images[0].read_bytes().split(b"255\n", 1)
     (tmp_path / "comment.ppm").write_bytes(b"P6 # a\n#b\n 8\t8 # c\n255\n" + pixels)
     assert run(classify, FILE, tmp_path / "comment.ppm")[1].startswith("dog (dog")
-    for content in (b"", b"P5 8 8 255\n" + pixels, b"P6 8 9 255\n" + pixels, b"P6 8 8 65535\n" + pixels, header):
-        (tmp_path / "bad.ppm").write_bytes(content)
-        code, out, err = run(classify, FILE, tmp_path / "bad.ppm")
-        assert (code, out) == (1, "")
-        assert "not a binary PPM file of 8 x 8 pixels" in err
+    bad, cut = tmp_path / "bad.ppm", "not a binary PPM file with 8 bits per value, or it is cut off"
+    for content, message in (
+        (b"", cut),
+        (b"P5 8 8 255\n" + pixels, cut),
+        (b"P6 8 9 255\n" + pixels, "has 8 x 9 pixels, the network needs 8 x 8"),
+        (b"P6 8 8 65535\n" + pixels, cut),
+        (header, cut),
+    ):
+        bad.write_bytes(content)
+        assert run(classify, FILE, bad) == (1, "", f"{bad}: {message}\n")
+    assert run(classify, FILE, "no.ppm") == (1, "", "no.ppm: cannot be read (No such file or directory)\n")
     assert run(classify, images[0], FILE)[::2] == (1, f"{images[0]}: not a .moon file, or it is cut off\n")
-    assert run(classify, "no.moon", FILE)[::2] == (1, 'no.moon: cannot read "no.moon" (No such file or directory)\n')
+    assert run(classify, "no.moon", FILE)[::2] == (1, "no.moon: cannot be read (No such file or directory)\n")
     assert run(classify)[0] == 2
 
 
@@ -89,7 +95,12 @@ def test_module_says_what_is_wrong(images: list[Path], tmp_path: Path) -> None:
     assert out.startswith(f"{images[0]}: dog")
     assert err.count("\n") == 1
     assert err == f"{bad}: is not an image in a supported format\n"
-    for arguments, message in (((images[0], images[0]), "not a .moon file"), (("no.moon", bad), "there is no file")):
+    for arguments, message in (
+        ((images[0], images[0]), "not a .moon file"),
+        (("no.moon", bad), "there is no file"),
+        ((tmp_path, bad), "is a folder, not a .moon file"),
+        ((FILE, tmp_path), "is a folder; name the images"),
+    ):
         code, out, err = run(sys.executable, "-m", "moon_runtime", *arguments)
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert message in err

@@ -224,9 +224,11 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with (tmp_path / "sparse.png").open("wb") as file:
         file.truncate(3 * 2**30)
-    for path in (tmp_path / "pipe.png", tmp_path / "sparse.png", tmp_path):
+    for path in (tmp_path / "pipe.png", tmp_path / "sparse.png"):
         with pytest.raises(ImageError, match=r"is not a regular file of at most 536,870,912 bytes"):
             read_image(path)
+    with pytest.raises(ImageError, match=r"is a folder; name the images in it"):
+        read_image(tmp_path)
 
 
 def test_postscript_is_not_read(tmp_path: Path) -> None:

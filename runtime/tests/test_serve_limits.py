@@ -201,7 +201,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         command = [sys.executable, "-m", "moon_runtime.serve", str(FILE), "--port", str(sock.getsockname()[1])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "in use" in done.stderr
+    assert "of 127.0.0.1 is in use; choose another one (--port)" in done.stderr
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
@@ -222,7 +222,10 @@ def test_a_missing_package_is_one_line() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == ("moon serve: a server needs starlette; install it with: pip install 'moon-runtime[serve]'\n")
+    assert done.stderr == (
+        "moon serve: a server needs starlette; install it with: pip install 'moon-runtime[serve]' "
+        "(in moon's repository: './runtime[serve]')\n"
+    )
 
 
 def test_listening_to_everyone_without_a_token_is_warned_of() -> None:

@@ -37,7 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
         name = (error.name or "").partition(".")[0]
         if name not in ("PIL", "python_multipart", "starlette", "uvicorn"):
             raise
-        raise ImportError(f"a server needs {name}; install it with: pip install 'moon-runtime[serve]'") from None
+        raise ImportError(
+            f"a server needs {name}; install it with: pip install 'moon-runtime[serve]' (in "
+            "moon's repository: './runtime[serve]')"
+        ) from None
     from moon_runtime.classifier import Classifier
     from moon_runtime.network import NetworkError, check_length
 

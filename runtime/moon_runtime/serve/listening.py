@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
 from typing import Any
@@ -104,7 +105,15 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         OSError: If the address cannot be used.
     """
-    sock = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(
+                f"port {port} of {host} is in use; choose another one (--port), or stop that server"
+            ) from None
+        raise
     # Connections inherit it. asyncio sets it only for sockets whose protocol is given as TCP, which this one's is not;
     # without it, each answer waits 40 ms for the client's acknowledgement of its headers.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
