@@ -77,7 +77,7 @@ dist: .venv/dev
 .venv/demo: .venv/pip pyproject.toml constraints.txt $(RUNTIME)
 	@echo 'installing moon and its dependencies into .venv (once; a few minutes: PyTorch is large)'
 	@$(PIP) --editable '.[demo]'
-	@command -v $${CC:-cc} >/dev/null && $(PIP) ./runtime || \
+	@command -v $${CC:-cc} >/dev/null && $(PIP) './runtime[serve]' || \
 	  echo 'moon-runtime is not installed, because that needs a C compiler; the demo runs without it'
 	@touch $@
 

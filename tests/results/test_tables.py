@@ -40,6 +40,13 @@ def test_known_table():
     assert shown.count(" - ") == 3  # a plain model has no unknown output
 
 
+def test_without_an_unknown_output_there_are_no_columns_for_it():
+    shown = text(known_table({"plain": [scored(0.8, False)]}))
+    assert "0.012" in shown
+    assert "unknown" not in shown
+    assert " - " not in shown
+
+
 def test_unknown_table():
     shown = text(unknown_table(METHODS))
     assert "80.0/20.0" in shown

@@ -113,7 +113,10 @@ def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee) -> None:
 
     size, dense = readable_size(facts["bytes"]), readable_size(facts["dense_bytes"])
     print(f"{path}: {size} ({dense} as dense float32 weights)")
-    kept = f", with features of {facts['features_kept']:,} training images" if facts["features_kept"] else ""
+    kept = ""
+    if facts["features_kept"]:
+        part = readable_size(facts["detector_bytes"])
+        kept = f", with features of {facts['features_kept']:,} training images ({part} of the file; mls keeps none)"
     temperature = facts["detector_temperature"]
     scaled = f" of logits / {temperature['value']:.3g} ({temperature['from']})" if temperature else ""
     print(f"detector: {facts['detector']}{scaled}{kept}")

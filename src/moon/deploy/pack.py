@@ -72,9 +72,9 @@ def pack_run(
         track: Wraps a list of names, with a description, for a progress bar.
 
     Returns:
-        What was packed and measured, as the file has it under `provenance`, the `detector`, its `threshold`, and
-        `bytes`, the size of the file. For `auto`, the provenance says why this detector was chosen, and `measured` has
-        `chosen_on: True` for sets that it was chosen on.
+        What was packed and measured, as the file has it under `provenance`, the `detector`, its `threshold`, `bytes`,
+        the size of the file, and `detector_bytes`, how many of them are the detector's. For `auto`, the provenance says
+        why this detector was chosen, and `measured` has `chosen_on: True` for sets that it was chosen on.
 
     Raises:
         ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
@@ -140,7 +140,8 @@ def pack_run(
         provenance["measured"][name]["chosen_on"] = True
     content = packed.with_description(provenance=provenance).content()
     write_atomic(Path(path), lambda partial: partial.write_bytes(content))
-    return provenance | {"detector": detector, "threshold": _threshold(packed), "bytes": len(content)}
+    sizes = {"bytes": len(content), "detector_bytes": packed.detector_bytes}
+    return provenance | {"detector": detector, "threshold": _threshold(packed), **sizes}
 
 
 def _without_paths(recipe: Recipe) -> dict[str, str]:

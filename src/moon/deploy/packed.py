@@ -46,8 +46,16 @@ class PackedNetwork:
         detector = {**self.description["detector"], "program": self.program.ops, "output": self.program.output}
         threshold = self.threshold or {"accept": 0.5, "confidence": None, "per_class": False}
         description = {**self.description, "detector": detector, "threshold": threshold}
-        tensors = {name: self._stored(tensor) for name, tensor in self.program.tensors.items()}
-        return network_bytes(self.graph, description, self.precision, tensors | dict(self.tensors or _ANY_THRESHOLD))
+        tensors = self._detector_tensors() | dict(self.tensors or _ANY_THRESHOLD)
+        return network_bytes(self.graph, description, self.precision, tensors)
+
+    @property
+    def detector_bytes(self) -> int:
+        """How many bytes of the file are constants of the detector, such as features of training images."""
+        return sum(tensor.nbytes for tensor in self._detector_tensors().values())
+
+    def _detector_tensors(self) -> dict[str, NDArray]:
+        return {name: self._stored(tensor) for name, tensor in self.program.tensors.items()}
 
     def _stored(self, tensor: torch.Tensor) -> NDArray:
         half = tensor.half()

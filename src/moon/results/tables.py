@@ -56,7 +56,7 @@ def _describe_sets(run: Mapping[str, Any]) -> str:
 
 
 def known_table(methods: Methods) -> Group:
-    """Tabulate accuracy, calibration and the mean unknown probability of each method.
+    """Tabulate accuracy and calibration of each method, and the mean unknown probability if a network has that output.
 
     Args:
         methods: For each method the scores.json of its runs.
@@ -68,7 +68,8 @@ def known_table(methods: Methods) -> Group:
     table.add_column("method")
     for heading in ("accuracy %", "ECE", "NLL"):
         table.add_column(heading, justify="right")
-    parts = ("correct", "wrong", "unknown")
+    has_unknown = any(run["p_unknown"] for runs in methods.values() for run in runs)
+    parts = ("correct", "wrong", "unknown") if has_unknown else ()
     for part in parts:
         table.add_column(f"p_unknown\n{part} %", justify="right")
     for method, runs in methods.items():
@@ -82,7 +83,7 @@ def known_table(methods: Methods) -> Group:
             values = [mean(of_sets) for of_sets in by_run if of_sets and None not in of_sets]
             cells.append(mean_and_deviation(values, 2))
         table.add_row(method, *cells)
-    return Group("Known inputs, and the mean probability of the unknown output", table)
+    return Group(f"Known inputs{', and the mean probability of the unknown output' if has_unknown else ''}", table)
 
 
 def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Group:
