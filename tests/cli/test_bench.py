@@ -88,6 +88,22 @@ def test_no_number_is_cut_in_a_narrow_terminal(moon, monkeypatch):
     assert "dense float32 MB: 44.70" in out
 
 
+def test_all_objectives_that_need_no_trained_network_are_timed(moon, monkeypatch):
+    timed = []
+
+    def time_steps(_, contenders, **__):
+        timed.extend(name for name, _ in contenders)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("moon.timing.time_steps", time_steps)
+    code, out, err = moon("bench", "train", "--benchmark", "digits", "--objective", "all", "--rounds", "2")
+    assert (code, err) == (2, "moon bench: enough\n")
+    assert "left out: distill, which needs trained networks" in out
+    assert f"timing {len(timed)} methods, 2 rounds of 5 steps of 128 images each: lenet-norm on " in out
+    assert {"cross-entropy", "moon", "outlier-exposure"} <= {*timed}
+    assert "distill" not in timed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -165,6 +165,20 @@ def test_an_image_root_is_for_lists_only(sources, tmp_path):
         import_set(tmp_path, sources[0], "mine", image_root=tmp_path)
 
 
+def test_validation_images_can_be_held_out_as_well(tmp_path):
+    save(
+        DataSet(np.arange(40 * 64).astype(np.uint8).reshape(40, 8, 8, 1), np.arange(40) % 2), tmp_path, "pets", "train"
+    )
+    train, test, val = hold_out(tmp_path, "pets", "held", 0.2, val_share=0.3)
+    assert [saved.path.stem for saved in (train, test, val)] == ["train", "test", "val"]
+    assert [np.bincount(saved.dataset.labels).tolist() for saved in (train, test, val)] == [[10, 10], [4, 4], [6, 6]]
+    without = hold_out(tmp_path, "pets", "without", 0.2)
+    assert np.array_equal(without[1].dataset.images, test.dataset.images)
+    for share in (-0.1, 0.8, float("nan")):
+        with pytest.raises(ValueError, match="val_share must be at least 0 and leave images to train on"):
+            hold_out(tmp_path, "pets", "other", 0.2, val_share=share)
+
+
 def test_held_out_images_keep_the_names_of_classes(tmp_path):
     data = DataSet(np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8, 1), np.arange(40) % 2, ("cat", "dog"))
     save(data, tmp_path, "pets", "train")

@@ -139,7 +139,10 @@ def _names(kind: str, given: list[str]) -> list[str]:
     from moon.recipe import pick, table
 
     if given == ["all"]:
-        return list(table(kind))
+        names = list(table(kind))
+        if without := [name for name in names if kind == "objective" and "teachers" in pick(kind, name).takes()]:
+            print(f"left out: {', '.join(without)}, which needs trained networks")
+        return [name for name in names if name not in without]
     for name in given:
         pick(kind, name)  # fails before anything is built
     return given
@@ -195,6 +198,12 @@ def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: tor
     arguments.steps = arguments.steps or (epoch if device.type == "cuda" else 5)
     settings = {"net": arguments.net, "batch_size": arguments.batch_size, "precision": arguments.precision}
     sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
+    per_round = f"{counted(arguments.rounds, 'round')} of {counted(arguments.steps, 'step')}"
+    print(
+        f"timing {counted(len({*contenders}), 'method')}, {per_round} of {arguments.batch_size} images each: "
+        f"{arguments.net or benchmark.net} on {hardware(device)}",
+        flush=True,
+    )
     records = timing.time_steps(
         benchmark, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
         track=tracked, **settings, **sparsity,

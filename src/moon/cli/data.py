@@ -60,7 +60,7 @@ test images of the original set.
 
 examples:
   moon data hold-out cifar10 --name cifar10-held
-  moon data hold-out mine --name mine-held --share 0.2
+  moon data hold-out mine --name mine-held --share 0.2 --val-share 0.2
 """
 _DOWNLOAD_HELP = """
 A file is verified by its published digest. The same command resumes an interrupted download.
@@ -114,7 +114,9 @@ def _describe_hold_out(actions: Any) -> None:
     add = _add_action(actions, "hold-out", _hold_out, summary, _HOLD_OUT_HELP).add_argument
     add("source", metavar="SET", help="the set whose training images are divided")
     add("--name", required=True, help="name of the new set")
-    add("--share", type=float, default=0.1, help="share of the training images to hold out (default: %(default)s)")
+    add("--share", type=float, default=0.1, help="share of the training images to test on (default: %(default)s)")
+    text = "share to hold out for validation as well, for thresholds (default: none)"
+    add("--val-share", type=float, default=0.0, metavar="SHARE", help=text)
     add("--replace", action="store_true", help="overwrite splits that have other images")
 
 
@@ -175,7 +177,8 @@ def _import(arguments: argparse.Namespace) -> None:
 def _hold_out(arguments: argparse.Namespace) -> None:
     from moon.data import hold_out
 
-    for saved in hold_out(arguments.data, arguments.source, arguments.name, arguments.share, replace=arguments.replace):
+    settings = {"val_share": arguments.val_share, "replace": arguments.replace}
+    for saved in hold_out(arguments.data, arguments.source, arguments.name, arguments.share, **settings):
         _print_saved(saved)
 
 

@@ -21,7 +21,13 @@ EXIT_CODES: dict[type[Exception], int] = {
 }
 
 # Arguments of the library that are flags but no parameters of a run.
-_FLAGS = {"accept": "--accept", "data": "--data", "image_root": "--root", "replace": "--replace"}
+_FLAGS = {
+    "accept": "--accept",
+    "data": "--data",
+    "image_root": "--root",
+    "replace": "--replace",
+    "val_share": "--val-share",
+}
 
 
 def explained(error: Exception) -> tuple[int, str]:

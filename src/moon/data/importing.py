@@ -171,21 +171,26 @@ def import_splits(
     return _save_all(datasets, root, name, replace)
 
 
-def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, replace: bool = False) -> list[SavedSplit]:
+def hold_out(
+    root: AnyPath, source: str, name: str, share: float = 0.1, *, val_share: float = 0.0, replace: bool = False
+) -> list[SavedSplit]:
     """Make a set whose test images are held out of the training images of another set.
 
-    The test split of the new set is the first `share` of each class of the source's training images; its training split
-    is the rest. Options can then be tuned without looking at the source's test images.
+    The test split of the new set is the first `share` of each class of the source's training images, its validation
+    split the next `val_share`, and its training split the rest. Options can then be tuned without looking at the
+    source's test images.
 
     Args:
         root: The data root.
         source: The name of the set whose training images are divided.
         name: The name of the new set.
-        share: Share of the training images that are held out, above 0 and below 1.
+        share: Share of the training images that are held out for testing, above 0 and below 1.
+        val_share: Share that is held out for validation as well; 0 makes no validation split. Thresholds come from
+            validation images, and need more of them than a tenth of a small test split.
         replace: Whether to overwrite splits that have other images.
 
     Returns:
-        The training split and the test split.
+        The training split, the test split and, if there is one, the validation split.
 
     Raises:
         ValueError: The name or the share is not allowed, or a split exists with other images.
@@ -204,6 +209,10 @@ def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, repla
     """
     if not 0 < share < 1:
         raise ValueError(f"share must be above 0 and below 1, not {share:g}")
+    if not 0 <= val_share < 1 - share:
+        raise ValueError(
+            f"val_share must be at least 0 and leave images to train on beside {share:g}, not {val_share:g}"
+        )
     _check_new_name(name)
     if name == source or name in BENCHMARKS:
         why = "the set that images are held out of" if name == source else "the name of a benchmark"
@@ -211,7 +220,10 @@ def hold_out(root: AnyPath, source: str, name: str, share: float = 0.1, *, repla
     dataset = open_set(root, source, "train")
     assert isinstance(dataset, DataSet)  # only sets of a benchmark with image lists are not
     held_out, rest = split_off(dataset, share)
-    return _save_all({"train": rest, "test": held_out}, root, name, replace)
+    splits = {"train": rest, "test": held_out}
+    if val_share:
+        splits["val"], splits["train"] = split_off(rest, val_share / (1 - share))
+    return _save_all(splits, root, name, replace)
 
 
 def _check_new_name(name: str) -> None:
