@@ -113,8 +113,8 @@ def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
         (
             (),
             "10 validation images are too few for a threshold that accepts a known image with a probability of 95% or "
-            "more; at least 19 are needed; add a split val (moon data import, or hold-out "
-            "--val-share), or accept a lower share (--accept)",
+            "more; at least 19 are needed; give more, as the split val (moon data import, or "
+            "hold-out --val-share), or accept a lower share (--accept)",
         ),
         (("--accept", "0.5", "--detector", "odin"), "Odin changes each image"),
         (("--accept", "0.5", "--detector", "energy"), "unknown detector 'energy'"),
@@ -222,7 +222,7 @@ def test_a_changed_distribution_is_reported(moon, packed, tmp_path):
     ("make", "code", "message"),
     [
         (lambda path, good: None, 2, "no such run folder or .moon file"),
-        (lambda path, good: path.write_bytes(good[:-100]), 4, "x.moon: "),
+        (lambda path, good: path.write_bytes(good[:-100]), 4, "copy it again, or write it again with `moon pack`"),
         (lambda path, good: path.write_bytes(good[:500] + b"?" + good[501:]), 4, "x.moon: "),
         (lambda path, good: path.write_text("hello"), 4, "x.moon: "),
         (lambda path, good: path.write_bytes(b""), 4, "x.moon: "),

@@ -55,4 +55,4 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
     try:
         return package.load(path, threads=threads)
     except package.NetworkError as error:
-        raise DamagedCheckpoint(str(error)) from error
+        raise DamagedCheckpoint(f"{error}; copy it again, or write it again with `moon pack`") from error

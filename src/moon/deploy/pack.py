@@ -176,11 +176,11 @@ def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee:
     needed = guarantee.needed * (classes if guarantee.per_class else 1)
     needed = 2 * needed - 1 if is_divided else needed  # the threshold gets the larger half
     if (count := len(validation.labels)) < needed:
-        half = ", half of them for the detector" if is_divided else ""
+        half = ", half of them for the detector (mls needs none)" if is_divided else ""
         raise ValueError(
             f"{count:,} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
-            f"are needed{half}; add a split val (moon data import, or hold-out --val-share), or accept a lower share "
-            "(accept)"
+            f"are needed{half}; give more, as the split val (moon data import, or hold-out --val-share), or accept a "
+            "lower share (accept)"
         )
 
 
