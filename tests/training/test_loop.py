@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(small_net, tmp_path):
         return forward(model, x, y, epoch=epoch) * (float("nan") if len(calls) == 11 else 1.0)
 
     run.objective.forward = nan_in_epoch_2
-    with pytest.raises(Diverged, match="epoch 2, step 2 of 4"):
+    with pytest.raises(Diverged, match="epoch 3, step 3 of 4"):
         run.run(checkpoints=checkpoints)
     assert checkpoints.latest()[0] == 2  # the last one before the NaN
 
@@ -160,7 +160,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(small_net, tmp_path):
 def test_weights_that_are_not_finite_after_the_last_step_stop_the_run(small_net, tmp_path):
     run = training(small_net, rate=1e30, epochs=5)
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(Diverged, match="epoch 0"):
+    with pytest.raises(Diverged, match="epoch 1"):
         run.run(checkpoints=checkpoints)
     run = training(small_net, epochs=5)
     step = run.topology.step
@@ -171,7 +171,7 @@ def test_weights_that_are_not_finite_after_the_last_step_stop_the_run(small_net,
             run.model[0].weight.data.fill_(float("inf"))
 
     run.topology.step = infinite_after_epoch_1
-    with pytest.raises(Diverged, match="epoch 1, step 3 of 4"):
+    with pytest.raises(Diverged, match="epoch 2, step 4 of 4"):
         run.run(checkpoints=checkpoints)
     assert checkpoints.latest()[0] == 1
 
