@@ -224,7 +224,7 @@ def test_a_damaged_run_exits_with_4(moon, tmp_path):
 
 
 def test_a_diverged_run_exits_with_5(moon):
-    fails(moon(*TRAIN, "--lr", "1e30", "--out", "run"), 5, "not finite since epoch 1, step ", "(--lr)")
+    fails(moon(*TRAIN, "--lr", "1e30", "--out", "run"), 5, "not finite from epoch 1, step ", "(--lr)")
 
 
 def test_a_locked_run_exits_with_6(moon, tmp_path):

@@ -161,7 +161,7 @@ def test_names_are_added_to_a_split_that_has_none(sources, tmp_path):
 
 
 def test_an_image_root_is_for_lists_only(sources, tmp_path):
-    with pytest.raises(ValueError, match=r"is not an image list, so its paths have no root; .* \(image_root\)"):
+    with pytest.raises(ValueError, match=r"is not an image list, so .* does not apply; leave it out \(image_root\)"):
         import_set(tmp_path, sources[0], "mine", image_root=tmp_path)
 
 

@@ -105,9 +105,7 @@ def import_set(
     check_root(root)
     check_writable(Path(root) / name, "choose another data root (data)")
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
-        raise ValueError(
-            f"{source}: is not an image list, so its paths have no root; leave {image_root} out (image_root)"
-        )
+        raise ValueError(f"{source}: is not an image list, so {image_root} does not apply; leave it out (image_root)")
     dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
     return _save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
 

@@ -24,6 +24,6 @@ def check_finite(losses: Tensor, model: nn.Module, epoch: int) -> None:
         bad.append(len(losses) - 1)  # the update of the last step
     if bad:
         raise Diverged(
-            f"the loss is not finite since epoch {epoch + 1}, step {bad[0] + 1} of {len(losses)}; try a lower learning "
-            "rate (lr_start), or a network with BatchNorm; the last checkpoint is kept"
+            f"the loss is not finite from epoch {epoch + 1}, step {bad[0] + 1} of {len(losses)} on; try a lower "
+            "learning rate (lr_start), or a network with BatchNorm; the last checkpoint is kept"
         )
