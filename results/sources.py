@@ -105,7 +105,8 @@ PARAMETERS = (
 ABLATION_PAIRS = at("cifar10/rigl95", *((name, "moon") for name in (*ABLATIONS, *PARAMETERS)))
 FRONTIER_PAIRS = at(
     "cifar10/rigl95",
-    ("quick", "plain"), ("quick", "control"), ("quick", "logitnorm+vote"), ("quick", "moon-logitnorm@300"),
+    ("quick", "plain"), ("quick", "control"), ("quick", "logitnorm+vote"), ("quick", "plain@300"),
+    ("quick", "control@300"), ("quick", "logitnorm+vote@300"), ("quick", "moon-logitnorm@300"),
 )  # fmt: skip
 TIN100_PAIRS = at(
     "tin100/rigl95",

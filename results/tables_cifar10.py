@@ -63,7 +63,7 @@ ORDER = [*FOUR, *(f"{name}{vote}" for name in RIVALS for vote in ("", "+vote")),
 def cifar10(kept: Kept) -> str:
     columns = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"]
     rows = []
-    for training in (*FIVE, *LONG):
+    for training in (*FIVE, "quick", *LONG):
         name, _, epochs = training.partition("@")
         rows.append(([epochs or "100", label(name)], f"{MAIN}/rigl95/{training}"))
     return networks_table(kept, ["epochs", "training"], rows, columns)
