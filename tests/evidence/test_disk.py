@@ -147,7 +147,7 @@ def test_where_file_systems_are_not_known_nothing_is_said_of_them(tmp_path, monk
     assert caplog.messages[0].endswith("which are deleted afterwards")
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a tmpfs")
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a tmpfs")
 def test_a_real_tmpfs_is_found():
     assert module._memory_type(Path("/dev/shm")) == "tmpfs"
     assert module._memory_type(Path("/proc")) == ""

@@ -88,7 +88,8 @@ def make_recipe(
         objective, options = named.objective, dict(named.options) | dict(options or {})
         usual = dict(named.settings)
         if "warmup" in usual:
-            usual["warmup"] *= min(1.0, settings.get("epochs", Recipe.epochs) / Recipe.epochs)
+            epochs = min(settings.get("epochs", Recipe.epochs), Recipe.epochs)
+            usual["warmup"] = usual["warmup"] * epochs / Recipe.epochs  # in this order 7 epochs have 0.35, exactly
         settings = usual | settings | ({} if rates is None else {"rates": rates})
         rates = settings.pop("rates", None)
     recipe = _filled(benchmark, objective or "moon", options or {}, rates, dict(settings))

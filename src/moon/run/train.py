@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +139,13 @@ def _train(
 ) -> nn.Module:
     """Train to the end, with a log."""
 
-    early = max(5, recipe.epochs // 10)
+    early = max(5, recipe.epochs // 10, ceil(recipe.warmup))
 
     def record_epoch(record: Record) -> None:
         log.write(record)
         found = record["val_accuracy"]
         if record["epoch"] == early - 1 and early < recipe.epochs and found is not None:
-            _warn_if_constant(found, images.splits["val"].labels, early, recipe.epochs)
+            _warn_if_constant(found, images.splits["val"].labels, early, recipe)
         if on_epoch is not None:
             on_epoch(record)
 
@@ -160,14 +161,15 @@ def _train(
         log.close()
 
 
-def _warn_if_constant(accuracy: float, labels: NDArray, done: int, epochs: int) -> None:
-    """Log a warning if a network has not begun to learn, long before the run ends."""
+def _warn_if_constant(accuracy: float, labels: NDArray, done: int, recipe: Recipe) -> None:
+    """Log a warning if a network has not begun to learn, after the warm-up and long before the run ends."""
     if len(labels) >= 50 and (constant := chance(accuracy, labels)) is not None:
+        advice = ["a longer warm-up (--warmup)" if recipe.warmup else "a warm-up (--warmup 5)", "a lower rate (--lr)"]
+        advice += ["less sparsity (--sparsity)"] if recipe.sparsity else []
         _log.warning(
             "after %d of %d epochs the network has learned nothing yet: its validation accuracy is %.1f%%, and always "
-            "predicting the most frequent class has %.1f%%; a warm-up (--warmup 5), a lower rate (--lr) or less "
-            "sparsity may help",
-            done, epochs, 100 * accuracy, 100 * constant,
+            "predicting the most frequent class has %.1f%%; what may help: %s",
+            done, recipe.epochs, 100 * accuracy, 100 * constant, ", ".join(advice),
         )  # fmt: skip
 
 

@@ -98,8 +98,8 @@ def rank(
         track: Wraps a list of names, with a description, for a progress bar.
 
     Returns:
-        The AUROC by set of each detector, and of its scaled variant where T = 1 is its default, or the reason why it
-        cannot be used.
+        The AUROC by set of each detector, and of its scaled variant if it depends on the scale of the logits and T = 1
+        is its default in this run, or the reason why it cannot be used.
     """
     count = len(validation.labels)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(derive("choice")))
