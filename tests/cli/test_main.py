@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -395,7 +396,7 @@ def test_grid_plans_runs_and_prints_a_summary(moon, tmp_path):
     assert "4 runs in runs/grid: 0 done, 0 running, 4 waiting, 0 failed" in out
     code, out, _ = moon(*GRID, *axes)
     assert code == 0
-    assert out.count("done   mnist-rigl95-") == 4
+    assert len(re.findall(r"^done   mnist-rigl95-\S+: accuracy \d+\.\d%$", out, re.MULTILINE)) == 4
     assert "all 4 runs are done" in out
     assert "mixup" in out
     table = (tmp_path / "runs" / "grid" / "results.csv").read_text().splitlines()

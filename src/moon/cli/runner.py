@@ -185,8 +185,10 @@ def _run_with_lines(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> No
 
 
 def _line(job: Job, state: State) -> str:
-    reason = f": {job.reason()}" if state is State.FAILED else ""
-    return printable(f"{state:6} {job.recipe.name}{reason}")
+    """How a run ended: its accuracy, which shows at once if it learned nothing, or why it failed."""
+    known = job.result().get("known")
+    what = job.reason() if state is State.FAILED else f"accuracy {known['accuracy']:.1%}" if known else ""
+    return printable(f"{state:6} {job.recipe.name}{what and f': {what}'}")
 
 
 def _counts(grid: Grid) -> tuple[int, ...]:

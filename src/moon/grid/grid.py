@@ -61,12 +61,16 @@ class Job:
         except (OSError, ValueError, KeyError, TypeError):
             return self.problem or (f"{self.failure}: is damaged" if self.failure.exists() else "")
 
+    def result(self) -> dict[str, Any]:
+        """The content of `result.json`; empty if it cannot be read."""
+        try:
+            return load_result(self.folder)
+        except (DamagedCheckpoint, OSError, ValueError):
+            return {}
+
     def threads(self) -> int | None:
         """The number of CPU threads it was trained with; None if it is not recorded."""
-        try:
-            return load_result(self.folder).get("threads")
-        except (DamagedCheckpoint, OSError, ValueError):
-            return None
+        return self.result().get("threads")
 
     def epochs_done(self) -> int:
         return self.recipe.epochs if is_trained(self.folder) else len(self._log())
