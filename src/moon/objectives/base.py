@@ -186,13 +186,8 @@ class Objective(nn.Module, ABC):
 
     def logits(self, model: nn.Module, x: Inputs) -> Tensor:
         """The logits, (N, outputs), that the loss gets: those of the model, normalised if the objective does that."""
-        view = self.view(model)
-        inner = self._inner_objective()
-        return logits_of(view, x) if inner is None else inner.logits(view, x)
-
-    def _inner_objective(self) -> Objective | None:
-        """The objective that this one computes around, if any."""
-        return next((part for part in self.children() if isinstance(part, Objective)), None)
+        view, parts = self.view(model), self._parts()
+        return parts[0].logits(view, x) if parts else logits_of(view, x)
 
     def has_started(self, epoch: Epoch, first: float) -> bool | Tensor:
         """Whether training has reached the epoch `first`.
@@ -235,7 +230,7 @@ class Objective(nn.Module, ABC):
             )
 
     def _parts(self) -> list[Objective]:
-        """The objectives inside this one."""
+        """The objectives inside this one, from the outermost to the innermost."""
         return [part for part in self.modules() if part is not self and isinstance(part, Objective)]
 
     @classmethod
@@ -290,8 +285,8 @@ class Objective(nn.Module, ABC):
         Returns:
             Named numbers, one column each; by default those of the objective inside this one, if any.
         """
-        inner = self._inner_objective()
-        return {} if inner is None else inner.log(epoch)
+        parts = self._parts()
+        return parts[0].log(epoch) if parts else {}
 
 
 def _resize_empty_buffers(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
