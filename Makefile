@@ -18,7 +18,7 @@ test: .venv/dev
 	@echo 'running all tests (make test-fast runs the quick ones)'
 	@$(PYTEST)
 
-# All tests but those marked slow: under two minutes.
+# All tests but those marked slow: five to nine minutes on 2 cores.
 test-fast: .venv/dev
 	@$(PYTEST) -m 'not slow'
 
