@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 .PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime torture lint results results-check docs docs-serve dist clean
 
 demo: .venv/demo
-	@echo 'moon demo: trains two sparse networks, compares them and uses one (about two minutes on 2 cores)'
+	@echo 'moon demo: trains two sparse networks, compares them and uses one (about four minutes on 2 cores)'
 	@$(BIN)/moon demo
 
 test: .venv/dev
