@@ -14,8 +14,8 @@ from moon.score.files import read_summary
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "results"))  # where `python results/documents.py` finds its modules
-documents, kept_runs, sources, cells, paper_files = map(
-    import_module, ("documents", "kept", "sources", "cells", "paper_files")
+documents, kept_runs, sources, cells, paper_files, frontier = map(
+    import_module, ("documents", "kept", "sources", "cells", "paper_files", "tables_frontier")
 )
 
 ACCURACY = "demo/rigl95/plain accuracy"
@@ -207,7 +207,8 @@ def test_cells_show_the_seeds_that_exist():
     ("settings", "name"),
     [
         ({"preset": "control"}, "rigl95/control"),
-        ({"preset": "best"}, "rigl95/moon-logitnorm@300"),
+        ({"preset": "best-1"}, "rigl95/moon-logitnorm@300"),
+        ({"preset": "best-2"}, "rigl95/quick@300"),
         ({"objective": "moon", "topology": "dense"}, "dense/moon"),
         ({"objective": "moon", "options": {"final": 4.0}, "sparsity": 0.8}, "rigl80/w_f=4"),
         ({"objective": "moon", "options": {"quiet_epochs": 2}}, "rigl95/T_e=2"),
@@ -300,3 +301,16 @@ def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
     assert kept.chosen("cifar10/rigl95/plain") is None  # nothing was ranked
     assert kept.values("cifar10/rigl95/plain@300", "chosen near") == kept.values("cifar10/rigl95/plain@300", "knn near")
     assert kept.values("cifar10/rigl95/plain", "chosen near") == {}
+
+
+@pytest.mark.parametrize("metric", ["fisher near", "msp far", "accuracy"])
+def test_intervals_over_images_are_around_the_value_and_paired(kept, monkeypatch, metric):
+    monkeypatch.setattr(frontier, "_RESAMPLES", 40)
+    network, other = "cifar10-open/rigl95/quick@300", "cifar10-open/rigl95/quick"
+    value, low, high = frontier.over_images(kept, network, metric)
+    assert value == pytest.approx(mean(kept.values(network, metric).values()), abs=0.04)  # kept as 256 levels
+    assert low < value < high
+    assert frontier.over_images(kept, network, metric, network) == (0, 0, 0)
+    found, below, above = frontier.over_images(kept, network, metric, other)
+    assert found == pytest.approx(value - frontier.over_images(kept, other, metric)[0])
+    assert above - below < 2**0.5 * (high - low)  # narrower than that of two independent networks
