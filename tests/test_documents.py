@@ -263,7 +263,7 @@ def test_stale_tables_and_figures_of_the_paper_are_reported(tmp_path, monkeypatc
                 (tmp_path / "results" / data / path.name).symlink_to(path)
     monkeypatch.setattr(paper_files, "ITEMS", {"mnist": ("mnist",), "cifar10": ("summary",)})
     kept = kept_runs.Kept(tmp_path / "results")
-    missing = ["results/cifar10: is missing; its tables cannot be made without it"]
+    missing = [f"results/cifar10: is missing; its {what} cannot be made without it" for what in ("tables", "figure")]
     assert paper_files.write_paper_files(kept, check=False) == missing
     assert paper_files.write_paper_files(kept, check=True) == missing
     table, figure = tmp_path / "results/mnist/paper/mnist.csv", tmp_path / "results/tin100/paper/auroc.svg"
