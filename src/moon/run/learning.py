@@ -13,6 +13,7 @@ from moon.recipe import Recipe
 _log = logging.getLogger(__name__)
 _FEW = 50  # with fewer validation images, one that has begun to learn is often no better than chance
 _SMALL_BATCH = 16
+_LOW_RATES = {"sgd": 0.001, "adamw": 0.00001}  # a hundredth of the usual ones
 
 
 def early_epochs(recipe: Recipe) -> int | None:
@@ -78,7 +79,7 @@ def _remedies(recipe: Recipe) -> list[str]:
         found.append(f"a {'longer ' if recipe.warmup else ''}warm-up (--warmup {usual})")
     elif 0 < 2 * recipe.warmup < recipe.epochs:
         found.append("a longer warm-up (--warmup)")
-    found.append("a lower rate (--lr)")
+    found.append(f"a {'higher' if recipe.lr_start < _LOW_RATES[recipe.optimizer] else 'lower'} rate (--lr)")
     if recipe.pattern:  # which determines the sparsity
         found.append("a pattern that keeps more weights (--pattern)")
     elif recipe.sparsity:
