@@ -32,6 +32,9 @@ class Instant:
     def ended(self, _):
         return ""
 
+    def warnings(self, _):
+        return []
+
     def stop(self, _):
         pass
 
@@ -85,6 +88,32 @@ def test_a_terminal_shows_finished_runs_above_the_bars(grid, screen, encoding):
     execute(grid, Instant())
     assert f"done   {NAMES[1]}\n" in shown()
     assert f"failed {NAMES[2]}: no [red] images\n" in shown()
+
+
+@pytest.mark.parametrize("has_terminal", [False, True])
+def test_a_warning_of_a_run_is_shown_once(grid, screen, capsys, has_terminal):
+    class Warning(Instant):
+        def __init__(self):
+            self.polls = {}
+
+        def start(self, folder):
+            return folder
+
+        def ended(self, folder):  # None at first, so that the warning comes before the end
+            self.polls[folder] = self.polls.get(folder, 0) + 1
+            return None if self.polls[folder] < 2 else super().start(folder) or ""
+
+        def warnings(self, folder):
+            return [f"[red] nothing learned in {folder.name}"]
+
+    shown = screen(400) if has_terminal else lambda: capsys.readouterr().out
+    execute(grid, Warning())
+    lines = shown().splitlines()
+    assert [sum(f"warning {name}: [red] nothing learned in {name}" in line for line in lines) for name in NAMES] == [
+        0, 1, 1,
+    ]  # fmt: skip
+    place = [next(i for i, line in enumerate(lines) if f"{word} {NAMES[1]}" in line) for word in ("warning", "done  ")]
+    assert place == sorted(place)
 
 
 def test_bars_wrap_in_a_narrow_terminal(grid, screen):

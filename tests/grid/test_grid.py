@@ -118,6 +118,9 @@ def test_failures_due_to_the_machine_are_retried_a_few_times(data_root, tmp_path
         def ended(self, handle):
             return "the machine is on fire"
 
+        def warnings(self, handle):
+            return []
+
         def stop(self, handles):
             assert not handles
 
@@ -329,6 +332,9 @@ def test_a_run_that_cannot_be_started_does_not_stop_the_others(data_root, tmp_pa
 
         def ended(self, handle):
             return ""
+
+        def warnings(self, handle):
+            return []
 
         def stop(self, handles):
             pass

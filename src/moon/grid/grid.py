@@ -42,6 +42,7 @@ class Job:
     lacks_scores: bool = False  # whether scores are missing that `todo.json` does not list
     tries: int = 0
     problem: str = ""  # how its last process failed, if it did
+    warnings: list[str] = field(default_factory=list)  # of its processes, each once
 
     @property
     def failure(self) -> Path:
@@ -114,6 +115,10 @@ class Workers(Protocol):
 
     def ended(self, handle: Any) -> str | None:
         """None while it runs, "" if it succeeded, else how it failed."""
+        ...
+
+    def warnings(self, handle: Any) -> list[str]:
+        """Warnings of the run, one line each, since the last call; asked for after `ended`."""
         ...
 
     def stop(self, handles: list[Any]) -> None:
@@ -237,7 +242,9 @@ class Grid:
         try:
             while True:
                 for name, (job, handle) in list(active.items()):
-                    if (problem := workers.ended(handle)) is not None:
+                    problem = workers.ended(handle)
+                    job.warnings += [text for text in workers.warnings(handle) if text not in job.warnings]
+                    if problem is not None:
                         del active[name]
                         job.problem = problem
                         job.tries += bool(problem)
