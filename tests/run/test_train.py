@@ -72,6 +72,18 @@ def test_a_network_that_does_not_begin_to_learn_is_reported_early(settings, expe
     assert [text for text in caplog.messages if "has learned nothing yet" in text] == expected
 
 
+def test_a_run_that_is_rejected_leaves_nothing(images, tmp_path):
+    never = recipe(images, delta_t_steps=1000)
+    with pytest.raises(ValueError, match="would never change its masks"):
+        train_run(never, tmp_path / "runs" / "run", images)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    (tmp_path / "runs" / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="would never change its masks"):
+        train_run(never, tmp_path / "runs" / "run", images)
+    assert (tmp_path / "runs" / "run" / "notes.txt").read_text() == "mine"
+
+
 def test_the_folder_has_all_files_of_a_run(images, tmp_path):
     result = train_run(recipe(images), tmp_path, images)
     assert {path.name for path in tmp_path.iterdir()} >= {
