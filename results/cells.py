@@ -198,18 +198,21 @@ class Blocks(dict[str, Callable[[Kept], str]]):
 
 
 def goals_table(kept: Kept, network: str, goals: Mapping[str, float]) -> str:
-    """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric."""
+    """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric.
+
+    One seed has no interval, and a metric that was not measured has no mean: these cells have a dash.
+    """
     rows = []
     for metric, goal in goals.items():
         values = list(kept.values(network, metric).values())
         digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
-        ends = interval(values)
-        is_reached = [sign * mean(values) >= sign * goal, min(sign * end for end in ends) >= sign * goal]
+        middle, ends = (mean(values),) if values else (), interval(values) if len(values) > 1 else ()
         found = [
-            f"{mean(values):.{digits}f}",
-            interval_text(*ends, digits),
-            *("yes" if is_it else "no" for is_it in is_reached),
-        ]
+            f"{middle[0]:.{digits}f}" if middle else MISSING,
+            interval_text(*ends, digits) if ends else MISSING,
+            *(("yes" if min(sign * x for x in part) >= sign * goal else "no") if part else MISSING
+              for part in (middle, ends)),
+        ]  # fmt: skip
         seeds = ", ".join(f"{value:.{digits}f}" for value in values)
         rows.append([metric_name(metric), f"{goal:g} or {'more' if sign > 0 else 'less'}", *found, seeds])
     headings = ["", "goal", "mean", "95% t interval", "mean reaches it", "whole interval reaches it", "seeds"]
