@@ -20,6 +20,7 @@ from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.recipe.expand import expand
 from moon.run.folder import is_done
+from moon.run.log import read_log
 from moon.training import is_locked, locked
 
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
@@ -284,6 +285,23 @@ def test_a_job_reports_its_progress(data_root, tmp_path):
     assert (job.epochs_done(), job.seconds()) == (2, 4)
     planned = Grid(tmp_path, [job])
     assert planned.seconds_left(places=1) == pytest.approx(5 * 2)
+
+
+def test_a_log_is_only_read_again_if_it_has_changed(data_root, tmp_path, monkeypatch):
+    (recipe,) = small(data_root, epochs=7)
+    job, reads, path = Job(recipe, tmp_path), [], tmp_path / "log.jsonl"
+    monkeypatch.setattr("moon.grid.grid.read_log", lambda folder: reads.append(folder) or read_log(folder))
+    for count in (0, 1, 2):
+        path.write_text('{"epoch": 0, "seconds": 1.5}\n' * count)
+        for _ in range(3):
+            assert (job.epochs_done(), job.seconds()) == (count, 1.5 * count)
+        assert len(reads) == count + 1
+    path.write_text("{}\n{}\n")  # damaged
+    for _ in range(3):
+        assert (job.epochs_done(), job.seconds()) == (0, 0)
+    assert len(reads) == 4
+    path.unlink()
+    assert (job.epochs_done(), job.seconds()) == (0, 0)
 
 
 @pytest.mark.slow
