@@ -105,11 +105,14 @@ class Network:
         """The outputs of a batch of images by name.
 
         Args:
-            images: Normalised images, (images, channels, rows, columns); converted to float32.
+            images: Normalised images, (images, channels, rows, columns); floats, which are converted to float32.
 
         Raises:
-            ValueError: If the images do not have the shape that the network needs, or not only finite values.
+            ValueError: If the images do not have the shape that the network needs, or are not finite floats.
         """
+        images = np.asarray(images)
+        if images.dtype.kind != "f":
+            raise ValueError(f"images must be normalised floats, not {images.dtype}; pixels are for Classifier")
         images = np.ascontiguousarray(images, dtype=np.float32)
         if images.ndim != 4 or images.shape[1:] != self.input_shape:
             raise ValueError(f"images must have the shape (images, {', '.join(map(str, self.input_shape))}), "

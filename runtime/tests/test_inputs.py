@@ -49,6 +49,12 @@ def test_no_images_are_accepted(network: Network) -> None:
     assert network(np.zeros((0, *SHAPE), "f"))["y"].shape == (0, *SHAPE)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "complex64", "object"])
+def test_other_types_are_an_error(network: Network, dtype: str) -> None:
+    with pytest.raises(ValueError, match=f"images must be normalised floats, not {dtype}; pixels are for Classifier"):
+        network(np.ones((1, *SHAPE), dtype))
+
+
 @pytest.mark.parametrize("shape", [SHAPE, (1, *SHAPE[::-1]), (1, 3, 3, 5)])
 def test_another_shape_is_an_error(network: Network, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"images must have the shape \(images, 2, 3, 5\), not "):
