@@ -70,6 +70,16 @@ def test_without_a_terminal_there_is_a_line_per_run(grid, capsys):
     ]
 
 
+def test_the_reason_of_a_failed_run_names_flags(grid, screen, capsys):
+    grid.jobs[2].failure.write_text('{"message": "diverged; try a lower learning rate (lr_start)"}')
+    (grid.jobs[1].folder / "result.json").write_text("{}")
+    execute(grid, Instant())
+    assert capsys.readouterr().out == f"failed {NAMES[2]}: diverged; try a lower learning rate (--lr)\n"
+    shown = screen(300)
+    runner.get_console().print(state_table(grid))
+    assert "try a lower learning rate (--lr)" in shown()
+
+
 def test_without_a_terminal_there_is_a_status_line_at_changes(grid, capsys, monkeypatch):
     monkeypatch.setattr(runner, "STATUS_SECONDS", 0.0)
     execute(grid, Instant())

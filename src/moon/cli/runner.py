@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from moon.cli.arguments import device_of
+from moon.cli.failing import with_flags
 from moon.cli.output import plain_cells, printable
 from moon.cli.screen import duration
 from moon.grid import Grid, Job, Processes, State, Workers
@@ -191,7 +192,7 @@ def _run_with_lines(grid: Grid, workers: Workers, news: News) -> None:
 def _line(job: Job, state: State) -> str:
     """How a run ended: its accuracy, which shows at once if it learned nothing, or why it failed."""
     known = job.result().get("known")
-    what = job.reason() if state is State.FAILED else f"accuracy {known['accuracy']:.1%}" if known else ""
+    what = with_flags(job.reason()) if state is State.FAILED else f"accuracy {known['accuracy']:.1%}" if known else ""
     return printable(f"{state:6} {job.recipe.name}{what and f': {what}'}")
 
 
@@ -242,7 +243,7 @@ def state_table(grid: Grid) -> Table:
     methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
         name = job.recipe.name
-        reason = f": {job.reason()}" if states[name] is State.FAILED else ""
+        reason = f": {with_flags(job.reason())}" if states[name] is State.FAILED else ""
         table.add_row(name, methods[name], f"{states[name]}{reason}", f"{job.epochs_done()}/{job.recipe.epochs}")
     plain_cells(table)
     return table
