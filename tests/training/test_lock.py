@@ -93,35 +93,34 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def rejected(folder, write=lambda: None):
+def enter(folder, write=lambda: None, error=None):
     with suppress(ZeroDivisionError), locked(folder):
         write()
-        raise ZeroDivisionError
+        if error is not None:
+            raise error
 
 
-def test_an_error_before_anything_is_written_leaves_nothing(tmp_path):
-    rejected(tmp_path / "runs" / "run")
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_a_folder_that_nothing_is_written_to_is_removed_again(tmp_path, error):
+    enter(tmp_path / "runs" / "run", error=error)
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()  # not created by the call
-    rejected(tmp_path / "mine")
+    enter(tmp_path / "mine", error=error)
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+    (tmp_path / "mine" / "lock").touch()
+    enter(tmp_path / "mine", error=error)
+    assert (tmp_path / "mine" / "lock").exists()
 
 
-def test_without_an_error_the_folder_stays(tmp_path):
-    with locked(tmp_path / "run"):
-        pass
-    rejected(tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]  # of the first call
-
-
-def test_a_folder_with_anything_else_in_it_is_kept(tmp_path):
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_a_folder_with_anything_else_in_it_is_kept(tmp_path, error):
     (tmp_path / "runs").mkdir()
     for number, write in enumerate((lambda run: (run / ".x").touch(), lambda run: (run / "checkpoints").mkdir())):
         run = tmp_path / "runs" / str(number)
-        rejected(run, lambda run=run, write=write: write(run))
+        enter(run, lambda run=run, write=write: write(run), error)
         assert len(list(run.iterdir())) == 2
     run = tmp_path / "new" / "run"
-    rejected(run, (run.parent / "other").mkdir)
+    enter(run, (run.parent / "other").mkdir, error)
     assert [path.name for path in run.parent.iterdir()] == ["other"]
 
 

@@ -26,9 +26,9 @@ _lent: ContextVar[tuple[Path, ...]] = ContextVar("lent", default=())  # folders 
 def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
     """Context in which this process holds the lock of a folder.
 
-    The operating system releases the lock when the process ends, even if it is killed. If an error ends the context and
-    the folder contains nothing but the lock file, what was created for the lock is removed. A run that is rejected
-    before it writes something thus leaves nothing.
+    The operating system releases the lock when the process ends, even if it is killed. If nothing but the lock file is
+    in the folder at the end of the context, what was created for the lock is removed: a run that is rejected before it
+    writes something leaves nothing.
 
     Args:
         folder: The folder; created if it does not exist.
@@ -59,12 +59,10 @@ def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
         token = _lent.set((*_lent.get(), place)) if lend else None
         try:
             yield
-        except BaseException:
-            _remove(created, place)  # while it is still locked
-            raise
         finally:
             if token is not None:
                 _lent.reset(token)
+            _remove(created, place)  # while it is still locked
 
 
 def _lock(place: Path, folder: Path, stack: ExitStack) -> list[Path]:
