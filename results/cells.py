@@ -217,22 +217,23 @@ def goals_table(
         over_images: Returns the interval of a metric over the images, for a column of its own.
 
     Returns:
-        The table.
+        The table. One seed has no interval, and a metric that was not measured has no mean: these cells have a dash.
     """
     rows = []
     for metric, goal in goals.items():
         values = list(kept.values(network, metric).values())
         digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
-        ends = interval(values)
-        is_reached = [sign * mean(values) >= sign * goal, min(sign * end for end in ends) >= sign * goal]
-        rows.append([
+        middle, ends = (mean(values),) if values else (), interval(values) if len(values) > 1 else ()
+        is_reached = [min(sign * x for x in part) >= sign * goal if part else None for part in (middle, ends)]
+        row = [
             metric_name(metric),
             f"{goal:g} or {'more' if sign > 0 else 'less'}",
-            f"{mean(values):.{digits}f}",
-            interval_text(*ends, digits),
+            f"{middle[0]:.{digits}f}" if middle else MISSING,
+            interval_text(*ends, digits) if ends else MISSING,
             *([over_images(metric)] if over_images else []),
-            *("yes" if is_it else "no" for is_it in is_reached),
+            *({True: "yes", False: "no", None: MISSING}[is_it] for is_it in is_reached),
             ", ".join(f"{value:.{digits}f}" for value in values),
-        ])  # fmt: skip
+        ]
+        rows.append(row)
     headings = ["", "goal", "mean", "95% t interval over seeds", *(["over images"] if over_images else [])]
     return markdown([*headings, "mean reaches it", "interval over seeds reaches it", "seeds"], rows)

@@ -295,6 +295,17 @@ def test_an_interval_is_rewritten_with_its_number(repository):
     assert page.read_text() == f"It gains {text}<!-- demo/rigl95/moon - plain accuracy --> points.\n"
 
 
+def test_goals_of_one_seed_have_no_interval():
+    values = {"accuracy": {0: 95.0, 1: 97.0}, "fisher near": {0: 94.25}, "ece-scaled": {0: 0.009}}
+    goals = {"accuracy": 95.3, "fisher near": 94.0, "ece-scaled": 0.008, "msp near": 90.0}
+    assert cells.goals_table(Invented({"x": values}), "x", goals).splitlines()[2:] == [
+        "| accuracy | 95.3 or more | 96.00 | [83.29, 108.71] | yes | no | 95.00, 97.00 |",
+        "| Fisher near | 94 or more | 94.25 | - | yes | - | 94.25 |",
+        "| ECE, scaled | 0.008 or less | 0.0090 | - | no | - | 0.0090 |",
+        "| MSP near | 90 or more | - | - | - | - | |",
+    ]
+
+
 def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
     assert kept.chosen("cifar10/rigl95/plain@300") == "knn"
     assert kept.chosen("cifar10/rigl95/control@300") == "gen:scaled"
