@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moon.cli import bench_kernels, bench_predict
-from moon.cli.arguments import add_data, add_device, add_inexact, device_of, whole
+from moon.cli.arguments import add_action, add_data, add_device, add_inexact, device_of, whole
 
 if TYPE_CHECKING:
     import torch
@@ -43,28 +43,15 @@ def describe(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="what", metavar="ACTION", title="actions", required=True)
     _describe_train(_add_action(actions, "train", _train, "time training steps", _TRAIN_HELP))
     _describe_score(_add_action(actions, "score", _score, "time scoring with detectors", _SCORE_HELP))
-    bench_predict.describe(
-        _add_action(
-            actions,
-            "predict",
-            bench_predict.measure,
-            "time the inference of sparse networks on a CPU",
-            bench_predict.HELP,
-        )
-    )
+    summary = "time the inference of sparse networks on a CPU"
+    bench_predict.describe(_add_action(actions, "predict", bench_predict.measure, summary, bench_predict.HELP))
 
 
 def _add_action(
-    actions: Any, name: str, measure: Callable[[argparse.Namespace], dict[str, Any]], summary: str, text: str
+    actions: Any, name: str, measure: Callable[[argparse.Namespace], dict[str, Any]], summary: str, epilog: str
 ) -> argparse.ArgumentParser:
-    parser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=text.strip("\n")
-    )
-    parser.set_defaults(measure=measure)
-    add = parser.add_argument
-    add("--out", type=Path, metavar="FILE", help="also write the results as JSON")
-    # A default would override a value that is given before the action.
-    add("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+    parser = add_action(actions, name, summary, epilog, measure=measure)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the results as JSON")
     add_data(parser)
     return parser
 
