@@ -68,15 +68,7 @@ def time_scores(
             return _random_evidence(model, part, benchmark.num_known, device)
         return images.evidence(model, part, precision=precision)
 
-    evaluate(data["validation"])  # warm up
-    evidence: dict[str, Evidence] = {}
-    reading: dict[str, float] = {}
-
-    def put(key: str) -> None:
-        evidence[key] = _predicting_labels(evaluate(data[key]), data[key])
-
-    for key in track(list(data), "evaluating"):
-        reading[key] = seconds(lambda key=key: put(key), device)
+    evidence, reading = _time_reading(evaluate, data, device, track)
     own, alone, left_out = _time_detectors(recipe, benchmark, names, evidence, reading, device, track)
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
@@ -108,6 +100,20 @@ def time_scores(
     }
 
 
+def _time_reading(
+    evaluate: Callable[[DataSet], Evidence], data: dict[str, DataSet], device: torch.device, track: Track
+) -> tuple[dict[str, Evidence], dict[str, float]]:
+    """The evidence of each set, and the seconds that it took."""
+    evaluate(data["validation"])  # warm up
+    evidence: dict[str, Evidence] = {}
+
+    def put(key: str) -> None:
+        evidence[key] = _predicting_labels(evaluate(data[key]), data[key])
+
+    times = {key: seconds(lambda key=key: put(key), device) for key in track(list(data), "evaluating")}
+    return evidence, times
+
+
 def _time_detectors(
     recipe: Recipe,
     benchmark: Benchmark,
@@ -115,7 +121,7 @@ def _time_detectors(
     evidence: dict[str, Evidence],
     reading: dict[str, float],
     device: torch.device,
-    track: Callable[[list, str], Iterable],
+    track: Track,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, str]]:
     """Seconds of fitting and scoring, the same plus the forward passes a detector needs, and what was left out."""
     own: dict[str, float] = {}
