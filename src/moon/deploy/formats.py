@@ -189,6 +189,7 @@ def compared(found: Mapping[str, NDArray], answers: Any, calibration: NDArray, r
 
 def _trained(folder: Path | str) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a finished run, and what its users must know."""
+    from moon.deploy.packed import preprocessing
     from moon.run.folder import class_names, load, trained_on
 
     model, benchmark = load(folder), trained_on(folder)
@@ -196,12 +197,7 @@ def _trained(folder: Path | str) -> tuple[nn.Module, dict[str, Any]]:
         parameter.data = parameter.data.contiguous()  # convolutions are stored with the channels last
     facts = {
         "input": (benchmark.channels, benchmark.size, benchmark.size),
-        "preprocess": {  # (pixel / 255 - mean) / std
-            "mean": list(benchmark.mean),
-            "std": list(benchmark.std),
-            "resize": "cover",
-            "shorter_side": benchmark.resize or benchmark.size,
-        },
+        "preprocess": preprocessing(benchmark),
         "classes": list(class_names(folder, benchmark.num_known)),
     }
     return model, facts

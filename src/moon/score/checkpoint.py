@@ -13,9 +13,10 @@ from moon.evidence import MEMORY_GIB, classifier_name
 from moon.recipe import Recipe, build, make_recipe
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.run.images import BenchmarkImages
+from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
 from moon.score.files import MODEL, Scores, is_writable, read_summary, scores_folder
-from moon.score.score import Track, check_precision, check_unknown, named_detectors, score_network
+from moon.score.score import check_precision, check_unknown, named_detectors, score_network
 from moon.training import locked
 
 

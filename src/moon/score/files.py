@@ -23,6 +23,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from moon.data import AnySet
 from moon.data.archives import read_npz
 from moon.data.classes import enumerated
 from moon.errors import DamagedCheckpoint, DataError
@@ -70,9 +71,14 @@ def is_writable(folder: Path) -> bool:
     return os.access(nearest, os.W_OK)
 
 
+def scored_sets(images: BenchmarkImages) -> dict[str, AnySet]:
+    """What is scored: the known test set and the unknown sets, by name."""
+    return {KNOWN: images.splits["test"], **images.unknown}
+
+
 def digests(images: BenchmarkImages) -> dict[str, str]:
     """The SHA-256 of every set that is scored, by its name."""
-    return {name: data.digest() for name, data in {KNOWN: images.splits["test"], **images.unknown}.items()}
+    return {name: data.digest() for name, data in scored_sets(images).items()}
 
 
 def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:

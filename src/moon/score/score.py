@@ -18,11 +18,11 @@ from moon.run.folder import check_data, load, load_result
 from moon.run.identity import identity
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
-from moon.score.auto import AUTO, check_names
+from moon.score.auto import AUTO, Track, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
 from moon.score.files import KNOWN, MODEL, Scores, digests, is_writable, read_summary, scores_folder, write_scores
-from moon.score.scoring import Scoring, Track
+from moon.score.scoring import Scoring
 from moon.score.tables import tables
 from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
 from moon.training import locked
