@@ -69,6 +69,13 @@ class Benchmark:
         return bool(self.folder) and name == self.known_set
 
 
+def default_net(size: int, channels: int) -> str:
+    """The network for images of your own; large ones get a network that reduces the resolution first."""
+    if size >= 64:
+        return "resnet18-imagenet"
+    return "lenet-norm" if channels == 1 and size >= 28 else "resnet18"  # LeNet accepts no smaller images
+
+
 _FAR_OF_CIFAR = ("mnist", "svhn", "dtd", "places")
 
 _IN_MEMORY = (
