@@ -116,24 +116,23 @@ class _Conversion:
         self.graph.weights[name] = tensor.contiguous().cpu()
         return name
 
+    def _kept(self, weight: Node, bias: Any) -> dict[str, str | None]:
+        """Store weight and bias of a layer; their names are settings of the operator."""
+        name = self._names[weight.name].removesuffix(".weight")
+        parts = {"weight": self._weight(weight), "bias": self._weight(bias)}
+        return {part: self._keep(f"{name}.{part}", tensor) for part, tensor in parts.items()}
+
     def _conv2d(
         self, node: Node, x: Node, weight: Node, bias: Any = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
     ) -> int:  # fmt: skip
         if isinstance(padding, str):
             raise ValueError(f"{_where(node)}: padding='{padding}' is not supported; give numbers")
-        name = self._names[weight.name].removesuffix(".weight")
         settings = {"stride": _pair(stride), "padding": _pair(padding), "dilation": _pair(dilation), "groups": groups}
-        weights = {
-            "weight": self._keep(f"{name}.weight", self._weight(weight)),
-            "bias": self._keep(f"{name}.bias", self._weight(bias)),
-        }
-        return self._add_op("conv2d", [self._number(x)], **weights, **settings)
+        return self._add_op("conv2d", [self._number(x)], **self._kept(weight, bias), **settings)
 
     def _linear(self, node: Node, x: Node, weight: Node, bias: Any = None) -> int:
-        name = self._names[weight.name].removesuffix(".weight")
-        kept = self._keep(f"{name}.weight", self._weight(weight)), self._keep(f"{name}.bias", self._weight(bias))
-        return self._add_op("linear", [self._number(x)], weight=kept[0], bias=kept[1])
+        return self._add_op("linear", [self._number(x)], **self._kept(weight, bias))
 
     def _batch_norm(
         self, node: Node, x: Node, weight: Any, bias: Any, mean: Node, variance: Node, training: bool,

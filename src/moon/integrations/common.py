@@ -32,6 +32,7 @@ from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.schedule import FEW_CHANGES
 from moon.sparse.step_guard import GUARD
 from moon.sparse.weights import sparse_weights
+from moon.training.plain import moving_averages
 from moon.training.vote import WeightVote, check_vote
 
 _log = logging.getLogger(__name__)
@@ -265,9 +266,7 @@ class SparseTraining:
         Args:
             objective: The objective, or a module that contains it.
         """
-        average_over_processes(
-            [module.get_buffer(name) for module in objective.modules() for name in getattr(module, "averages", ())]
-        )
+        average_over_processes(moving_averages(objective))
 
     def end(self) -> None:
         """Give the optimizer back to its owner, who may step it. The masks no longer hold."""
