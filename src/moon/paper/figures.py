@@ -18,7 +18,6 @@ from moon.paper.table import PaperTable
 from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, panels, save, styled
 from moon.run.folder import class_names
 from moon.score.files import read_arrays
-from moon.suggest import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +38,8 @@ def draw(table: PaperTable, folder: Path, target: Path) -> None:
     """
     # A benchmark without unknown sets may leave nothing to draw.
     figure = DRAWINGS[table.item.draw](table, folder) if table.numbers else panels(1, 1)[0]
-    missing = table.runs_needed - table.runs_done
-    lines = [table.title]
-    lines += [f"differences from the paper: {table.departures}"] * bool(table.departures)
-    lines += [f"{missing} of {counted(table.runs_needed, 'run')} {'is' if missing == 1 else 'are'} missing"] * (
-        missing > 0
-    )
+    departures = table.departures and f"differences from the paper: {table.departures}"
+    lines = [line for line in (table.title, departures, table.missing_runs) if line]
     characters = min(100, int(12 * figure.get_figwidth()))  # that fit into the width at this font size
     figure.suptitle("\n".join(part for line in lines for part in wrap(line, characters)), fontsize=10)
     save(figure, *(target.with_name(f"{target.name}.{suffix}") for suffix in ("svg", "png")))
