@@ -28,7 +28,7 @@ class Number:
         return what if self.least == -math.inf else f"{what}, at least {self.least:g}"
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is such a number; True and False are none."""
+        """Whether a value is such a number; True and False are not."""
         is_number = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and self.least <= value <= self.most
 

@@ -50,7 +50,7 @@ def printable(text: object) -> str:
 
 
 def plain_cells(table: Table) -> None:
-    """Make the texts of a table printable; brackets in them are then no markup."""
+    """Make the texts of a table printable; brackets in them are then not markup."""
     from rich.text import Text
 
     def plain(cell: object) -> object:

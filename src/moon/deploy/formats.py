@@ -216,7 +216,7 @@ def _run(model: ModelProto, inputs: dict[str, NDArray]) -> dict[str, NDArray]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # it warns that the threshold is an input with a default, which is the intention
+    options.log_severity_level = 3  # it warns that the threshold is an input with a default, which is intended
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     # Versions 1.17 and 1.18 plan their memory after the first run, and with some graphs later runs are then wrong.

@@ -15,7 +15,7 @@ from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
 from moon.score.files import KNOWN, scored_sets
 
-CHECKED = 2000  # images of each set that are looked at
+CHECKED = 2000  # images of each set that are measured on
 
 
 def measure(

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 # constant gradient its first updates are too long, with 0.99 up to 2.1 times, with the usual 0.999 up to 6.5 times.
 _BETA2 = 0.99
 
-# In place of outliers, for an objective that is not trained with.
+# In place of outliers, for an objective that is built but not trained with.
 PLACEHOLDER: tuple[Draw, int] = (lambda count: (torch.empty(count), torch.empty(count)), 1)
 
 
@@ -74,7 +74,7 @@ def _width(recipe: Recipe, make: Any) -> dict[str, float]:
 
 
 def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:
-    """Raise a ValueError if a net of the user is no network for this number of classes."""
+    """Raise a ValueError if a net of the user is not a network for this number of classes."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"net '{recipe.net}' made a {type(model).__name__}; it must return a torch.nn.Module")
     head = model.get_submodule(classifier_name(model))

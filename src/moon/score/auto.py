@@ -22,7 +22,7 @@ from moon.seeds import derive
 from moon.suggest import did_you_mean
 
 AUTO = "auto"
-ALONE = ("all", "none")  # values of --detector that are no detectors either
+ALONE = ("all", "none")  # other values of --detector that are not detectors
 FEW_CLASSES = 10  # with 100, the only other number among kept networks, Fisher was ahead of KNN on all but one
 
 Track = Callable[[list[str], str], Iterable[str]]  # wraps a list of names, with a description, for a progress bar

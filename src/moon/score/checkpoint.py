@@ -1,4 +1,4 @@
-"""Score somebody's checkpoint, without a run folder: weights from a file in a network that is named."""
+"""Score a checkpoint without a run folder: the weights come from a file, the network is given by its name."""
 
 from __future__ import annotations
 

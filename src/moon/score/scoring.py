@@ -42,7 +42,7 @@ class Scoring:
         return scored_sets(self.images)
 
     def choose(self, track: Track, *, is_run: bool = True) -> None:
-        """Choose the detector of `auto`; of a network that is not of a run it is not known how it was trained."""
+        """Choose the detector of `auto`. How the network was trained is known only if it is that of a run."""
         images, recipe = self.images, self.recipe
         if not images.tuning:
             self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)

@@ -1,4 +1,4 @@
-"""Time the inference of sparse networks on a CPU, against programs that multiply zeros."""
+"""Time the inference of sparse networks on a CPU, compared with programs that compute dense networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collective operations of several processes that notice when one of them is lost.
+"""Collective operations of several processes that detect when one of them is lost.
 
 torch waits forever for a process that was stopped, and does not say which one ended. Here each process writes a
 heartbeat to the common store every second, which distinguishes a slow process from a lost one. This needs gloo; with
