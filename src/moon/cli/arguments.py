@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moon.recipe import PARAMETERS, names_of
+from moon.suggest import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -163,7 +164,6 @@ def device_of(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device '{name}' cannot be used ({str(error).splitlines()[0]}); choose another one, such as cpu"
-        ) from None
+        reason = first_line(error)
+        raise ValueError(f"device '{name}' cannot be used ({reason}); choose another one, such as cpu") from None
     return device

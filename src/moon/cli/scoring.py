@@ -19,6 +19,7 @@ from moon.cli.output import Incomplete, printable, show_group
 from moon.cli.screen import tracked
 from moon.cli.unknown_sets import no_unknown_set
 from moon.data.classes import enumerated
+from moon.files import check_writable
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
 from moon.results.collect import run_folders
@@ -30,7 +31,7 @@ from moon.run.images import BenchmarkImages
 from moon.score.auto import AUTO, check_names, choice_line
 from moon.score.cache import EVIDENCE
 from moon.score.checkpoint import score_checkpoint
-from moon.score.files import Scores, is_writable, scores_folder
+from moon.score.files import Scores, scores_folder
 from moon.score.score import score_run
 from moon.suggest import counted
 
@@ -152,8 +153,7 @@ def _scorable(folder: Path, home: Path) -> Recipe:
     """The recipe of a finished run; raises an error if the run, or where its scores go, cannot be used."""
     recipe = Recipe.load(folder / "recipe.json")
     load_result(folder)
-    if not is_writable(home):
-        raise ValueError(f"{home}: cannot be written; give another folder for the scores (--out FOLDER)")
+    check_writable(home, "give another folder for the scores (--out FOLDER)")
     return recipe
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from moon.errors import DataError
 from moon.files import write_atomic
+from moon.suggest import first_line
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -209,7 +210,7 @@ def _check(model: ModelProto) -> None:
     try:
         checker.check_model(model, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
-        raise DataError(f"the ONNX checker rejects it ({str(error).splitlines()[0]})") from error
+        raise DataError(f"the ONNX checker rejects it ({first_line(error)})") from error
 
 
 def _run(model: ModelProto, inputs: dict[str, NDArray]) -> dict[str, NDArray]:

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram, export
 from torch.fx import Node
 
 from moon.export.graph import Graph, Op, fold
+from moon.suggest import first_line
 
 _ACTIVATIONS = ("relu", "relu6", "silu", "gelu", "hardswish", "hardsigmoid", "sigmoid")
 _SAME = ("dropout", "contiguous", "clone", "detach", "to", "alias", "identity", "feature_dropout")
@@ -45,7 +46,7 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
         # Two images, so that the number of images differs from sizes of 1.
         program = export(model, (torch.zeros(2, *shape, device=parameter.device),))
     except Exception as error:  # tracing runs the model's own code, which may raise anything
-        raise ValueError(f"{type(model).__name__} cannot be traced ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"{type(model).__name__} cannot be traced ({first_line(error)})") from error
     return _Conversion(program, shape).graph
 
 

@@ -26,6 +26,7 @@ from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
 from moon.sparse import Dense, DropSchedule, NOfM, SparseTopology, TicketSchedule, Topology
 from moon.sparse.pattern import UNSTRUCTURED, Unstructured
+from moon.suggest import first_line
 from moon.training import CosineRate, Training
 from moon.training.ranks import Ranks
 
@@ -267,7 +268,7 @@ def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: 
         model(x[:1])
     except RuntimeError as error:
         size = f"{benchmark.size}x{benchmark.size}"
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"net '{recipe.net}' does not accept images of {size} ({reason}); use another net") from None
     state = [(part, n, b.clone()) for part in objective.modules() for n, b in part.named_buffers(recurse=False)]
     with torch.random.fork_rng(devices=[]):

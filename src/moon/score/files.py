@@ -15,7 +15,6 @@ mirrored/     the same four files for evidence averaged over each image and its 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -63,12 +62,6 @@ _SUMMARY = {
 def scores_folder(folder: Path, mirrored: bool) -> Path:
     """Where the scores of a run are."""
     return folder / MIRRORED if mirrored else folder
-
-
-def is_writable(folder: Path) -> bool:
-    """Whether scores can be written to a folder, or the folder can be created."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return os.access(nearest, os.W_OK)
 
 
 def scored_sets(images: BenchmarkImages) -> dict[str, AnySet]:

@@ -27,6 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from moon.errors import RankLost
+from moon.suggest import first_line
 
 HEARTBEAT_SECONDS = 1.0  # from one heartbeat to the next
 GRACE_SECONDS = 5.0  # to find out which processes were lost, and for the others to do so
@@ -172,9 +173,8 @@ def join(backend: str) -> None:
     try:
         made = _in_a_thread(lambda: _join(backend))
     except RuntimeError as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         name = f"rank {os.environ.get('RANK', '?')} of {os.environ.get('WORLD_SIZE', '?')}"
-        raise RankLost(f"{name} cannot join the others ({reason})") from error
+        raise RankLost(f"{name} cannot join the others ({first_line(error)})") from error
     if made is not None:
         _peers = made
         made.start()
