@@ -14,7 +14,7 @@ from torch import nn
 
 from moon.data import AnySet, Batches, Benchmark, training_batches
 from moon.detect import Detector
-from moon.evidence import OpenHead, classifier_name, open_head, rotation_head
+from moon.evidence import OpenHead, classifier_of, open_head, rotation_head
 from moon.fast import SGD, kernel_search
 from moon.objectives import Objective, Teacher
 from moon.objectives.base import Draw
@@ -78,8 +78,8 @@ def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:
     """Raise a ValueError if a net of the user is not a network for this number of classes."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"net '{recipe.net}' made a {type(model).__name__}; it must return a torch.nn.Module")
-    head = model.get_submodule(classifier_name(model))
-    if isinstance(head, nn.Linear) and head.out_features != num_known:
+    head = classifier_of(model)
+    if head.out_features != num_known:
         raise ValueError(
             f"net '{recipe.net}' has {head.out_features} outputs, but there are {num_known} known classes; its "
             "function must use its argument num_classes"
@@ -98,8 +98,7 @@ def objective(
         teachers: For objectives that learn from other networks: these networks.
     """
     kind = pick("objective", recipe.objective)
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
+    head = classifier_of(model)
     facts: dict[str, Any] = {
         "epochs": recipe.epochs,
         "num_known": head.out_features - isinstance(head, OpenHead),
@@ -178,7 +177,7 @@ def optimizer(recipe: Recipe, model: nn.Module, objective: nn.Module) -> torch.o
     """
     groups: Any = chain(model.parameters(), objective.parameters())
     if recipe.backbone_lr_factor != 1:
-        head = list(model.get_submodule(classifier_name(model)).parameters())
+        head = list(classifier_of(model).parameters())
         backbone = [p for p in model.parameters() if all(p is not other for other in head)]
         groups = [
             {"params": [*head, *objective.parameters()], "lr_factor": 1.0},

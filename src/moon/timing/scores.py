@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from moon.data import Benchmark, DataSet, evaluation_batches
 from moon.detect import Detector
-from moon.evidence import Evidence, classifier_name, read
+from moon.evidence import Evidence, classifier_of, read
 from moon.recipe import Recipe, build, make_recipe
 from moon.run.images import BenchmarkImages
 from moon.sparse.flops import layer_costs, net_cost
@@ -151,8 +151,7 @@ def _time_detectors(
 
 
 def _random_evidence(model: nn.Module, part: DataSet, num_known: int, device: torch.device) -> Evidence:
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
+    head = classifier_of(model)
     labels = torch.as_tensor(part.labels, device=device)
     generator = torch.Generator(device).manual_seed(len(labels))
     features = torch.rand(len(labels), head.in_features, generator=generator, device=device)
