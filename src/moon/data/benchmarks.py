@@ -64,6 +64,11 @@ class Benchmark:
         """The name of the known set."""
         return self.known or self.name
 
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """The shape of an input of the network, (C, H, W)."""
+        return self.channels, self.size, self.size
+
     def streams(self, name: str) -> bool:
         """Whether a set is the known set and is streamed from `folder`."""
         return bool(self.folder) and name == self.known_set

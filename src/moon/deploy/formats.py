@@ -197,7 +197,7 @@ def _trained(folder: Path | str) -> tuple[nn.Module, dict[str, Any]]:
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()  # convolutions are stored with the channels last
     facts = {
-        "input": (benchmark.channels, benchmark.size, benchmark.size),
+        "input": benchmark.input_shape,
         "preprocess": preprocessing(benchmark),
         "classes": list(class_names(folder, benchmark.num_known)),
     }

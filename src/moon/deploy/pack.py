@@ -110,7 +110,7 @@ def pack_run(
     made = build.detector(detector, recipe, b, **options)
     small = _fitted(reduced(made, bank, len(images.splits["train"].labels)), known)
     packed = PackedNetwork(
-        _traced(model.cpu(), (b.channels, b.size, b.size)),
+        _traced(model.cpu(), b.input_shape),
         trace_detector(small, known["validation"]),
         _description(folder, b, known["validation"]) | {"detector": {"name": detector, "options": small.options()}},
         precision,

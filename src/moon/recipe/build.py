@@ -260,7 +260,7 @@ def _start_from_weights(recipe: Recipe, model: nn.Module) -> list[str]:
 def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: Benchmark) -> None:
     """Raise a ValueError if the network does not accept the images, or the objective the network or the batch."""
     device = next(model.parameters()).device
-    shape = recipe.batch_size, benchmark.channels, benchmark.size, benchmark.size
+    shape = recipe.batch_size, *benchmark.input_shape
     x, y = torch.zeros(shape, device=device), torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
     model.eval()
     try:

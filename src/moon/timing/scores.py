@@ -78,7 +78,7 @@ def time_scores(
         batches = evaluation_batches(data["validation"], benchmark, device)
         dense = seconds(lambda: read(model, batches), device) * count / len(data["validation"].labels)
     densities = {name: float(mask.float().mean()) for name, mask in topology.masks.items()}
-    cost = net_cost(layer_costs(model, (benchmark.channels, benchmark.size, benchmark.size), densities))
+    cost = net_cost(layer_costs(model, benchmark.input_shape, densities))
     rate = machine_rates(device, torch.float32)[0]
     return {
         "read": not from_evidence,
