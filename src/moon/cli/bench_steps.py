@@ -6,14 +6,7 @@ from typing import Any
 
 
 def show(title: str, records: list[dict[str, Any]], limits: dict[str, float], steps_per_epoch: int) -> None:
-    """Print the times of training steps, their lower bounds, and why some steps are not captured.
-
-    Args:
-        title: What was timed.
-        records: What `moon.timing.time_steps` returned, with `seconds_of_100_epochs`.
-        limits: What `moon.timing.step_limits` returned.
-        steps_per_epoch: The steps of an epoch, to estimate 100 epochs.
-    """
+    """Print the times of training steps, their lower bounds, and why some steps are not captured."""
     from moon.cli.output import new_table, show_table
     from moon.timing import LOOPS
 
@@ -37,13 +30,7 @@ def show(title: str, records: list[dict[str, Any]], limits: dict[str, float], st
 
 
 def explain(rounds: str, images: int, limits: dict[str, float]) -> None:
-    """Print what the columns mean.
-
-    Args:
-        rounds: The number of rounds and steps, in words.
-        images: The images per epoch.
-        limits: As for `show`.
-    """
+    """Print what the columns mean."""
     from rich.console import Console
 
     from moon.timing import BASE
