@@ -164,8 +164,8 @@ def test_a_read_only_run_folder_is_reported_before_images_are_read(moon, runs, d
     monkeypatch.setattr(BenchmarkImages, "open", None)
     code, _, err = moon("score", "runs/plain-0", *FAST)
     assert code == 2
-    expected = "runs/plain-0: cannot be written; give another folder for the scores (--out FOLDER)"
-    assert err.strip() == f"moon score: {expected}"
+    assert err.startswith("moon score: runs/plain-0: cannot be written (no permission to write to ")
+    assert err.endswith("); give another folder for the scores (--out FOLDER)\n")
 
 
 def test_a_benchmark_without_unknown_sets_gets_a_hint(moon, runs, data_root):

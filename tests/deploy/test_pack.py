@@ -24,11 +24,6 @@ HALF = Guarantee(accept=0.5)  # there are ten validation images
 
 
 @pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
-
-@pytest.fixture
 def folder(trained_runs, tmp_path):
     return shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
 

@@ -32,11 +32,6 @@ TRAIN = [
 ]
 
 
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
-
 def recipe(images, objective="moon", **settings):
     settings = {"epochs": 4, "batch_size": 64, "delta_t_steps": 3, "vote_share": 0.25, "t_end_share": 0.6} | settings
     options = {"quiet_epochs": 1} if objective == "moon" else {}
@@ -138,13 +133,6 @@ def finished(_runs, tmp_path):
 def interrupted(_runs, tmp_path):
     """The folder of a run of `recipe(images)` that was stopped as `stopped` does."""
     return shutil.copytree(_runs / "interrupted", tmp_path / "interrupted")
-
-
-@pytest.fixture
-def torch_threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def test_a_run_resumes_with_the_threads_it_was_started_with(images, tmp_path, torch_threads):

@@ -101,9 +101,7 @@ def import_set(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be train, val or test, not '{split}'{did_you_mean(split, SPLITS)}")
-    _check_new_name(name)
-    check_root(root)
-    check_writable(Path(root) / name, "choose another data root (data)")
+    _check_target(root, name)
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
         raise ValueError(f"{source}: is not an image list, so {image_root} does not apply; leave it out (image_root)")
     dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
@@ -155,9 +153,7 @@ def import_splits(
         >>> train.dataset.classes, train.dataset.labels.tolist(), test.dataset.labels.tolist()
         (('cat', 'dog'), [0, 1], [1])
     """
-    _check_new_name(name)
-    check_root(root)
-    check_writable(Path(root) / name, "choose another data root (data)")
+    _check_target(root, name)
     found = find_splits(source)
     if not found.splits:
         raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
@@ -222,6 +218,13 @@ def hold_out(
     if val_share:
         splits["val"], splits["train"] = split_off(rest, val_share / (1 - share))
     return _save_all(splits, root, name, replace)
+
+
+def _check_target(root: AnyPath, name: str) -> None:
+    """Raise a ValueError if a set of this name cannot be written under the data root."""
+    _check_new_name(name)
+    check_root(root)
+    check_writable(Path(root) / name, "choose another data root (data)")
 
 
 def _check_new_name(name: str) -> None:

@@ -165,6 +165,14 @@ class Detector(ABC):
         """
         vars(self).update(state)
 
+    def _labels(self, evidence: Evidence, *, of_all_classes: bool = False) -> Tensor:
+        """The labels of the inputs that `fit` gets; a ValueError if there are none, or none of one of all classes."""
+        if evidence.labels is None:
+            raise ValueError(f"{type(self).__name__} needs the labels of the known inputs it is fitted on")
+        if of_all_classes and (missing := set(range(evidence.num_known)) - set(evidence.labels.unique().tolist())):
+            raise ValueError(f"no known input of class {min(missing)} to fit {type(self).__name__} on")
+        return evidence.labels
+
     def _fitted(self, name: str) -> Tensor:
         """Return an attribute that `fit` sets, or raise a clear error if `fit` was not called."""
         value = getattr(self, name, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ class OpenClassifier:
         if "validation" in splits:
             order = torch.randperm(len(held_out), generator=generator("calibration"))
             first, second = order.tensor_split(2)
-            fitting, held_out = _take(held_out, first), _take(held_out, second)
+            fitting, held_out = held_out.take(first), held_out.take(second)
         if splits:
             known = {"validation": fitting}
             if train is not None and "train" in splits:
@@ -288,10 +287,3 @@ class OpenClassifier:
             processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
         threshold = Threshold(**description["threshold"])
         return cls(model.eval(), detector, threshold, scores, processor, description["metrics"])
-
-
-def _take(evidence: Evidence, index: Tensor) -> Evidence:
-    """The evidence of some of the inputs."""
-    index = index.to(evidence.logits.device)
-    labels = None if evidence.labels is None else evidence.labels[index]
-    return replace(evidence, logits=evidence.logits[index], features=evidence.features[index], labels=labels)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from moon.evidence import OpenHead, classifier_name
+from moon.evidence import OpenHead, classifier_of
 from moon.objectives import Objective
 from moon.recipe.registry import pick
 
@@ -37,11 +37,7 @@ def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int,
             raise ValueError(f"{type(objective).__name__} is built already; give its options to its constructor")
         return objective
     kind = pick("objective", objective)
-    head = model.get_submodule(classifier_name(model))
-    facts = {"epochs": epochs}
-    if isinstance(head, nn.Linear):
-        facts |= {
-            "num_known": head.out_features - isinstance(head, OpenHead),
-            "num_features": head.in_features,
-        }
+    head = classifier_of(model)
+    num_known = head.out_features - isinstance(head, OpenHead)
+    facts = {"epochs": epochs, "num_known": num_known, "num_features": head.in_features}
     return kind.for_run(**{name: facts[name] for name in kind.takes() if name in facts}, **options)

@@ -11,18 +11,18 @@ from torch import nn
 
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import MEMORY_GIB
-from moon.files import own_folder
+from moon.files import check_writable, own_folder
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import normalises_logits
 from moon.run.folder import check_data, load, load_result
 from moon.run.identity import identity
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
-from moon.score.auto import AUTO, check_names
+from moon.score.auto import AUTO, Track, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import KNOWN, MODEL, Scores, digests, is_writable, read_summary, scores_folder, write_scores
-from moon.score.scoring import Scoring, Track
+from moon.score.files import KNOWN, MODEL, Scores, digests, read_summary, scores_folder, write_scores
+from moon.score.scoring import Scoring
 from moon.score.tables import tables
 from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
 from moon.training import locked
@@ -81,8 +81,7 @@ def score_run(
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
     home = folder if out is None else Path(out)
-    if not is_writable(home):
-        raise ValueError(f"{home}: cannot be written; give another folder for the scores (out)")
+    check_writable(home, "give another folder for the scores (out)")
     old = read_summary(scores_folder(home, mirrored), recipe.objective)
     _check_request(folder, recipe, images, precision, old)
     if detectors is not None and not (detectors := list(detectors)):

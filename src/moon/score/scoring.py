@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +15,10 @@ from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
-from moon.score.auto import AUTO, FEW_CLASSES, Choice, choice_of, choose_by_rule, rank
-from moon.score.cache import EvidenceCache
-from moon.score.files import KNOWN, Scores
+from moon.score.auto import AUTO, FEW_CLASSES, Choice, Track, choice_of, choose_by_rule, rank
+from moon.score.cache import TRAINING, EvidenceCache
+from moon.score.files import Scores, scored_sets
 from moon.score.tune import tune
-
-Track = Callable[[list[str], str], Iterable[str]]
 
 
 @dataclass
@@ -41,10 +39,10 @@ class Scoring:
     @property
     def sets(self) -> dict[str, AnySet]:
         """What is scored: the known test set and the unknown sets."""
-        return {KNOWN: self.images.splits["test"], **self.images.unknown}
+        return scored_sets(self.images)
 
     def choose(self, track: Track, *, is_run: bool = True) -> None:
-        """Choose the detector of `auto`; of a network that is not of a run it is not known how it was trained."""
+        """Choose the detector of `auto`. How the network was trained is known only if it is that of a run."""
         images, recipe = self.images, self.recipe
         if not images.tuning:
             self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)
@@ -53,7 +51,7 @@ class Scoring:
                 self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
             return
         known, unknown = images.splits["val"], images.tuning
-        training = lambda: self.cache.get("fit/train", images.splits["train"])  # noqa: E731
+        training = partial(self.cache.get, TRAINING, images.splits["train"])
         found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track)
         self.choice = choice_of(found, unknown, len(known.labels))
 
