@@ -172,3 +172,17 @@ def test_the_command_line_lists_methods_of_an_installed_package(tmp_path):
     )
     assert "The margin of the logits" in done.stdout
     assert "entry point lost = nowhere:Lost is skipped: No module named 'nowhere'" in done.stderr
+
+
+def test_a_detector_whose_fit_would_never_be_called_is_rejected():
+    class Forgot(Margin):
+        def fit(self, evidence):
+            return self
+
+    class Misspelled(Forgot):
+        fits_on = "training"
+
+    with pytest.raises(ValueError, match="'forgot' overrides fit, which is never called"):
+        moon.register("detector", "forgot", Forgot)
+    with pytest.raises(ValueError, match="fits_on must be one of nothing, train, validation, both, not 'training'"):
+        moon.register("detector", "misspelled", Misspelled)

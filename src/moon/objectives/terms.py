@@ -43,6 +43,7 @@ def total(terms: Terms, model: nn.Module, name: str) -> Tensor:
         if term.ndim:
             raise ValueError(f"{name}.terms: '{key}' must be a scalar, not of shape {tuple(term.shape)}; take its mean")
     loss = reduce(add, terms.values())
-    if torch.is_grad_enabled() and not loss.requires_grad and any(weight.requires_grad for weight in model.parameters()):
+    is_trained = torch.is_grad_enabled() and any(weight.requires_grad for weight in model.parameters())
+    if is_trained and not loss.requires_grad:
         raise ValueError(f"{name}: the loss does not depend on the model's weights; is something detached in terms?")
     return loss
