@@ -188,7 +188,10 @@ def pick(kind: str, name: str) -> Any:
         name = next((part for part in name.split("+") if part not in entries), name)
     called = "learning rates" if kind == "rates" else kind
     choices = ", ".join(entries) + (_OTHER_NETS if kind == "net" else "")
-    raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {choices}")
+    close = did_you_mean(name, entries)
+    # A name that is like no other is probably that of a run, trained where the method was known.
+    hint = "" if close or not entries.group else "; one of another package must be installed here, or registered"
+    raise ValueError(f"unknown {called} '{name}'{close}; choose from: {choices}{hint}")
 
 
 def arguments_of(function: Any) -> Mapping[str, Parameter]:
