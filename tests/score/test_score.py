@@ -383,3 +383,9 @@ def test_errors_name_the_detector_whose_scores_are_wrong(images, folder, score, 
             score_run(folder, images, ["msp", "mine"])
     finally:
         unregister("detector", "mine")
+
+
+def test_one_detector_may_be_given_by_its_name(images, folder):
+    assert list(score_run(folder, images, "knn")[1]) == ["knn"]
+    with pytest.raises(ValueError, match="no detector was given"):
+        score_run(folder, images, [])
