@@ -79,6 +79,7 @@ def test_only_the_detectors_asked_for_are_shown_and_those_scored_earlier_are_kep
     assert "unknown is left out: " in out
 
 
+@pytest.mark.slow
 def test_a_detector_that_only_some_runs_lack_names_one_of_them(moon, runs):
     code, out, err = moon("score", "runs/moon-0", "runs/plain-0")
     assert code == 0, err
