@@ -16,6 +16,7 @@ from cells import (
     differences_table,
     goals_table,
     label,
+    label_without_epochs,
     line_about_tests,
     markdown,
     metric_name,
@@ -54,9 +55,9 @@ def search(kept: Kept) -> str:
 
 @BLOCKS.add
 def best(kept: Kept) -> str:
-    seeds = [([f"`best`, seed {seed}"], f"{BEST}/s{seed}") for seed in kept.runs(BEST)]
+    seeds = [([f"`best-1`, seed {seed}"], f"{BEST}/s{seed}") for seed in kept.runs(BEST)]
     rows = at_trainings("cifar10/rigl95", ("plain", "control", "logitnorm+vote", "moon-logitnorm", *LONG[:-1]))
-    rows += [*seeds, (["**`best`**"], BEST), (["`best`, mirrored"], f"{BEST}+mirrored")]
+    rows += [*seeds, (["**`best-1`**"], BEST), (["`best-1`, mirrored"], f"{BEST}+mirrored")]
     rows += at_trainings("cifar10/rigl95", ["logitnorm+vote@300+mirrored"])
     return networks_table(kept, ["training"], rows, ["accuracy %", "ECE, scaled", "MSP", "FDBD", "KNN", "Fisher"])
 
@@ -85,7 +86,7 @@ def length_differences(kept: Kept) -> str:
 
 @BLOCKS.add
 def tin100(kept: Kept) -> str:
-    rows = at_trainings("tin100/rigl95", FIVE)
+    rows = at_trainings("tin100/rigl95", (*FIVE, "quick"))
     return networks_table(kept, ["training"], rows, ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"])
 
 
@@ -173,15 +174,13 @@ def readme(kept: Kept) -> str:
         ("summary", "cifar10/rigl", "moon", "plain", "ebo", "80 to 99%, 100 epochs"),
         ("summary", "cifar10/rigl", "moon", "control", "ebo", "80 to 99%, 100 epochs"),
         ("rivals", "cifar10/rigl95", "logitnorm+vote", "control", "msp", "95%, 100 epochs"),
-        ("frontier", "cifar10/rigl95", "quick", "logitnorm+vote", "msp", "95%, 100 epochs"),
+        ("frontier", "cifar10/rigl95", "quick@300", "control@300", "fisher", "95%, 300 epochs"),
         ("length", "cifar10/rigl95", "moon-logitnorm@300", "logitnorm+vote@300", "chosen", "95%, 300 epochs"),
     ):
         pairs = [Pair(f"{place}/{a}", f"{place}/{b}", f"{detector} {group}") for group in ("near", "far")]
         found = [test_family(kept, family)[pair] for pair in pairs]
-        name = " - ".join(
-            "`best`" if training == LONG[-1] else label(training.partition("@")[0]) for training in (a, b)
-        )
-        how = "chosen for each" if detector == "chosen" else detector.upper()
+        name = " - ".join("`best-1`" if training == LONG[-1] else label_without_epochs(training) for training in (a, b))
+        how = "chosen for each" if detector == "chosen" else metric_name(detector)
         rows.append([name, how, where, str(len(found[0].a)), *(difference(each, 1) for each in found)])
     table = markdown(["points of AUROC", "detector", "RigL at", "n", "near", "far"], rows)
     marked = "Bold differences are" if "**" in table else "None of these differences is"
