@@ -121,8 +121,11 @@ def stale_lines(before: str, after: str) -> Iterator[tuple[int, str]]:
 
 def draw_auroc(kept: Kept, data: str, path: Path) -> None:
     """Draw the AUROC with MSP of the networks of a collection over sparsity."""
+    names = {training: label(training).replace("`", "") for training in DRAWN[data]} | {
+        "quick@300": "best-2, 300 epochs"
+    }
     points = [
-        (label(training).replace("`", ""), 100 * sparsity, group, auroc)
+        (names[training], 100 * sparsity, group, auroc)
         for training in DRAWN[data]
         for sparsity in SPARSITIES
         for group in ("near", "far")

@@ -37,6 +37,7 @@ WITHOUT_ENERGY = [f"{detector} {group}" for detector in ("msp", "knn", "fdbd") f
 WITHOUT_ENERGY += ["accuracy", "ece-scaled"]
 WITH_FISHER = [f"{detector} {group}" for detector in ("msp", "knn", "fisher") for group in ("near", "far")]
 WITH_FISHER += ["accuracy", "ece-scaled"]
+WITH_CHOSEN = [*WITH_FISHER, "chosen near", "chosen far"]
 
 _STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": mean,
@@ -112,8 +113,8 @@ FRONTIER_PAIRS = at(
 ) + at(
     "cifar10/rigl95",
     ("quick@300", "plain@300"), ("quick@300", "control@300"), ("quick@300", "logitnorm+vote@300"),
-    ("quick@300", "moon-logitnorm@300"), ("quick@300", "quick"),
-)  # fmt: skip
+    ("quick@300", "moon-logitnorm@300"),
+) + at("cifar10-open/rigl95", ("quick@300", "quick"))  # fmt: skip
 TIN100_PAIRS = at(
     "tin100/rigl95",
     ("control", "plain"), ("moon", "plain"), ("moon", "control"), ("logitnorm+vote", "control"),
@@ -140,7 +141,7 @@ FAMILIES: dict[str, list[Pair]] = {
     "vote": _pairs(VOTE_PAIRS, WITHOUT_ENERGY),
     "added": _pairs(ADDED_PAIRS, WITHOUT_ENERGY),
     "ablations": _pairs(ABLATION_PAIRS, NINE),
-    "frontier": _pairs(FRONTIER_PAIRS, WITH_FISHER),
+    "frontier": _pairs(FRONTIER_PAIRS, WITH_CHOSEN),
     "quick-tin100": _pairs(QUICK_TIN100_PAIRS, [*WITH_FISHER, "fdbd near", "fdbd far"]),
     "first-trial": _pairs(FIRST_TRIAL_PAIRS, ["msp near", "msp far"]),
     "tin100": _pairs(TIN100_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),

@@ -166,7 +166,8 @@ def frontier_differences(kept: Kept) -> str:
     def name(pair: tuple[str, str]) -> str:
         return f"{subtracted(pair)} ({'`tin-open`' if pair[0].startswith('cifar10-open') else '`tin`'})"
 
-    return differences_table(kept, "frontier", FRONTIER_PAIRS, [*SHOWN[2:], *SHOWN[:2]], name=name)
+    columns = [*SHOWN[2:], "chosen detector", *SHOWN[:2]]
+    return differences_table(kept, "frontier", FRONTIER_PAIRS, columns, name=name)
 
 
 @BLOCKS.add

@@ -174,7 +174,7 @@ def readme(kept: Kept) -> str:
         ("summary", "cifar10/rigl", "moon", "plain", "ebo", "80 to 99%, 100 epochs"),
         ("summary", "cifar10/rigl", "moon", "control", "ebo", "80 to 99%, 100 epochs"),
         ("rivals", "cifar10/rigl95", "logitnorm+vote", "control", "msp", "95%, 100 epochs"),
-        ("frontier", "cifar10/rigl95", "quick@300", "control@300", "fisher", "95%, 300 epochs"),
+        ("frontier", "cifar10/rigl95", "quick@300", "control@300", "chosen", "95%, 300 epochs"),
         ("length", "cifar10/rigl95", "moon-logitnorm@300", "logitnorm+vote@300", "chosen", "95%, 300 epochs"),
     ):
         pairs = [Pair(f"{place}/{a}", f"{place}/{b}", f"{detector} {group}") for group in ("near", "far")]
