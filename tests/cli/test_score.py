@@ -79,6 +79,16 @@ def test_only_the_detectors_asked_for_are_shown_and_those_scored_earlier_are_kep
     assert "unknown is left out: " in out
 
 
+@pytest.mark.slow
+def test_a_detector_that_only_some_runs_lack_names_one_of_them(moon, runs):
+    code, out, err = moon("score", "runs/moon-0", "runs/plain-0")
+    assert code == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("unknown is left out: ")]
+    assert line.endswith(" (1 of 2 runs, the first is runs/plain-0)")
+    (line,) = [line for line in out.splitlines() if line.startswith("rotpred is left out: ")]
+    assert "runs" not in line
+
+
 @pytest.mark.parametrize("name", ["msp:scaled", "knn:unscaled"])
 @pytest.mark.parametrize("command", [("score", "runs"), ("grid", "mnist", "--plan")])
 def test_a_variant_that_a_detector_does_not_have_is_one_line(moon, runs, command, name):

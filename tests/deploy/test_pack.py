@@ -125,6 +125,12 @@ def test_too_few_validation_images_are_an_error_before_anything_is_computed(fold
     assert not (tmp_path / "net.moon").exists()
 
 
+def test_a_folder_that_does_not_exist_is_said_before_anything_is_computed(folder, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: pytest.fail("the network is loaded"))
+    with pytest.raises(ValueError, match="nowhere: there is no such folder; create it first"):
+        pack_run(folder, images, tmp_path / "nowhere" / "net.moon", "mls", HALF)
+
+
 def test_the_file_names_the_first_weights_but_not_where_they_were(folder, images, tmp_path):
     recipe = json.loads((folder / "recipe.json").read_text())
     recipe["pretrained"] = "/home/someone/weights.safetensors"

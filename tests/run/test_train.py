@@ -293,6 +293,14 @@ def test_resuming_truncates_the_log_to_the_checkpoint(images, finished, interrup
     assert not any("are lost" in message for message in caplog.messages)
 
 
+def test_epochs_that_no_checkpoint_contains_are_trained_again_and_said_so(images, finished, interrupted, caplog):
+    shutil.rmtree(interrupted / "checkpoints")
+    with caplog.at_level("INFO", "moon.run"):
+        train_run(recipe(images), interrupted, images)
+    assert "trained again, because no checkpoint contains them: the last 3 epoch(s) of the log" in caplog.messages
+    assert same_log(finished, interrupted)
+
+
 def test_what_a_killed_process_left_is_removed_even_if_the_run_is_finished(images, finished):
     leftovers = [folder / ".moon-00000000.part" for folder in (finished, finished / "checkpoints")]
     for leftover in leftovers:

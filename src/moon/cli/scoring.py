@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -238,34 +238,36 @@ def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> No
 def _show_remarks(
     scored: list[tuple[Path, str, Mapping[str, Any]]], arguments: argparse.Namespace, detectors: list[str] | None
 ) -> None:
-    """Print what was left out, and which options were chosen; a line that several runs share is printed once.
+    """Print what was left out, and which options were chosen. A line that several runs share is printed once.
 
     Args:
         scored: Folder, outliers and `scores.json` of each.
         arguments: Those of `moon score`.
         detectors: Those asked for; None for all.
     """
-    lines: dict[str, None] = {}
+    lines: dict[str, list[Path]] = defaultdict(list)
     for folder, outliers, summary in scored:
         which = "" if len(scored) == 1 else f"{folder}: "
         shown = _shown(detectors, [summary])
         asked = {*summary["detectors"], *summary["left_out"]} if shown is None else {*shown}
         if detectors is not None and AUTO in detectors:
-            lines[f"{which}{choice_line(summary[AUTO])}{_hint(arguments)}"] = None
+            lines[f"{which}{choice_line(summary[AUTO])}{_hint(arguments)}"].append(folder)
         if earlier := [name for name in summary["detectors"] if name not in asked]:
-            lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"] = None
+            lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"].append(folder)
         for name in [name for name in summary["left_out"] if name in asked]:
-            lines[f"{name} is left out: {summary['left_out'][name]}"] = None
+            lines[f"{name} is left out: {summary['left_out'][name]}"].append(folder)
         for name in [name for name in summary["search"] if name in asked]:
             record = summary["search"][name]
             chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
             tried = f"the best of {len(record['tried'])} candidates on {', '.join(record['on'])}"
-            lines[f"{which}{name}: {chosen}, {tried}"] = None
+            lines[f"{which}{name}: {chosen}, {tried}"].append(folder)
         if dropped := [name for name in arguments.tune_on if name not in summary["images"]]:
-            lines[f"tuned on and not scored: {', '.join(dropped)}"] = None
+            lines[f"tuned on and not scored: {', '.join(dropped)}"].append(folder)
         if outliers:
-            lines[f"{outliers} is left out: the network was trained with it as outliers"] = None
+            lines[f"{outliers} is left out: the network was trained with it as outliers"].append(folder)
         if summary["missing"]:
-            lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"] = None
-    for line in lines:
-        print(printable(line))
+            lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"].append(folder)
+    for line, folders in lines.items():
+        says_which = len(folders) == len(scored) or line.startswith(f"{folders[0]}: ")
+        of_runs = "" if says_which else f" ({len(folders)} of {len(scored)} runs, the first is {folders[0]})"
+        print(printable(line + of_runs))

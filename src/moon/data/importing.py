@@ -28,7 +28,7 @@ from moon.data.embedded import EMBEDDED_SPLITS
 from moon.data.folders import SPLITS, find_splits
 from moon.data.image_files import read_folders
 from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
-from moon.data.resizing import fit_to
+from moon.data.resizing import fit_to, note_grey
 from moon.data.sets import open_set
 from moon.errors import DataError
 from moon.files import check_writable
@@ -245,6 +245,8 @@ def _converted(dataset: DataSet, size: int | None, grey: bool, where: AnyPath) -
             where, width, height, size, size,
         )  # fmt: skip
         height = width = size
+    if not grey:
+        note_grey(dataset, where)
     return fit_to(dataset, height, width, 1 if grey else channels)
 
 

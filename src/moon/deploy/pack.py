@@ -22,7 +22,7 @@ from moon.evidence import Evidence, RotationHead
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
-from moon.files import write_atomic
+from moon.files import check_writable, write_atomic
 from moon.recipe import Recipe, build
 from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
@@ -75,8 +75,8 @@ def pack_run(
         why this detector was chosen, and `measured` has `chosen_on: True` for sets that it was chosen on.
 
     Raises:
-        ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
-            validation images for the guarantee.
+        ValueError: If the file cannot be written, the run is not finished, the network or the detector cannot be
+            packed, or there are too few validation images for the guarantee.
         MissingPackage: If the package moon-runtime is not installed.
 
     Example:
@@ -92,7 +92,10 @@ def pack_run(
         (1000, 250)
     """
     runtime()  # says so if it is missing, before anything is computed
-    folder, guarantee = Path(folder), guarantee or Guarantee()
+    folder, path, guarantee = Path(folder), Path(path), guarantee or Guarantee()
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: there is no such folder; create it first")
+    check_writable(path, "choose another file")
     b, recipe, result = images.benchmark, Recipe.load(folder / "recipe.json"), load_result(folder)
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")

@@ -161,7 +161,7 @@ class OpenClassifier:
             The keyword arguments of the model.
 
         Raises:
-            ValueError: If there is no processor, or if this is one input instead of several.
+            ValueError: If there is no processor, if there are no inputs, or if this is one input instead of several.
         """
         if isinstance(inputs, Mapping):
             return inputs
@@ -172,11 +172,13 @@ class OpenClassifier:
             )
         is_text = isinstance(self.processor, PreTrainedTokenizerBase)
         check_several(inputs, dimensions=1 if is_text else 4)
+        if not (inputs := list(inputs)):
+            raise ValueError("there are no inputs; give a list of at least one")
         if is_text:
-            encoded = self.processor(list(inputs), padding=True, truncation=True, return_tensors="pt")
+            encoded = self.processor(inputs, padding=True, truncation=True, return_tensors="pt")
             names = set(self.processor.model_input_names)
             return {name: value for name, value in encoded.items() if name in names}
-        return dict(self.processor(list(inputs), return_tensors="pt"))
+        return dict(self.processor(inputs, return_tensors="pt"))
 
     def answer(self, evidence: Evidence) -> Answers:
         """Answer about inputs whose evidence is known.

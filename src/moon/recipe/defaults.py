@@ -13,6 +13,7 @@ from torch import nn
 
 from moon.data import Benchmark, count_images, find_benchmark
 from moon.recipe import build
+from moon.recipe.parameters import converted
 from moon.recipe.presets import Scalar
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
@@ -80,7 +81,7 @@ def make_recipe(
     """
     if isinstance(benchmark, str):
         benchmark = find_benchmark(Path(root), benchmark)
-    settings = {name: _converted(name, value) for name, value in settings.items() if value is not None}
+    settings = {name: converted(name, _TYPES.get(name), value) for name, value in settings.items() if value is not None}
     if preset is not None:
         named = pick("preset", preset)
         if objective is not None:
@@ -109,11 +110,6 @@ def _with_rewirings(recipe: Recipe, benchmark: Benchmark, root: Path) -> Recipe:
     schedule = build.schedule(recipe, recipe.epochs * ceil(images / recipe.batch_size))
     interval = max(1, (schedule.t_end - 1) // FEW_CHANGES)
     return replace(recipe, delta_t_steps=interval) if interval < schedule.delta_t else recipe
-
-
-def _converted(name: str, value: Any) -> Any:
-    """An integer as a float where the recipe has a float, so that 0 and 0.0 are the same recipe."""
-    return float(value) if type(value) is int and _TYPES.get(name) is float else value
 
 
 def _filled(

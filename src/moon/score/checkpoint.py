@@ -76,8 +76,6 @@ def score_checkpoint(
     """
     path, out = Path(path), Path(out)
     check_writable(out, "give another folder for the scores (out)")
-    if detectors is not None and not (detectors := list(detectors)):
-        raise ValueError("no detector was given; name at least one")
     check_unknown(images)
     digest = weights_digest(path)
     old = read_summary(scores_folder(out, mirrored), "cross-entropy")

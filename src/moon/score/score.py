@@ -48,9 +48,10 @@ def score_run(
         folder: The folder of a finished run.
         images: The images of its benchmark. If there are `tuning` sets, the detectors' options are tuned on them
             first, and the search is recorded.
-        detectors: Names of detectors; None means all that can be used with the model and the data. `auto` means one
-            that is chosen: the one with the highest mean AUROC of validation images against the `tuning` sets, or,
-            without these, the one that a rule names for such networks. The choice is recorded as `auto`.
+        detectors: One name of a detector, or several; None means all that can be used with the model and the data.
+            `auto` means one that is chosen: the one with the highest mean AUROC of validation images against the
+            `tuning` sets, or, without these, the one that a rule names for such networks. The choice is recorded as
+            `auto`.
         device: Where to run the model.
         skip_unfit: Whether to leave out named detectors that cannot be used instead of raising an error.
         keep_evidence: Whether to keep the evidence next to the scores, so that scoring again needs no forward pass.
@@ -84,8 +85,6 @@ def score_run(
     check_writable(home, "give another folder for the scores (out)")
     old = read_summary(scores_folder(home, mirrored), recipe.objective)
     _check_request(folder, recipe, images, precision, old)
-    if detectors is not None and not (detectors := list(detectors)):
-        raise ValueError("no detector was given; name at least one")
     chosen = named_detectors(detectors, recipe, images)
     with locked(home):  # fails before anything is computed
         pass
@@ -98,7 +97,10 @@ def score_run(
 
 def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: BenchmarkImages) -> dict[str, Detector | None]:
     """The detectors by name: all for None, and None for `auto`, which is chosen when there is evidence."""
-    check_names(names := list(table("detector") if names is None else names))
+    names = list(table("detector")) if names is None else [names] if isinstance(names, str) else list(names)
+    if not names:
+        raise ValueError("no detector was given; name at least one")
+    check_names(names)
     return {name: None if name == AUTO else build.detector(name, recipe, images.benchmark) for name in names}
 
 

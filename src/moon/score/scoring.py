@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -63,7 +64,7 @@ class Scoring:
             try:
                 given = detectors.get(name) or build.detector(name, self.recipe, self.images.benchmark)
                 detector = self._prepared(name, given)
-                self.scores[name], self._used[name] = self._scores(detector), detector
+                self.scores[name], self._used[name] = self._scores(name, detector), detector
                 if name in self.searches and name == self.choice.get("detector"):
                     self.choice["options"] = self.searches[name]["chosen"]
             except ValueError as error:
@@ -72,6 +73,8 @@ class Scoring:
                 if self.must_fit:
                     raise
                 self.left_out[name] = str(error)
+            else:
+                _check_finite(name, self.scores[name])
 
     def _prepared(self, name: str, detector: Detector) -> Detector:
         """The fitted detector, with options tuned on the tuning sets if there are any."""
@@ -98,18 +101,35 @@ class Scoring:
             return self.images.evidence(self.model, data, **detector.reading, **how)
         return self.cache.get(name, data)
 
-    def _scores(self, detector: Detector) -> dict[str, NDArray]:
+    def _scores(self, name: str, detector: Detector) -> dict[str, NDArray]:
         """Scores of each set; existing scores of a detector's parts are reused."""
-        done = [name for name, part in detector.parts.items() if _is_same(part, self._used.get(name))]
-        is_ordinary = bool(done) and not any(part.reading for name, part in detector.parts.items() if name not in done)
+        done = [key for key, part in detector.parts.items() if _is_same(part, self._used.get(key))]
+        is_ordinary = bool(done) and not any(part.reading for key, part in detector.parts.items() if key not in done)
         found = {}
         for key, data in self.sets.items():
             evidence = self.cache.get(key, data) if is_ordinary else self._evidence(detector, key, data)
-            given = {name: torch.as_tensor(self.scores[name][key], device=evidence.logits.device) for name in done}
-            found[key] = detector.score_given(evidence, given).cpu().numpy()
+            given = {part: torch.as_tensor(self.scores[part][key], device=evidence.logits.device) for part in done}
+            scores = detector.score_given(evidence, given)
+            _check_scores(name, scores, len(evidence.logits))
+            found[key] = scores.cpu().numpy()
         return found
+
+
+def _check_scores(name: str, scores: Any, images: int) -> None:
+    """Raise a ValueError if a detector did not return one number per image."""
+    if not isinstance(scores, torch.Tensor):
+        raise ValueError(f"the score of {name} must be a tensor, not a {type(scores).__name__}")
+    if scores.shape != (images,):
+        raise ValueError(f"the score of {name} must be of shape (N,) = ({images},), not {tuple(scores.shape)}")
 
 
 def _is_same(part: Detector, other: Detector | None) -> bool:
     """Whether a detector was used that scores as a part does."""
     return type(part) is type(other) and other is not None and part.options() == other.options()
+
+
+def _check_finite(name: str, scores: dict[str, NDArray]) -> None:
+    """Raise a ValueError if a score is NaN or infinite; metrics would not say which detector it is."""
+    for key, values in scores.items():
+        if wrong := int((~np.isfinite(values)).sum()):
+            raise ValueError(f"{name}: {wrong} of {len(values)} scores of {key} are NaN or infinite")
