@@ -184,13 +184,16 @@ def own_folder(path: Path) -> Path:
 
     Raises:
         ValueError: If it is a link, which may lead to a folder of something else, or a file.
+        FileNotFoundError: If another process removes it at the same time.
     """
     if path.is_symlink():
         raise ValueError(f"{path}: is a link; a run only writes to folders of its own, so delete the link")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"{path}: is a file or inside one; give the path of a folder") from None
+        if any(os.path.lexists(part) and not part.is_dir() for part in (path, *path.parents)):
+            raise ValueError(f"{path}: is a file or inside one; give the path of a folder") from None
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
     return path
 
 

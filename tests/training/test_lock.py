@@ -3,7 +3,8 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,39 @@ def test_the_folder_of_another_process_is_kept(tmp_path):
         with pytest.raises(RunLocked), locked(tmp_path / "run"):
             pass
         assert (tmp_path / "run" / "lock").exists()
+
+
+def test_a_folder_that_replaces_the_locked_one_is_kept(tmp_path):
+    run = tmp_path / "run"
+    with ExitStack() as other:
+        with locked(run):
+            shutil.rmtree(run)
+            other.enter_context(locked(run))  # of another process that is about to write to it
+        assert (run / "lock").exists()
+        assert is_locked(run)
+
+
+def test_a_folder_that_is_removed_while_it_is_created_is_not_taken_for_a_file(tmp_path, monkeypatch):
+    run, is_dir = tmp_path / "run", Path.is_dir
+    run.mkdir()
+
+    def remove_and_look(path, **settings):
+        if path == run:  # `mkdir` has found that it exists
+            monkeypatch.setattr(Path, "is_dir", is_dir)
+            run.rmdir()
+        return is_dir(path, **settings)
+
+    monkeypatch.setattr(Path, "is_dir", remove_and_look)
+    with locked(run):
+        assert is_locked(run)
+    assert Path.is_dir is is_dir
+
+
+def test_a_lock_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock.os, "getpid", lambda: 1 / 0)  # in place of a full disk
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "run"):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("is_created_anew", [False, True])

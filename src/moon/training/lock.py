@@ -55,18 +55,17 @@ def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        created = _lock(place, folder, stack)
+        _lock(place, folder, stack)
         token = _lent.set((*_lent.get(), place)) if lend else None
         try:
             yield
         finally:
             if token is not None:
                 _lent.reset(token)
-            _remove(created, place)  # while it is still locked
 
 
-def _lock(place: Path, folder: Path, stack: ExitStack) -> list[Path]:
-    """Lock a folder until the stack is closed; return the paths that were created for it, the innermost first."""
+def _lock(place: Path, folder: Path, stack: ExitStack) -> None:
+    """Lock a folder until the stack is closed, which also removes what was created for the lock if that is all."""
     for left in reversed(range(_ATTEMPTS)):
         created = [path for path in (place / LOCK, place, *place.parents) if not path.exists()]
         with ExitStack() as attempt:
@@ -82,7 +81,7 @@ def _lock(place: Path, folder: Path, stack: ExitStack) -> list[Path]:
             try:
                 is_ours = _acquire(descriptor, folder) and _acquire(file.fileno(), folder)
             except ValueError:
-                _remove(created, place)
+                _remove(created, place, descriptor)
                 raise
             if not is_ours:
                 file.seek(0)
@@ -92,11 +91,12 @@ def _lock(place: Path, folder: Path, stack: ExitStack) -> list[Path]:
                 )
             if not (_is_at(descriptor, place) and _is_at(file.fileno(), place / LOCK)):
                 continue  # what is locked was removed before; a third process may have created it anew
+            attempt.callback(_remove, created, place, descriptor)  # while it is still locked
             file.truncate(0)
             file.write(str(os.getpid()).encode())
             file.flush()
             stack.push(attempt.pop_all())
-            return created
+            return
     raise RunLocked(f"{folder}: other processes create and remove this folder again and again; stop them first")
 
 
@@ -108,10 +108,16 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _remove(created: list[Path], place: Path) -> None:
-    """Remove the lock file and folders that were created for a lock, if the folder contains nothing else."""
+def _remove(created: list[Path], place: Path, descriptor: int) -> None:
+    """Remove the lock file and folders that were created for a lock, if the folder contains nothing else.
+
+    Args:
+        created: What did not exist before, the innermost first.
+        place: The folder.
+        descriptor: The folder, open. If another one is in its place, that is a folder of another process.
+    """
     with suppress(OSError):  # a folder is not removed if something else is in it
-        if os.listdir(place) == [LOCK]:
+        if _is_at(descriptor, place) and os.listdir(place) == [LOCK]:
             for path in created:
                 (path.unlink if path == place / LOCK else path.rmdir)()
 
