@@ -46,6 +46,20 @@ def test_values_that_are_not_finite_are_not_fitted(name, evidence, part, value):
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+def test_labels_may_be_integers_of_any_size(name, evidence, dtype):
+    known = evidence(200)
+    known = replace(known, labels=known.prediction)
+    found = []
+    for labels in (known.labels, known.labels.to(dtype)):
+        detector = make_detector(name)
+        if splits := len(detector.fits_on_splits):
+            detector.fit(*[replace(known, labels=labels)] * splits)
+            found.append(detector.score(known))
+    torch.testing.assert_close(found[:1], found[1:])
+
+
+@EVERY
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

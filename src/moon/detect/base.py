@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
+import torch
 from torch import Tensor, nn
 
 from moon.evidence import Evidence, is_finite
@@ -18,26 +20,30 @@ def _checked(fit: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fit)
     def wrapper(self: Detector, *evidence: Evidence | None, **more: Evidence | None) -> Any:
-        for each in (each for each in (*evidence, *more.values()) if isinstance(each, Evidence)):
-            if problem := _problem(each):
-                raise ValueError(f"{type(self).__name__} cannot be fitted: {problem}")
-        return fit(self, *evidence, **more)
+        named = {key: _prepared(each, self) for key, each in more.items()}
+        return fit(self, *(_prepared(each, self) for each in evidence), **named)
 
     return wrapper
 
 
-def _problem(evidence: Evidence) -> str:
-    """Why a detector cannot be fitted on this evidence; empty if it can."""
-    labels, known = evidence.labels, evidence.num_known
+def _prepared(evidence: Any, detector: Detector) -> Any:
+    """Evidence to fit on, with labels that can be used as indices; raises a ValueError if it cannot be used."""
+    if not isinstance(evidence, Evidence):
+        return evidence
+    prefix = f"{type(detector).__name__} cannot be fitted: "
     for name in ("logits", "features"):
         if not is_finite(getattr(evidence, name)):
-            return f"{name} contain NaN or infinity"
+            raise ValueError(f"{prefix}{name} contain NaN or infinity")
+    labels, known = evidence.labels, evidence.num_known
     if labels is None or not len(labels):
-        return ""
+        return evidence
     if labels.is_floating_point():
-        return f"labels are {labels.dtype}; they must be integers"
-    largest = int(labels.max())
-    return f"label {largest}, but the known classes are 0..{known - 1}" if largest >= known else ""
+        raise ValueError(f"{prefix}labels are {labels.dtype}; they must be integers")
+    if labels.dtype != torch.int64:  # uint8 and bool would be masks, and int16 is no index
+        evidence = replace(evidence, labels=(labels := labels.long()))
+    if (largest := int(labels.max())) >= known:
+        raise ValueError(f"{prefix}label {largest}, but the known classes are 0..{known - 1}")
+    return evidence
 
 
 class Detector(ABC):
