@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon import AutoWeight, Dense, DropSchedule, Moon, RigL, lenet, open_head
+from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, RigL, lenet, open_head, register, unregister
 from moon.integrations.common import SparseTraining
 from moon.integrations.objective import make_objective
 
@@ -165,3 +165,16 @@ def test_a_weight_for_another_number_of_epochs_is_noticed(caplog):
     assert "AutoWeight was built for 9 epochs, but the run has 10" in caplog.text
     assert training.vote_from == 8  # MOON's own share
     assert training.record(8)["w"] == 1.0
+
+
+def test_an_objective_of_ones_own_may_take_any_option():
+    class Mine(CrossEntropy):
+        def __init__(self, **options):
+            super().__init__()
+            self.options = options
+
+    register("objective", "mine", Mine)
+    try:
+        assert make_objective("mine", lenet(10), epochs=50, scale=2.0).options == {"scale": 2.0}
+    finally:
+        unregister("objective", "mine")

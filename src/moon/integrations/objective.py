@@ -43,13 +43,14 @@ def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int,
     num_known = head.out_features - isinstance(head, OpenHead)
     facts = {"epochs": epochs, "num_known": num_known, "num_features": head.in_features}
     takes = kind.takes()
+    single = {name: p for name, p in takes.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     for name in options:
-        if name not in takes:
-            choices = ", ".join(key for key, parameter in takes.items() if parameter.default is not parameter.empty)
-            found = f"objective '{objective}' has no option '{name}'{did_you_mean(name, takes)}"
+        if name not in single and not takes_any:
+            choices = ", ".join(key for key, parameter in single.items() if parameter.default is not parameter.empty)
+            found = f"objective '{objective}' has no option '{name}'{did_you_mean(name, single)}"
             raise ValueError(f"{found}; {f'choose from: {choices}' if choices else 'it has none'}")
     given = {name: facts[name] for name in takes if name in facts} | options
-    single = {name: p for name, p in takes.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if missing := [name for name, p in single.items() if p.default is p.empty and name not in given]:
         raise ValueError(f"objective '{objective}' needs {', '.join(missing)}; build it yourself and give the object")
     return kind.for_run(**given)
