@@ -160,6 +160,15 @@ def test_what_terms_must_return(terms, message):
         Mine()(model, x, y, epoch=0)
 
 
+def test_a_term_may_be_a_number_beside_a_tensor():
+    class Mine(CrossEntropy):
+        def terms(self, model, x, y, *, epoch):
+            return {"off": 0.0, **super().terms(model, x, y, epoch=epoch), "constant": 2}
+
+    model, (x, y) = nn.Linear(6, 4), batch()
+    torch.testing.assert_close(Mine()(model, x, y, epoch=0), CrossEntropy()(model, x, y, epoch=0) + 2)
+
+
 def test_a_loss_may_be_computed_without_gradients():
     model, (x, y) = nn.Linear(6, 4), batch()
     expected = CrossEntropy()(model, x, y, epoch=0).detach()

@@ -26,7 +26,8 @@ def total(terms: Terms, model: nn.Module, name: str) -> Tensor:
         The loss, a scalar.
 
     Raises:
-        ValueError: If the terms are not named scalars, or if the loss does not depend on the model's weights.
+        ValueError: If the terms are not named scalars, at least one of them a tensor, or if the loss does not depend
+            on the model's weights.
 
     Example:
         >>> import torch
@@ -37,7 +38,10 @@ def total(terms: Terms, model: nn.Module, name: str) -> Tensor:
     if not isinstance(terms, Mapping) or not terms:
         found = "an empty dict" if isinstance(terms, Mapping) else f"a {type(terms).__name__}"
         raise ValueError(f'{name}.terms must return a dict of scalars, such as {{"cross_entropy": loss}}, not {found}')
+    has_tensor = any(isinstance(term, Tensor) for term in terms.values())
     for key, term in terms.items():
+        if has_tensor and isinstance(term, int | float):  # such as 0.0 for a term that is switched off
+            continue
         if not isinstance(term, Tensor):
             raise ValueError(f"{name}.terms: '{key}' must be a scalar tensor, not a {type(term).__name__}")
         if term.ndim:
