@@ -379,6 +379,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_the_model_runs(image
         (lambda _, e: e.confidence.numpy(), "the score of mine must be a tensor, not a ndarray"),
         (lambda _, e: e.confidence[:, None], r"the score of mine must be of shape \(N,\) = \(90,\), not \(90, 1\)"),
         (lambda _, e: e.confidence.mean(), r"the score of mine must be of shape \(N,\) = \(90,\), not \(\)"),
+        (lambda _, e: e.confidence * 1j, "the score of mine must be real numbers, not torch.complex"),
         (lambda _, e: e.confidence * float("nan"), "mine: 90 of 90 scores of known are NaN or infinite"),
     ],
 )
@@ -387,6 +388,18 @@ def test_errors_name_the_detector_whose_scores_are_wrong(images, folder, score, 
     try:
         with pytest.raises(ValueError, match=message):
             score_run(folder, images, ["msp", "mine"])
+    finally:
+        unregister("detector", "mine")
+
+
+@pytest.mark.parametrize(
+    "score", [lambda _, e: e.confidence.bfloat16(), lambda _, e: e.confidence.clone().requires_grad_()]
+)
+def test_scores_may_have_few_bits_or_a_gradient(images, folder, score):
+    register("detector", "mine", type("Mine", (Detector,), {"score": score}))
+    try:
+        _, scores = score_run(folder, images, ["msp", "mine"])
+        np.testing.assert_allclose(scores["mine"]["known"], scores["msp"]["known"], rtol=0.01)
     finally:
         unregister("detector", "mine")
 

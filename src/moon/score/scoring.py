@@ -111,7 +111,8 @@ class Scoring:
             given = {part: torch.as_tensor(self.scores[part][key], device=evidence.logits.device) for part in done}
             scores = detector.score_given(evidence, given)
             _check_scores(name, scores, len(evidence.logits))
-            found[key] = scores.cpu().numpy()
+            scores = scores.detach().cpu()
+            found[key] = (scores.float() if scores.dtype is torch.bfloat16 else scores).numpy()  # NumPy has no bfloat16
         return found
 
 
@@ -119,6 +120,8 @@ def _check_scores(name: str, scores: Any, images: int) -> None:
     """Raise a ValueError if a detector did not return one number per image."""
     if not isinstance(scores, torch.Tensor):
         raise ValueError(f"the score of {name} must be a tensor, not a {type(scores).__name__}")
+    if scores.is_complex():
+        raise ValueError(f"the score of {name} must be real numbers, not {scores.dtype}")
     if scores.shape != (images,):
         raise ValueError(f"the score of {name} must be of shape (N,) = ({images},), not {tuple(scores.shape)}")
 
