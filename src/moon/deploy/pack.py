@@ -95,6 +95,8 @@ def pack_run(
     folder, path, guarantee = Path(folder), Path(path), guarantee or Guarantee()
     if not path.parent.is_dir():
         raise ValueError(f"{path.parent}: there is no such folder; create it first")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; give the path of a file")
     check_writable(path, "choose another file")
     b, recipe, result = images.benchmark, Recipe.load(folder / "recipe.json"), load_result(folder)
     if recipe.benchmark != b.name:
