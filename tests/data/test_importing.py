@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from moon.data import DataError, DataSet, hold_out, import_set, import_splits, load, save
+from moon.data.resizing import note_grey
 
 
 @pytest.fixture
@@ -204,3 +205,15 @@ def test_a_root_that_cannot_be_written_is_refused_before_images_are_read(sources
     monkeypatch.setattr("moon.data.importing.read_any", lambda *_: pytest.fail("images were read"))
     with pytest.raises(ValueError, match=r"root/mine: cannot be written \(.*\); choose another data root \(data\)"):
         import_set(tmp_path / "root", sources[0], "mine")
+
+
+@pytest.mark.parametrize("chunk", [1, 10**6])
+def test_grey_images_are_counted_in_chunks_of_limited_size(caplog, monkeypatch, chunk):
+    monkeypatch.setattr("moon.data.resizing._CHUNK_BYTES", chunk)
+    caplog.set_level("INFO", "moon")
+    images = np.zeros((5, 8, 8, 3), np.uint8)
+    images[3, 0, 0, 1] = 1
+    note_grey(DataSet(images, np.array([0, 0, 1, 1, 2]), ("a", "b", "c")), "here")
+    assert caplog.messages == ["here: 4 of 5 images are grey (all of a, c), stored as RGB; --grey makes all grey"]
+    note_grey(DataSet(images[:0], np.zeros(0, np.int64)), "nothing")
+    assert len(caplog.messages) == 1

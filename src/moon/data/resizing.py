@@ -10,7 +10,7 @@ import torch
 from moon.data.dataset import DataSet
 
 _log = logging.getLogger(__name__)
-_CHUNK = 1000  # images
+_CHUNK_BYTES = 2**24
 
 
 def fit_to(dataset: DataSet, height: int, width: int, channels: int) -> DataSet:
@@ -68,9 +68,10 @@ def note_grey(dataset: DataSet, where: object) -> None:
         where: The source of the images, for the message.
     """
     images, labels = dataset.images, dataset.labels
-    if images.shape[3] == 1:
+    if images.shape[3] == 1 or not len(images):
         return
-    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    count = max(1, _CHUNK_BYTES // images[0].size)
+    chunks = (images[start : start + count] for start in range(0, len(images), count))
     grey = np.concatenate([(chunk == chunk[..., :1]).all((1, 2, 3)) for chunk in chunks])
     if grey.all():
         _log.info("%s: all images are grey, stored as RGB; --grey stores one channel", where)
