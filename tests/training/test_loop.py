@@ -181,7 +181,7 @@ def test_weights_that_are_not_finite_after_the_last_step_stop_the_run(small_net,
     ("layers", "epoch", "expected"),
     [
         ([nn.LayerNorm(2)], 0, " or a warm-up (warmup)"),
-        ([nn.BatchNorm1d(2)], 1, " or a warm-up (warmup); the last checkpoint is kept"),
+        ([nn.BatchNorm1d(2)], 1, " or a warm-up (warmup); checkpoints of earlier epochs are kept"),
         ([], 0, ", a warm-up (warmup) or a network with BatchNorm"),
     ],
 )

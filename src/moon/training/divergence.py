@@ -27,5 +27,5 @@ def check_finite(losses: Tensor, model: nn.Module, epoch: int) -> None:
         advice = " or a warm-up (warmup)" if has_norms else ", a warm-up (warmup) or a network with BatchNorm"
         raise Diverged(
             f"the loss is not finite from epoch {epoch + 1}, step {bad[0] + 1} of {len(losses)} on; try a lower "
-            f"learning rate (lr_start){advice}{'; the last checkpoint is kept' if epoch else ''}"
+            f"learning rate (lr_start){advice}{'; checkpoints of earlier epochs are kept' if epoch else ''}"
         )
