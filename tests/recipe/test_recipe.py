@@ -33,6 +33,7 @@ def test_a_recipe_can_be_loaded_from_its_file(tmp_path):
         ({"epochs": True}, "epochs must be an integer, not True"),
         ({"batch_size": 64.0}, "batch_size must be an integer, not 64.0"),
         ({"sparsity": "0.9"}, "sparsity must be a number, not '0.9'"),
+        ({"nesterov": "no"}, "nesterov must be True or False, not 'no'"),
     ],
 )
 def test_numbers_of_the_wrong_type_are_rejected(settings, message):
@@ -44,6 +45,13 @@ def test_numbers_of_numpy_are_accepted():
     recipe = make_recipe(DIGITS, seed=np.int64(1), epochs=np.int32(3), sparsity=np.float64(0.5))
     assert recipe == make_recipe(DIGITS, seed=1, epochs=3, sparsity=0.5)
     assert json.dumps(recipe.to_json())
+
+
+@pytest.mark.parametrize("value", [1, np.True_])
+def test_a_switch_may_be_a_number(value, tmp_path):
+    recipe = make_recipe(DIGITS, nesterov=value)
+    write_json(tmp_path / "recipe.json", recipe.to_json())
+    assert Recipe.load(tmp_path / "recipe.json") == recipe == make_recipe(DIGITS, nesterov=True)
 
 
 def test_different_recipes_have_different_names():

@@ -70,20 +70,25 @@ def converted(name: str, kind: Any, value: Any) -> Any:
 
     Args:
         name: The name of the field.
-        kind: Its type. Only integers and floats are converted.
+        kind: Its type. Only integers, floats and truth values are converted.
         value: The value.
 
     Returns:
-        The value as an int or float where the field is one, otherwise as it is.
+        The value as an int, float or bool where the field is one, otherwise as it is.
 
     Raises:
-        ValueError: If the field is a number and the value is not, or is not an integer where the field is one.
+        ValueError: If the field is a number and the value is not, or is not an integer where the field is one, or the
+            field is true or false and the value is neither that nor 0 or 1.
 
     Example:
         >>> from moon.recipe.parameters import converted
         >>> converted("sparsity", float, 0)
         0.0
     """
+    if kind is bool:
+        if value not in (False, True):  # also 0, 1 and NumPy's
+            raise ValueError(f"{name} must be True or False, not {value!r}")
+        return bool(value)
     if kind not in (int, float):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
