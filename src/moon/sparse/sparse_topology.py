@@ -191,7 +191,7 @@ class SparseTopology(MaskedTopology):
             grad: Its gradient in this step, also where the weight is zero.
 
         Returns:
-            The scores, a tensor of the same shape. Those of weights that are kept are ignored.
+            The scores, a tensor of the same shape, without NaN. Those of weights that are kept are ignored.
         """
 
     def keep_score(self, weight: Tensor, grad: Tensor) -> Tensor:
