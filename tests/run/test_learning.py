@@ -53,6 +53,7 @@ def test_a_network_that_has_begun_to_learn_or_has_few_images_is_not_reported(acc
         ({"topology": "dense", "warmup": 25}, ["a lower rate (--lr)"]),
         ({"topology": "dense", "epochs": 1}, ["a lower rate (--lr)"]),  # a warm-up must be shorter than the run
         ({"topology": "dense", "warmup": 25, "lr_start": 1e-4}, ["a higher rate (--lr)"]),
+        ({"topology": "dense", "lr_start": 1e-4}, ["a higher rate (--lr)"]),  # no warm-up, which lowers it
         ({"topology": "dense", "warmup": 25, "lr_start": 1e-4, "optimizer": "adamw"}, ["a lower rate (--lr)"]),
         ({"sparsity": 0.8, "warmup": 25}, ["a lower rate (--lr)", "less sparsity (--sparsity)"]),
         (

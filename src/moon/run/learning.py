@@ -75,11 +75,14 @@ def _remedies(recipe: Recipe) -> list[str]:
     """What may help, of what this recipe leaves room for."""
     found = []
     usual = min(5, recipe.epochs // 2)  # a warm-up must be shorter than the run
-    if recipe.warmup < usual:
+    is_low = recipe.lr_start < _LOW_RATES[recipe.optimizer]
+    if is_low:
+        pass  # a warm-up makes the rate lower still
+    elif recipe.warmup < usual:
         found.append(f"a {'longer ' if recipe.warmup else ''}warm-up (--warmup {usual})")
     elif 0 < 2 * recipe.warmup < recipe.epochs:
         found.append("a longer warm-up (--warmup)")
-    found.append(f"a {'higher' if recipe.lr_start < _LOW_RATES[recipe.optimizer] else 'lower'} rate (--lr)")
+    found.append(f"a {'higher' if is_low else 'lower'} rate (--lr)")
     if recipe.pattern:  # which determines the sparsity
         found.append("a pattern that keeps more weights (--pattern)")
     elif recipe.sparsity:
