@@ -17,7 +17,6 @@ from cells import (
     FOUR,
     LONG,
     MEASURED,
-    P_UNKNOWN,
     Blocks,
     at_sparsities,
     at_trainings,
@@ -86,33 +85,6 @@ def summary_differences(kept: Kept) -> str:
             [metric_name(metric), *(difference(tested.get(Pair(*pair, metric)), digits) for pair in SUMMARY_PAIRS)]
         )
     return f"{markdown(['', *names], rows)}\n\n{line_about_tests(tested)}"
-
-
-@BLOCKS.add
-def p_unknown(kept: Kept) -> str:
-    rows = list(at_sparsities("cifar10", ["moon"]))
-    others = ("without-lm", "w_f=2", "w_f=4", "eow-softmax", "eow-softmax+vote")
-    rows += [(["95%", label(name)], f"cifar10/rigl95/{name}") for name in others]
-    return networks_table(kept, ["sparsity", "training"], rows, ["unknown", P_UNKNOWN])
-
-
-@BLOCKS.add
-def p_unknown_normalised(kept: Kept) -> str:
-    rows = at_sparsities("cifar10", ["moon-logitnorm"])
-    columns = ["unknown", P_UNKNOWN, "unknown, T = 1", f"T = 1, {P_UNKNOWN}"]
-    return networks_table(kept, ["sparsity", "training"], rows, columns)
-
-
-@BLOCKS.add
-def energy(kept: Kept) -> str:
-    rows = [
-        ([data, percent, label(training)], f"{collection}/rigl{percent[:-1]}/{training}")
-        for collection, data in (("cifar10", "CIFAR-10"), ("tin100", "100 classes"))
-        for percent in ("80%", "90%", "95%", "99%")
-        for training in ("logitnorm", "logitnorm+vote", "moon-logitnorm")
-        if kept.runs(f"{collection}/rigl{percent[:-1]}/{training}")
-    ]
-    return networks_table(kept, ["known", "sparsity", "training"], rows, ["temperature", "EBO, T = 1", "EBO", "MSP"])
 
 
 @BLOCKS.add
