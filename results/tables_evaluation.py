@@ -134,7 +134,7 @@ def _placements(of: NDArray, among: NDArray) -> NDArray:
     return ((np.cumsum(counts) - counts / 2) / len(among))[of]
 
 
-def _over_images(kept: Kept, network: str, detector: str, sets: Sequence[str]) -> tuple[NDArray, list[NDArray]]:
+def over_images(kept: Kept, network: str, detector: str, sets: Sequence[str]) -> tuple[NDArray, list[NDArray]]:
     """What each image contributes to AUROC, in percent, as the mean over seeds and sets: known and unknown images."""
     known, unknown = [], [[] for _ in sets]
     for run in kept.runs(network).values():
@@ -161,7 +161,7 @@ def image_errors(kept: Kept) -> str:
         ("`quick` - control, 300 epochs, near", [quick, reference], near, "near"),
         ("`quick` - control, 300 epochs, far", [quick, reference], far, "far"),
     ):
-        (known, unknown), *others = [_over_images(kept, network, "fisher", sets) for network in networks]
+        (known, unknown), *others = [over_images(kept, network, "fisher", sets) for network in networks]
         for other_known, other_unknown in others:
             known = known - other_known
             unknown = [a - b for a, b in zip(unknown, other_unknown, strict=True)]

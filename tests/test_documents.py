@@ -5,17 +5,18 @@ from importlib import import_module
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from moon import make_recipe
-from moon.metrics import interval
+from moon.metrics import auroc_interval, interval
 from moon.recipe import Recipe
 from moon.score.files import read_summary
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "results"))  # where `python results/documents.py` finds its modules
-documents, kept_runs, sources, cells, paper_files = map(
-    import_module, ("documents", "kept", "sources", "cells", "paper_files")
+documents, kept_runs, sources, cells, paper_files, evaluation = map(
+    import_module, ("documents", "kept", "sources", "cells", "paper_files", "tables_evaluation")
 )
 
 ACCURACY = "demo/rigl95/plain accuracy"
@@ -300,3 +301,16 @@ def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
     assert kept.chosen("cifar10/rigl95/plain") is None  # nothing was ranked
     assert kept.values("cifar10/rigl95/plain@300", "chosen near") == kept.values("cifar10/rigl95/plain@300", "knn near")
     assert kept.values("cifar10/rigl95/plain", "chosen near") == {}
+
+
+def test_the_error_over_images_is_delongs(kept):
+    network, sets = "cifar10-open/rigl95/quick/s0", ["cifar100-part"]
+    known, (unknown,) = evaluation.over_images(kept, network, "fisher", sets)
+    (run,) = kept.runs(network).values()
+    with np.load(ROOT / "results/cifar10-open/scores" / f"{run.folder.name}.npz") as levels:
+        low, high = auroc_interval(levels["fisher/known"], levels["fisher/cifar100-part"])
+    area = known.mean() / 100
+    assert area == pytest.approx(kept.values(network, "fisher cifar100-part")[0] / 100, abs=5e-4)
+    error = (known.var(ddof=1) / len(known) + unknown.var(ddof=1) / len(unknown)) ** 0.5 / 100
+    width = 2 * 1.959964 * error / (area * (1 - area))  # of the interval of logit(area)
+    assert width == pytest.approx(np.log(high / (1 - high)) - np.log(low / (1 - low)))
