@@ -14,6 +14,7 @@ from moon.paper.spec import SPARSITIES
 from moon.results.compare import Comparison
 from moon.results.format import MISSING, interval_text, mean_and_deviation, signed
 
+_PRESETS = {"quick": "`quick`", "quick@300": "`best-2`"}  # trainings that tables name by their preset
 P_UNKNOWN = "p(unknown): correct / wrong / near / far"
 # What the columns of a table of networks show: metrics, separated by " / " in the cell, and decimal places.
 COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
@@ -48,16 +49,23 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def label(training: str) -> str:
     """The name that readers see for a training: 'LogitNorm + vote, 300 epochs' for `logitnorm+vote@300`."""
+    if training in _PRESETS:
+        return _PRESETS[training]
     name, mirrored, _ = training.partition("+mirrored")
     name, _, epochs = name.partition("@")
     first, *more = name.split(",")
     parts = [
-        "`quick`" if first == "quick" else display_name(first),
+        display_name(first),
         *more,
         *([f"{epochs} epochs"] if epochs else []),
         *(["mirrored"] if mirrored else []),
     ]
     return ", ".join(part.replace("=", " = ") for part in parts)
+
+
+def label_without_epochs(training: str) -> str:
+    """The label of a training where the number of epochs is shown elsewhere."""
+    return label(training if training in _PRESETS else training.partition("@")[0])
 
 
 def at_sparsities(collection: str, trainings: Sequence[str]) -> Iterator[tuple[list[str], str]]:
@@ -197,20 +205,35 @@ class Blocks(dict[str, Callable[[Kept], str]]):
         return function
 
 
-def goals_table(kept: Kept, network: str, goals: Mapping[str, float]) -> str:
-    """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric."""
+def goals_table(
+    kept: Kept, network: str, goals: Mapping[str, float], over_images: Callable[[str], str] | None = None
+) -> str:
+    """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric.
+
+    Args:
+        kept: The kept runs.
+        network: The network.
+        goals: The goal for each metric.
+        over_images: Returns the interval of a metric over the images, for a column of its own.
+
+    Returns:
+        The table. One seed has no interval, and a metric that was not measured has no mean: these cells have a dash.
+    """
     rows = []
     for metric, goal in goals.items():
         values = list(kept.values(network, metric).values())
         digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
-        ends = interval(values)
-        is_reached = [sign * mean(values) >= sign * goal, min(sign * end for end in ends) >= sign * goal]
-        found = [
-            f"{mean(values):.{digits}f}",
-            interval_text(*ends, digits),
-            *("yes" if is_it else "no" for is_it in is_reached),
+        middle, ends = (mean(values),) if values else (), interval(values) if len(values) > 1 else ()
+        is_reached = [min(sign * x for x in part) >= sign * goal if part else None for part in (middle, ends)]
+        row = [
+            metric_name(metric),
+            f"{goal:g} or {'more' if sign > 0 else 'less'}",
+            f"{middle[0]:.{digits}f}" if middle else MISSING,
+            interval_text(*ends, digits) if ends else MISSING,
+            *([over_images(metric)] if over_images else []),
+            *({True: "yes", False: "no", None: MISSING}[is_it] for is_it in is_reached),
+            ", ".join(f"{value:.{digits}f}" for value in values),
         ]
-        seeds = ", ".join(f"{value:.{digits}f}" for value in values)
-        rows.append([metric_name(metric), f"{goal:g} or {'more' if sign > 0 else 'less'}", *found, seeds])
-    headings = ["", "goal", "mean", "95% t interval", "mean reaches it", "whole interval reaches it", "seeds"]
-    return markdown(headings, rows)
+        rows.append(row)
+    headings = ["", "goal", "mean", "95% t interval over seeds", *(["over images"] if over_images else [])]
+    return markdown([*headings, "mean reaches it", "interval over seeds reaches it", "seeds"], rows)

@@ -9,6 +9,7 @@ A network is named COLLECTION/TOPOLOGY/TRAINING, such as `cifar10/rigl95/moon`:
 - TRAINING: a key of `moon.paper.recipes.TRAININGS` (`plain`, `control`, `logitnorm+vote`), or MOON with another
   parameter (`w_f=4`, `T_e=2`, `votes=5`). What else differs follows after commas (`moon-logitnorm,temperature=0.02`).
   `@300` means 300 epochs in place of the usual number, `+mirrored` the mean over each image and its mirror image.
+  The preset `best-1` is `moon-logitnorm@300`, and `best-2` is `quick@300`.
 
 The values of a network are those of all its seeds that are kept; `/s0` after the name selects seed 0.
 """
@@ -62,7 +63,7 @@ COLLECTIONS = {
 # Runs of version 0.1 that only the log describes, and measurements of time and size.
 OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon")
 
-# The detector of `best` was chosen in the search, with a network that is not tested (docs/results/best.md).
+# The detector of `best-1` was chosen in the search, with a network that is not tested (docs/results/best.md).
 CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
 
 PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
@@ -198,7 +199,8 @@ def network_name(recipe: Recipe, collection: Collection) -> str:
     usual |= {key: option for key, option in collection.options.items() if key in usual}
     derived = quiet_epochs(recipe.objective, recipe.epochs)
     chosen = {key: option for key, option in recipe.objective_options if option not in (usual[key], derived.get(key))}
-    names = [name for name, preset in TRAININGS.items() if name != "best" and _fits(preset, recipe, chosen, usual)]
+    trainings = {name: preset for name, preset in TRAININGS.items() if not name.startswith("best")}
+    names = [name for name, preset in trainings.items() if _fits(preset, recipe, chosen, usual)]
     name, *_ = [*names, recipe.objective]
     more = [] if names else [f"{_SHORT.get(key, key)}={_text(option)}" for key, option in chosen.items()]
     if not names and recipe.objective == "moon" and not chosen:

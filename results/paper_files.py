@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from cells import label
 from kept import Kept
 
 from moon.files import write_text
 from moon.paper.figures import draw
 from moon.paper.items import items
-from moon.paper.names import display_name
 from moon.paper.render import to_csv, to_latex, to_markdown
 from moon.paper.spec import FULL, SPARSITIES
 from moon.paper.table import PaperTable
@@ -25,7 +25,11 @@ ITEMS = {
     "cifar10": ("controls", "summary", "detectors", "fill", "topologies", "ablations", "rivals"),
     "mnist": ("mnist", "table10"),
 }
-MANY_CLASSES = ("plain", "control", "moon", "moon-logitnorm", "logitnorm+vote")  # colours as in the other figure
+# By folder: the trainings in the figure of docs/results.md, in the order of the other figures' colours.
+DRAWN = {
+    "cifar10": ("plain", "control", "moon", "moon-logitnorm", "logitnorm+vote", "quick", "quick@300"),
+    "tin100": ("plain", "control", "moon", "moon-logitnorm", "logitnorm+vote", "quick"),
+}
 
 
 def write_paper_files(kept: Kept, check: bool) -> list[str]:
@@ -84,10 +88,11 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
                 figure_file(
                     folder / "paper" / f"{key}.svg", lambda path, t=table: draw(t, kept.results, path.with_suffix(""))
                 )
-    if (kept.results / "tin100").is_dir():
-        figure_file(kept.results / "tin100" / "paper" / "auroc.svg", lambda path: draw_many_classes(kept, path))
-    else:
-        problems.append("results/tin100: is missing; its figure cannot be made without it")
+    for data in DRAWN:
+        if (kept.results / data).is_dir():
+            figure_file(kept.results / data / "paper" / "auroc.svg", lambda path, d=data: draw_auroc(kept, d, path))
+        else:
+            problems.append(f"results/{data}: is missing; its figure cannot be made without it")
     there = {path for path in kept.results.glob("*/paper/*") if path.suffix != ".png"}  # git ignores those
     problems += [
         f"{_name(path)}: nothing writes this file; delete it, or add it to ITEMS" for path in sorted(there - made)
@@ -114,14 +119,17 @@ def stale_lines(before: str, after: str) -> Iterator[tuple[int, str]]:
                 return
 
 
-def draw_many_classes(kept: Kept, path: Path) -> None:
-    """Draw the AUROC with MSP of the networks for 100 classes over sparsity."""
+def draw_auroc(kept: Kept, data: str, path: Path) -> None:
+    """Draw the AUROC with MSP of the networks of a collection over sparsity."""
+    names = {training: label(training).replace("`", "") for training in DRAWN[data]} | {
+        "quick@300": "best-2, 300 epochs"
+    }
     points = [
-        (display_name(training), 100 * sparsity, group, auroc)
-        for training in MANY_CLASSES
+        (names[training], 100 * sparsity, group, auroc)
+        for training in DRAWN[data]
         for sparsity in SPARSITIES
         for group in ("near", "far")
-        for auroc in kept.values(f"tin100/rigl{100 * sparsity:g}/{training}", f"msp {group}").values()
+        for auroc in kept.values(f"{data}/rigl{100 * sparsity:g}/{training}", f"msp {group}").values()
     ]
     save(auroc_over_sparsity(points, "MSP"), path)
 

@@ -18,6 +18,7 @@ from cells import (
     difference,
     differences_table,
     label,
+    label_without_epochs,
     line_about_tests,
     markdown,
     metric_name,
@@ -53,9 +54,9 @@ ORDER = [*FOUR, *(f"{name}{vote}" for name in RIVALS for vote in ("", "+vote")),
 def cifar10(kept: Kept) -> str:
     columns = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"]
     rows = []
-    for training in (*FIVE, "quick", *LONG):
-        name, _, epochs = training.partition("@")
-        rows.append(([epochs or "100", label(name)], f"{MAIN}/rigl95/{training}"))
+    for training in (*FIVE, "quick", *LONG, "quick@300"):
+        epochs = training.partition("@")[2] or "100"
+        rows.append(([epochs, label_without_epochs(training)], f"{MAIN}/rigl95/{training}"))
     return networks_table(kept, ["epochs", "training"], rows, columns)
 
 

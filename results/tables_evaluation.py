@@ -128,22 +128,22 @@ def _root_mean_square(values: Sequence[float]) -> float:
 # --- How much the choice of the test images matters, from the kept levels of the scores
 
 
-def _placements(of: NDArray, among: NDArray) -> NDArray:
+def _shares_below(of: NDArray, among: NDArray) -> NDArray:
     """The share of the second levels that are below each of the first; ties count half."""
     counts = np.bincount(among, minlength=256)
     return ((np.cumsum(counts) - counts / 2) / len(among))[of]
 
 
-def over_images(kept: Kept, network: str, detector: str, sets: Sequence[str]) -> tuple[NDArray, list[NDArray]]:
+def placements(kept: Kept, network: str, detector: str, sets: Sequence[str]) -> tuple[NDArray, list[NDArray]]:
     """What each image contributes to AUROC, in percent, as the mean over seeds and sets: known and unknown images."""
     known, unknown = [], [[] for _ in sets]
     for run in kept.runs(network).values():
         path = kept.results / "cifar10-open" / "scores" / f"{run.folder.name}.npz"
         with open_regular(path) as file, np.load(file, allow_pickle=False) as levels:
             ours, theirs = levels[f"{detector}/known"], [levels[f"{detector}/{name}"] for name in sets]
-        known += [_placements(ours, other) for other in theirs]
+        known += [_shares_below(ours, other) for other in theirs]
         for found, other in zip(unknown, theirs, strict=True):
-            found.append(1 - _placements(other, ours))
+            found.append(1 - _shares_below(other, ours))
     return 100 * np.mean(known, 0), [100 * np.mean(found, 0) / len(sets) for found in unknown]
 
 
@@ -151,17 +151,17 @@ def over_images(kept: Kept, network: str, detector: str, sets: Sequence[str]) ->
 def image_errors(kept: Kept) -> str:
     """The error of AUROC that comes from the choice of the test images (DeLong's variance), and that over seeds."""
     near, far = ["cifar100-part", "tin-open"], ["mnist", "svhn", "dtd", "places"]
-    quick, reference = (f"cifar10-open/rigl95/{name}" for name in ("quick", "control@300"))
+    quick, best, reference = (f"cifar10-open/rigl95/{name}" for name in ("quick", "quick@300", "control@300"))
     rows = []
     for name, networks, sets, metric in (
         ("`quick`, near", [quick], near, "near"),
         ("`quick`, `cifar100-part` alone", [quick], near[:1], near[0]),
         ("`quick`, `tin-open` alone", [quick], near[1:], near[1]),
         ("`quick`, far", [quick], far, "far"),
-        ("`quick` - control, 300 epochs, near", [quick, reference], near, "near"),
-        ("`quick` - control, 300 epochs, far", [quick, reference], far, "far"),
+        ("`best-2` - control, 300 epochs, near", [best, reference], near, "near"),
+        ("`best-2` - control, 300 epochs, far", [best, reference], far, "far"),
     ):
-        (known, unknown), *others = [over_images(kept, network, "fisher", sets) for network in networks]
+        (known, unknown), *others = [placements(kept, network, "fisher", sets) for network in networks]
         for other_known, other_unknown in others:
             known = known - other_known
             unknown = [a - b for a, b in zip(unknown, other_unknown, strict=True)]

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-from cells import COLUMNS, Blocks, cell, differences_table, goals_table, label, markdown
+from cells import (
+    COLUMNS,
+    Blocks,
+    at_trainings,
+    cell,
+    differences_table,
+    goals_table,
+    label,
+    markdown,
+    networks_table,
+    subtracted,
+)
 from kept import Kept
 from numpy.typing import NDArray
-from sources import FRONTIER_PAIRS
+from sources import FRONTIER_PAIRS, QUICK_TIN100_PAIRS
 
-from moon.results.format import interval_text, signed
+from moon.results.format import MISSING, interval_text, signed
 from moon.score.files import KNOWN
 
 BLOCKS = Blocks()
@@ -36,17 +47,25 @@ TESTED = (
     "logitnorm+vote@300",
     "moon-logitnorm@300",
     "quick",
+    "quick@300",
 )
-TITLES = {"moon-logitnorm@300": "`best`: MOON normalised, 300 epochs", "quick": "**`quick`**"}
+TITLES = {
+    "moon-logitnorm@300": "`best-1`: MOON normalised, 300 epochs",
+    "quick": "**`quick`**, 100 epochs",
+    "quick@300": "**`best-2`**, 300 epochs",
+}
 GOALS = {"fisher near": 94.0, "fisher far": 98.0, "accuracy": 95.3, "ece-scaled": 0.008}
 _RESAMPLES = 1000
 
 
-def _levels(kept: Kept, network: str, detector: str, sets: list[str]) -> list[NDArray]:
-    """The levels of the scores of one network on known and on unknown images."""
-    (run,) = kept.runs(network).values()
-    with np.load(kept.results / PLACE / "scores" / f"{run.folder.name}.npz") as arrays:
-        return [arrays[f"{detector}/{name}"] for name in sets]
+def _kept_arrays(kept: Kept, network: str) -> list[dict[str, NDArray]]:
+    """The kept scores of each seed of a network, and `correct`, for each image."""
+    place = kept.results / network.partition("/")[0] / "scores"
+    found = []
+    for run in kept.runs(network).values():
+        with np.load(place / f"{run.folder.name}.npz") as arrays:
+            found.append(dict(arrays))
+    return found
 
 
 def _auroc(known: NDArray, unknown: NDArray) -> float:
@@ -56,22 +75,44 @@ def _auroc(known: NDArray, unknown: NDArray) -> float:
     return float(ours @ (below + theirs / 2) / (len(known) * len(unknown)))
 
 
-def difference_over_images(kept: Kept, network: str, detector: str, unknown: str) -> tuple[float, float, float]:
-    """AUROC of a network minus that of the reference in points, with a 95% bootstrap interval over the images.
+def over_images(kept: Kept, network: str, metric: str, reference: str | None = None) -> tuple[float, float, float]:
+    """A metric in percent, averaged over the seeds of a network, with a 95% bootstrap interval over the images.
 
-    Both networks are evaluated on the same images in each resample. The interval says nothing about other seeds.
+    All networks are evaluated on the same images in each resample. The interval says nothing about other seeds.
+
+    Args:
+        kept: The kept runs.
+        network: The network.
+        metric: `accuracy`, or `DETECTOR GROUP`, the AUROC on the near or far sets.
+        reference: A network whose value is subtracted.
+
+    Returns:
+        The value, and the ends of the interval.
     """
-    pairs = [_levels(kept, f"{PLACE}/{name}", detector, [KNOWN, unknown]) for name in (network, REFERENCE)]
+    detector, _, group = metric.partition(" ")
+    summary = next(iter(kept.runs(network).values())).summary
+    sets = [KNOWN, *(summary[group] if group else [])]
+    networks = [_kept_arrays(kept, name) for name in (network, reference) if name]
+
+    def value(seeds: list[dict[str, NDArray]], index: dict[str, NDArray]) -> float:
+        found = []
+        for arrays in seeds:
+            if group:
+                known, *unknown = (arrays[f"{detector}/{name}"][index[name]] for name in sets)
+                found += [_auroc(known, levels) for levels in unknown]
+            else:
+                found.append(np.unpackbits(arrays["correct"])[index[KNOWN]].mean())
+        return 100 * float(np.mean(found))
+
+    def difference(index: dict[str, NDArray]) -> float:
+        own, *other = (value(seeds, index) for seeds in networks)
+        return own - sum(other)
+
+    sizes = {name: summary["images"][name] for name in sets}
     random = np.random.default_rng(0)
-
-    def difference(known: NDArray | slice, other: NDArray | slice) -> float:
-        own, reference = (_auroc(levels[0][known], levels[1][other]) for levels in pairs)
-        return 100 * (own - reference)
-
-    sizes = [len(levels) for levels in pairs[0]]
-    values = [difference(*(random.integers(0, size, size) for size in sizes)) for _ in range(_RESAMPLES)]
-    low, high = np.quantile(values, (0.025, 0.975)).tolist()
-    return difference(slice(None), slice(None)), low, high
+    resamples = [{name: random.integers(0, size, size) for name, size in sizes.items()} for _ in range(_RESAMPLES)]
+    low, high = np.quantile([difference(index) for index in resamples], (0.025, 0.975)).tolist()
+    return difference({name: np.arange(size) for name, size in sizes.items()}), low, high
 
 
 @BLOCKS.add
@@ -79,13 +120,24 @@ def candidates(kept: Kept) -> str:
     rows = []
     for network, title in CANDIDATES.items():
         found = [cell(kept, f"{PLACE}/{network}", *COLUMNS[name]) for name in SHOWN]
-        runs = kept.runs(f"{PLACE}/{network}")
-        change = ""
-        if network != REFERENCE and len(runs) == 1:
-            middle, low, high = difference_over_images(kept, network, "fisher", "cifar100-held")
-            change = f"{signed(middle, 1)} {interval_text(low, high, 1, sign=True)}"
-        rows.append([title, str(len(runs)), *found, change])
-    return markdown(["training", "n", *SHOWN, "Fisher near, minus the reference"], rows)
+        rows.append([title, str(len(kept.runs(f"{PLACE}/{network}"))), *found])
+    return markdown(["training", "n", *SHOWN], rows)
+
+
+@BLOCKS.add
+def candidates_differences(kept: Kept) -> str:
+    """Candidates minus the reference, one seed each, with intervals over the images."""
+    metrics = {"Fisher near": "fisher near", "Fisher far": "fisher far", "accuracy %": "accuracy"}
+    names = [name for name in CANDIDATES if name != REFERENCE and len(kept.runs(f"{PLACE}/{name}")) == 1]
+    rows = [
+        [CANDIDATES[name], *(_change(kept, f"{PLACE}/{name}", metric) for metric in metrics.values())] for name in names
+    ]
+    return markdown(["minus the reference", *metrics], rows)
+
+
+def _change(kept: Kept, network: str, metric: str) -> str:
+    middle, low, high = over_images(kept, network, metric, f"{PLACE}/{REFERENCE}")
+    return f"{signed(middle, 1)} {interval_text(low, high, 1, sign=True)}"
 
 
 @BLOCKS.add
@@ -111,9 +163,29 @@ def frontier_test(kept: Kept) -> str:
 
 @BLOCKS.add
 def frontier_differences(kept: Kept) -> str:
-    return differences_table(kept, "frontier", FRONTIER_PAIRS, ["MSP", "FDBD", "KNN", "accuracy %", "ECE, scaled"])
+    def name(pair: tuple[str, str]) -> str:
+        return f"{subtracted(pair)} ({'`tin-open`' if pair[0].startswith('cifar10-open') else '`tin`'})"
+
+    columns = [*SHOWN[2:], "chosen detector", *SHOWN[:2]]
+    return differences_table(kept, "frontier", FRONTIER_PAIRS, columns, name=name)
+
+
+@BLOCKS.add
+def quick_tin100(kept: Kept) -> str:
+    rows = at_trainings("tin100/rigl95", ("plain", "control", "logitnorm+vote", "quick"))
+    return networks_table(kept, ["training"], rows, [*SHOWN[2:], "FDBD", *SHOWN[:2]])
+
+
+@BLOCKS.add
+def quick_tin100_differences(kept: Kept) -> str:
+    return differences_table(kept, "quick-tin100", QUICK_TIN100_PAIRS, [*SHOWN[2:], "FDBD", *SHOWN[:2]])
 
 
 @BLOCKS.add
 def frontier_goals(kept: Kept) -> str:
-    return goals_table(kept, "cifar10-open/rigl95/quick", GOALS)
+    network = "cifar10-open/rigl95/quick@300"
+
+    def images(metric: str) -> str:
+        return MISSING if metric == "ece-scaled" else interval_text(*over_images(kept, network, metric)[1:], 2)
+
+    return goals_table(kept, network, GOALS, images)

@@ -54,9 +54,9 @@ def search(kept: Kept) -> str:
 
 @BLOCKS.add
 def best(kept: Kept) -> str:
-    seeds = [([f"`best`, seed {seed}"], f"{BEST}/s{seed}") for seed in kept.runs(BEST)]
+    seeds = [([f"`best-1`, seed {seed}"], f"{BEST}/s{seed}") for seed in kept.runs(BEST)]
     rows = at_trainings("cifar10/rigl95", ("plain", "control", "logitnorm+vote", "moon-logitnorm", *LONG[:-1]))
-    rows += [*seeds, (["**`best`**"], BEST), (["`best`, mirrored"], f"{BEST}+mirrored")]
+    rows += [*seeds, (["**`best-1`**"], BEST), (["`best-1`, mirrored"], f"{BEST}+mirrored")]
     rows += at_trainings("cifar10/rigl95", ["logitnorm+vote@300+mirrored"])
     return networks_table(kept, ["training"], rows, ["accuracy %", "ECE, scaled", "MSP", "FDBD", "KNN", "Fisher"])
 
@@ -85,7 +85,7 @@ def length_differences(kept: Kept) -> str:
 
 @BLOCKS.add
 def tin100(kept: Kept) -> str:
-    rows = at_trainings("tin100/rigl95", FIVE)
+    rows = at_trainings("tin100/rigl95", (*FIVE, "quick"))
     return networks_table(kept, ["training"], rows, ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"])
 
 
@@ -172,11 +172,11 @@ README = (
     ("MOON's loss alone", CONTROL, "rigl/moon", "rigl/control", "summary", "ebo"),
     ("normalised logits", CONTROL, "rigl95/logitnorm+vote", "rigl95/control", "rivals", "msp"),
     (
-        *("a rotated copy of each image, more augmentation, a warm-up: `quick`", "the network of row 3"),
-        *("rigl95/quick", "rigl95/logitnorm+vote", "frontier", "msp"),
+        *("a rotated copy of each image, more augmentation, a warm-up: `best-2`", "row 3, both with 300 epochs"),
+        *("rigl95/quick@300", "rigl95/logitnorm+vote@300", "frontier", "fisher"),
     ),
     (
-        *("MOON's loss: `best`", "the network of row 3, both with 300 epochs"),
+        *("MOON's loss: `best-1`", "row 3, both with 300 epochs"),
         *("rigl95/moon-logitnorm@300", "rigl95/logitnorm+vote@300", "length", "chosen"),
     ),
 )

@@ -15,8 +15,8 @@ from moon.score.files import read_summary
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "results"))  # where `python results/documents.py` finds its modules
-documents, kept_runs, sources, cells, paper_files, evaluation = map(
-    import_module, ("documents", "kept", "sources", "cells", "paper_files", "tables_evaluation")
+documents, kept_runs, sources, cells, paper_files, frontier, evaluation = map(
+    import_module, ("documents", "kept", "sources", "cells", "paper_files", "tables_frontier", "tables_evaluation")
 )
 
 ACCURACY = "demo/rigl95/plain accuracy"
@@ -208,7 +208,8 @@ def test_cells_show_the_seeds_that_exist():
     ("settings", "name"),
     [
         ({"preset": "control"}, "rigl95/control"),
-        ({"preset": "best"}, "rigl95/moon-logitnorm@300"),
+        ({"preset": "best-1"}, "rigl95/moon-logitnorm@300"),
+        ({"preset": "best-2"}, "rigl95/quick@300"),
         ({"objective": "moon", "topology": "dense"}, "dense/moon"),
         ({"objective": "moon", "options": {"final": 4.0}, "sparsity": 0.8}, "rigl80/w_f=4"),
         ({"objective": "moon", "options": {"quiet_epochs": 2}}, "rigl95/T_e=2"),
@@ -263,7 +264,7 @@ def test_stale_tables_and_figures_of_the_paper_are_reported(tmp_path, monkeypatc
                 (tmp_path / "results" / data / path.name).symlink_to(path)
     monkeypatch.setattr(paper_files, "ITEMS", {"mnist": ("mnist",), "cifar10": ("summary",)})
     kept = kept_runs.Kept(tmp_path / "results")
-    missing = ["results/cifar10: is missing; its tables cannot be made without it"]
+    missing = [f"results/cifar10: is missing; its {what} cannot be made without it" for what in ("tables", "figure")]
     assert paper_files.write_paper_files(kept, check=False) == missing
     assert paper_files.write_paper_files(kept, check=True) == missing
     table, figure = tmp_path / "results/mnist/paper/mnist.csv", tmp_path / "results/tin100/paper/auroc.svg"
@@ -272,8 +273,8 @@ def test_stale_tables_and_figures_of_the_paper_are_reported(tmp_path, monkeypatc
     digest = paper_files._digest(figure)
     figure.write_text(figure.read_text().replace(digest, "0" * 64))
     (tmp_path / "results/mnist/paper/old.md").write_text("")
-    csv, first, svg, stray = paper_files.write_paper_files(kept, check=True)
-    assert first == missing[0]
+    csv, *absent, svg, stray = paper_files.write_paper_files(kept, check=True)
+    assert absent == missing
     assert csv.startswith("results/mnist/paper/mnist.csv:")
     assert "accurracy" in csv
     assert svg == (
@@ -295,6 +296,17 @@ def test_an_interval_is_rewritten_with_its_number(repository):
     assert page.read_text() == f"It gains {text}<!-- demo/rigl95/moon - plain accuracy --> points.\n"
 
 
+def test_goals_of_one_seed_have_no_interval():
+    values = {"accuracy": {0: 95.0, 1: 97.0}, "fisher near": {0: 94.25}, "ece-scaled": {0: 0.009}}
+    goals = {"accuracy": 95.3, "fisher near": 94.0, "ece-scaled": 0.008, "msp near": 90.0}
+    assert cells.goals_table(Invented({"x": values}), "x", goals).splitlines()[2:] == [
+        "| accuracy | 95.3 or more | 96.00 | [83.29, 108.71] | yes | no | 95.00, 97.00 |",
+        "| Fisher near | 94 or more | 94.25 | - | yes | - | 94.25 |",
+        "| ECE, scaled | 0.008 or less | 0.0090 | - | no | - | 0.0090 |",
+        "| MSP near | 90 or more | - | - | - | - | |",
+    ]
+
+
 def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
     assert kept.chosen("cifar10/rigl95/plain@300") == "knn"
     assert kept.chosen("cifar10/rigl95/control@300") == "gen:scaled"
@@ -303,9 +315,22 @@ def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
     assert kept.values("cifar10/rigl95/plain", "chosen near") == {}
 
 
+@pytest.mark.parametrize("metric", ["fisher near", "msp far", "accuracy"])
+def test_intervals_over_images_are_around_the_value_and_paired(kept, monkeypatch, metric):
+    monkeypatch.setattr(frontier, "_RESAMPLES", 40)
+    network, other = "cifar10-open/rigl95/quick@300", "cifar10-open/rigl95/quick"
+    value, low, high = frontier.over_images(kept, network, metric)
+    assert value == pytest.approx(mean(kept.values(network, metric).values()), abs=0.04)  # kept as 256 levels
+    assert low < value < high
+    assert frontier.over_images(kept, network, metric, network) == (0, 0, 0)
+    found, below, above = frontier.over_images(kept, network, metric, other)
+    assert found == pytest.approx(value - frontier.over_images(kept, other, metric)[0])
+    assert above - below < 2**0.5 * (high - low)  # narrower than that of two independent networks
+
+
 def test_the_error_over_images_is_delongs(kept):
     network, sets = "cifar10-open/rigl95/quick/s0", ["cifar100-part"]
-    known, (unknown,) = evaluation.over_images(kept, network, "fisher", sets)
+    known, (unknown,) = evaluation.placements(kept, network, "fisher", sets)
     (run,) = kept.runs(network).values()
     with np.load(ROOT / "results/cifar10-open/scores" / f"{run.folder.name}.npz") as levels:
         low, high = auroc_interval(levels["fisher/known"], levels["fisher/cifar100-part"])

@@ -20,6 +20,7 @@ _TYPES = {
 _ANSWER = np.dtype(
     [("label", "i4"), ("probability", "f4"), ("score", "f8"), ("p_value", "f8"), ("is_known", "i4")], align=True
 )  # moon_answer of moon.h
+_NOT_FINITE = -2  # of moon_run
 
 
 class NetworkError(ValueError):
@@ -104,11 +105,14 @@ class Network:
         """The outputs of a batch of images by name.
 
         Args:
-            images: Normalised images, (images, channels, rows, columns); converted to float32.
+            images: Normalised images, (images, channels, rows, columns); floats, which are converted to float32.
 
         Raises:
-            ValueError: If the images do not have the shape that the network needs.
+            ValueError: If the images do not have the shape that the network needs, or are not finite floats.
         """
+        images = np.asarray(images)
+        if images.dtype.kind != "f":
+            raise ValueError(f"images must be normalised floats, not {images.dtype}; pixels are for Classifier")
         images = np.ascontiguousarray(images, dtype=np.float32)
         if images.ndim != 4 or images.shape[1:] != self.input_shape:
             raise ValueError(f"images must have the shape (images, {', '.join(map(str, self.input_shape))}), "
@@ -117,8 +121,9 @@ class Network:
         pointers = (ctypes.c_void_p * len(results))(*(array.ctypes.data for array in results.values()))
         error = ctypes.create_string_buffer(ERROR_BYTES)
         with self._lock:
-            if library.moon_run(self._model, images.ctypes.data, len(images), pointers, error, ERROR_BYTES):
-                raise MemoryError(error.value.decode())
+            code = library.moon_run(self._model, images.ctypes.data, len(images), pointers, error, ERROR_BYTES)
+        if code:
+            raise (ValueError if code == _NOT_FINITE else MemoryError)(error.value.decode())
         return results
 
     def predict(self, pixels: np.ndarray) -> np.ndarray:

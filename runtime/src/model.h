@@ -192,6 +192,9 @@ static inline char *tensor_data(const team *t, int index) {
 /* Share `count` things: the first that belongs to `thread`. */
 static inline int share_of(int64_t count, int thread, int threads) { return (int)(count * thread / threads); }
 
+/* run.c: as `moon_run`, for images that are known to be finite. */
+int run_images(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
+               size_t error_size);
 void wait_for_team(const team *t);
 /* Copy channels [from, to) into the layout in which a filter reads them; `outside`: the value around the image. */
 void copy_input(const team *t, const operation *op, const layout *target, char *copy, float outside, int from, int to);

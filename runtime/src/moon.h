@@ -62,8 +62,8 @@ MOON_API const void *moon_tensor(const moon_model *model, const char *name, cons
 MOON_API const char *moon_instructions(const moon_model *model);
 
 /* Compute the outputs of `count` images (float32, channels x rows x columns, already normalised). outputs[i] receives
-   count x output_shape values, and may be NULL. One model computes one call at a time. Returns 0, or -1 and an error.
-*/
+   count x output_shape values, and may be NULL. One model computes one call at a time. Returns 0; -1 and an error if
+   there is not enough memory; -2 and an error if an image has NaN or infinity. */
 MOON_API int moon_run(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
                       size_t error_size);
 

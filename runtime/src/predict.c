@@ -151,7 +151,7 @@ int moon_predict(moon_model *model, const uint8_t *pixels, int64_t count, moon_a
       return -1;
     }
     share(normalise_share, &part);
-    if (moon_run(model, c->images, part.count, c->outputs, error, error_size)) return -1;
+    if (run_images(model, c->images, part.count, c->outputs, error, error_size)) return -1;
     share(answer_share, &part);
   }
   return 0;

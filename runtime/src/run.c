@@ -2,6 +2,7 @@
 
 #include "moon.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,8 +184,8 @@ static void report_to(moon_model *model, jmp_buf *on_error, char *error, size_t 
   }
 }
 
-int moon_run(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
-             size_t error_size) {
+int run_images(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
+               size_t error_size) {
   jmp_buf on_error;
   report_to(model, &on_error, error, error_size);
   if (setjmp(on_error)) {
@@ -197,6 +198,34 @@ int moon_run(moon_model *model, const float *images, int64_t count, float *const
   if (model->threads == 1) run_alone(&c, 0);
   else pool_run(model->pool, count >= model->threads ? run_alone : run_together, &c);
   return 0;
+}
+
+static bool is_finite(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return (bits & 0x7f800000) != 0x7f800000; /* the exponent of infinity and NaN; unlike isfinite, fast in a loop */
+}
+
+static bool all_finite(const float *values, int64_t count) {
+  int bad = 0;
+  for (int64_t i = 0; i < count; i++) bad |= !is_finite(values[i]);
+  return !bad;
+}
+
+int moon_run(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
+             size_t error_size) {
+  const tensor *in = &model->tensors[0];
+  const int64_t size = elements(in), area = positions(in);
+  if (count > 0 && !all_finite(images, count * size)) {
+    int64_t i = 0;
+    while (is_finite(images[i])) i++;
+    snprintf(error, error_size,
+             "image %lld has %s in channel %lld, row %lld, column %lld; images must be finite numbers",
+             (long long)(i / size), isnan(images[i]) ? "NaN" : "infinity", (long long)(i % size / area),
+             (long long)(i % area / in->columns), (long long)(i % in->columns));
+    return -2;
+  }
+  return run_images(model, images, count, outputs, error, error_size);
 }
 
 /* Plan for the given kernels; whether there was enough memory. */

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from moon import __version__, cli
-from moon.cli import data, screen, train
+from moon.cli import data, screen
 from moon.cli.main import VERBS
 from moon.data import load
 from moon.training import locked
@@ -27,22 +27,6 @@ def fails(result, code, *parts):
     assert found == code, err
     assert len(err.strip().splitlines()) == 1, err
     assert all(part in err for part in parts), err
-
-
-@pytest.mark.parametrize(("accuracy", "is_reported"), [(0.3, True), (0.5, True), (0.62, False)])
-def test_a_network_that_learned_nothing_is_reported(accuracy, is_reported, caplog):
-    train._warn_if_constant(accuracy, np.array([0, 1, 1, 2] * 25))  # half of the images are of class 1
-    expected = (
-        "the network has learned little or nothing: always predicting the most frequent class has an accuracy of "
-        "50.0%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)"
-    )
-    assert caplog.messages == [expected] * is_reported
-
-
-@pytest.mark.parametrize("counts", [(2, 2), (10, 1), (100, 3)])
-def test_with_too_few_images_nothing_is_said_about_what_was_learned(counts, caplog):
-    train._warn_if_constant(1.0, np.repeat([0, 1], counts))
-    assert not caplog.messages
 
 
 @pytest.mark.slow

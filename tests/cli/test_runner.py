@@ -32,6 +32,9 @@ class Instant:
     def ended(self, _):
         return ""
 
+    def warnings(self, _):
+        return []
+
     def stop(self, _):
         pass
 
@@ -67,6 +70,16 @@ def test_without_a_terminal_there_is_a_line_per_run(grid, capsys):
     ]
 
 
+def test_the_reason_of_a_failed_run_names_flags(grid, screen, capsys):
+    grid.jobs[2].failure.write_text('{"message": "diverged; try a lower learning rate (lr_start)"}')
+    (grid.jobs[1].folder / "result.json").write_text("{}")
+    execute(grid, Instant())
+    assert capsys.readouterr().out == f"failed {NAMES[2]}: diverged; try a lower learning rate (--lr)\n"
+    shown = screen(300)
+    runner.get_console().print(state_table(grid))
+    assert "try a lower learning rate (--lr)" in shown()
+
+
 def test_without_a_terminal_there_is_a_status_line_at_changes(grid, capsys, monkeypatch):
     monkeypatch.setattr(runner, "STATUS_SECONDS", 0.0)
     execute(grid, Instant())
@@ -85,6 +98,32 @@ def test_a_terminal_shows_finished_runs_above_the_bars(grid, screen, encoding):
     execute(grid, Instant())
     assert f"done   {NAMES[1]}\n" in shown()
     assert f"failed {NAMES[2]}: no [red] images\n" in shown()
+
+
+@pytest.mark.parametrize("has_terminal", [False, True])
+def test_a_warning_of_a_run_is_shown_once(grid, screen, capsys, has_terminal):
+    class Warning(Instant):
+        def __init__(self):
+            self.polls = {}
+
+        def start(self, folder):
+            return folder
+
+        def ended(self, folder):  # None at first, so that the warning comes before the end
+            self.polls[folder] = self.polls.get(folder, 0) + 1
+            return None if self.polls[folder] < 2 else super().start(folder) or ""
+
+        def warnings(self, folder):
+            return [f"[red] nothing learned in {folder.name}"]
+
+    shown = screen(400) if has_terminal else lambda: capsys.readouterr().out
+    execute(grid, Warning())
+    lines = shown().splitlines()
+    assert [sum(f"warning {name}: [red] nothing learned in {name}" in line for line in lines) for name in NAMES] == [
+        0, 1, 1,
+    ]  # fmt: skip
+    place = [next(i for i, line in enumerate(lines) if f"{word} {NAMES[1]}" in line) for word in ("warning", "done  ")]
+    assert place == sorted(place)
 
 
 def test_bars_wrap_in_a_narrow_terminal(grid, screen):

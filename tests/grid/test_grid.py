@@ -20,6 +20,7 @@ from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.recipe.expand import expand
 from moon.run.folder import is_done
+from moon.run.log import read_log
 from moon.training import is_locked, locked
 
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
@@ -117,6 +118,9 @@ def test_failures_due_to_the_machine_are_retried_a_few_times(data_root, tmp_path
 
         def ended(self, handle):
             return "the machine is on fire"
+
+        def warnings(self, handle):
+            return []
 
         def stop(self, handles):
             assert not handles
@@ -283,6 +287,23 @@ def test_a_job_reports_its_progress(data_root, tmp_path):
     assert planned.seconds_left(places=1) == pytest.approx(5 * 2)
 
 
+def test_a_log_is_only_read_again_if_it_has_changed(data_root, tmp_path, monkeypatch):
+    (recipe,) = small(data_root, epochs=7)
+    job, reads, path = Job(recipe, tmp_path), [], tmp_path / "log.jsonl"
+    monkeypatch.setattr("moon.grid.grid.read_log", lambda folder: reads.append(folder) or read_log(folder))
+    for count in (0, 1, 2):
+        path.write_text('{"epoch": 0, "seconds": 1.5}\n' * count)
+        for _ in range(3):
+            assert (job.epochs_done(), job.seconds()) == (count, 1.5 * count)
+        assert len(reads) == count + 1
+    path.write_text("{}\n{}\n")  # damaged
+    for _ in range(3):
+        assert (job.epochs_done(), job.seconds()) == (0, 0)
+    assert len(reads) == 4
+    path.unlink()
+    assert (job.epochs_done(), job.seconds()) == (0, 0)
+
+
 @pytest.mark.slow
 def test_a_worker_starts_without_warnings():
     command = [sys.executable, "-W", "error", "-m", "moon.grid.worker", "--help"]
@@ -329,6 +350,9 @@ def test_a_run_that_cannot_be_started_does_not_stop_the_others(data_root, tmp_pa
 
         def ended(self, handle):
             return ""
+
+        def warnings(self, handle):
+            return []
 
         def stop(self, handles):
             pass

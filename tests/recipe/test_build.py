@@ -314,7 +314,7 @@ def test_votes_while_masks_change_are_rejected_before_data_are_read():
         assert make_recipe(DIGITS, "moon", vote_share=0.9, topology=topology).vote_from == 10
 
 
-@pytest.mark.parametrize(("preset", "folder"), [("best", "cifar10-300"), ("quick", "cifar10")])
+@pytest.mark.parametrize(("preset", "folder"), [("best-1", "cifar10-300"), ("best-2", "cifar10"), ("quick", "cifar10")])
 def test_a_preset_is_the_recipe_of_the_kept_runs(preset, folder):
     kept = Path(__file__).parents[2] / "results" / folder
     benchmark = replace(BENCHMARKS["cifar10"], name="cifar10-part")

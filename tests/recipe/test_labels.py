@@ -38,14 +38,15 @@ def test_presets_are_labelled_by_their_names(data_root):
         "mixup weight_decay=0.0001",
         "mixup lr_start=0.3 vote_share=0.0",
     ]
-    long, short = {"preset": "best", "epochs": 300}, {"objective": "moon-logitnorm", "epochs": 9}
-    assert labelled(long) == ["best"]
-    assert labelled(long, short) == ["best", "moon-logitnorm"]
+    long, short = {"preset": "best-1", "epochs": 300}, {"objective": "moon-logitnorm", "epochs": 9}
+    assert labelled(long) == ["best-1"]
+    assert labelled(long, short) == ["best-1", "moon-logitnorm"]
     assert labelled(long, {"objective": "moon-logitnorm", "epochs": 300, "vote": 0.0}) == [
         "moon-logitnorm vote_share=0.2",
         "moon-logitnorm vote_share=0.0",
     ]
     assert labelled({"preset": ["quick", "control"], "epochs": 100}) == ["quick", "control"]
+    assert labelled({"preset": ["best", "control"], "epochs": 300}) == ["best-2", "control"]
     assert labelled({"preset": ["plain", "control"], "epochs": 9, "warmup": 1}) == ["plain", "control"]
     several = {"set": {"quiet_epochs": 1, "final": 5}}
     assert labelled({"preset": "without-vt"} | several, {"objective": "moon"} | quiet) == [

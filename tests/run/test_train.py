@@ -19,7 +19,7 @@ from moon.recipe import build, make_recipe
 from moon.run.folder import load, load_result, trained_on
 from moon.run.images import BenchmarkImages
 from moon.run.log import read_log
-from moon.run.train import _warn_if_constant, train_run
+from moon.run.train import train_run
 from moon.run.watch import WATCHED, watcher
 from moon.sparse import sparse_weights
 from moon.training import DamagedCheckpoint, RunLocked, locked
@@ -56,14 +56,13 @@ def at_chance(images, monkeypatch):
         (
             {"epochs": 6, "topology": "static"},
             ["after 5 of 6 epochs the network has learned nothing yet: its validation accuracy is 10.0%, and always "
-             "predicting the most frequent class has 10.0%; what may help: a warm-up (--warmup 5), a lower rate "
+             "predicting the most frequent class has 10.0%; what may help: a warm-up (--warmup 3), a lower rate "
              "(--lr), less sparsity (--sparsity)"],
         ),
         (
             {"epochs": 7, "topology": "dense", "warmup": 5.5},
             ["after 6 of 7 epochs the network has learned nothing yet: its validation accuracy is 10.0%, and always "
-             "predicting the most frequent class has 10.0%; what may help: a longer warm-up (--warmup), a lower rate "
-             "(--lr)"],
+             "predicting the most frequent class has 10.0%; what may help: a lower rate (--lr)"],
         ),
         ({"epochs": 5, "topology": "static"}, []),
     ],
@@ -73,10 +72,16 @@ def test_a_network_that_does_not_begin_to_learn_is_reported_early(settings, expe
     assert [text for text in caplog.messages if "has learned nothing yet" in text] == expected
 
 
-@pytest.mark.parametrize(("accuracy", "count"), [(0.3, 100), (0.1, 40)])
-def test_a_network_that_has_begun_to_learn_or_has_few_images_is_not_reported(accuracy, count, caplog):
-    _warn_if_constant(accuracy, np.arange(count) % 10, 5, make_recipe("digits", epochs=50))
-    assert not caplog.messages
+def test_a_run_that_is_rejected_leaves_nothing(images, tmp_path):
+    never = recipe(images, delta_t_steps=1000)
+    with pytest.raises(ValueError, match="would never change its masks"):
+        train_run(never, tmp_path / "runs" / "run", images)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    (tmp_path / "runs" / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="would never change its masks"):
+        train_run(never, tmp_path / "runs" / "run", images)
+    assert (tmp_path / "runs" / "run" / "notes.txt").read_text() == "mine"
 
 
 def test_the_folder_has_all_files_of_a_run(images, tmp_path):

@@ -203,6 +203,12 @@ def test_missing_files_are_reported(images, folder, caplog, name):
     assert expected in caplog.text
 
 
+def test_scoring_that_fails_leaves_no_folder(images, plain_folder, tmp_path):
+    with pytest.raises(ValueError, match="open head"):
+        score_run(plain_folder, images, ["unknown"], out=tmp_path / "new" / "scores")
+    assert not (tmp_path / "new").exists()
+
+
 def test_scores_of_another_run_or_model_are_detected(images, folder, trained_runs, tmp_path, caplog):
     other = trained_runs(objective="cross-entropy", epochs=3)
     score_run(other, images, ["msp"], out=tmp_path / "other")

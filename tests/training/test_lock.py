@@ -1,11 +1,13 @@
 import errno
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
-from moon.training import RunLocked, is_locked, locked
+from moon.training import RunLocked, is_locked, lock, locked
 
 
 @pytest.mark.slow
@@ -86,3 +88,84 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="the file system does not support locks"), locked(tmp_path):
         pass
     assert not is_locked(tmp_path)
+    with pytest.raises(ValueError, match="the file system does not support locks"), locked(tmp_path / "run"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def enter(folder, write=lambda: None, error=None):
+    with suppress(ZeroDivisionError), locked(folder):
+        write()
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_a_folder_that_nothing_is_written_to_is_removed_again(tmp_path, error):
+    enter(tmp_path / "runs" / "run", error=error)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()  # not created by the call
+    enter(tmp_path / "mine", error=error)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+    (tmp_path / "mine" / "lock").touch()
+    enter(tmp_path / "mine", error=error)
+    assert (tmp_path / "mine" / "lock").exists()
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+def test_a_folder_with_anything_else_in_it_is_kept(tmp_path, error):
+    (tmp_path / "runs").mkdir()
+    for number, write in enumerate((lambda run: (run / ".x").touch(), lambda run: (run / "checkpoints").mkdir())):
+        run = tmp_path / "runs" / str(number)
+        enter(run, lambda run=run, write=write: write(run), error)
+        assert len(list(run.iterdir())) == 2
+    run = tmp_path / "new" / "run"
+    enter(run, (run.parent / "other").mkdir, error)
+    assert [path.name for path in run.parent.iterdir()] == ["other"]
+
+
+def test_the_folder_of_another_process_is_kept(tmp_path):
+    with locked(tmp_path / "run"):
+        with pytest.raises(RunLocked), locked(tmp_path / "run"):
+            pass
+        assert (tmp_path / "run" / "lock").exists()
+
+
+@pytest.mark.parametrize("is_created_anew", [False, True])
+def test_a_folder_that_is_removed_before_it_is_locked_is_created_and_locked_again(
+    tmp_path, monkeypatch, is_created_anew
+):
+    run, try_lock = tmp_path / "run", lock.try_lock
+
+    def remove_and_lock(descriptor, **settings):
+        monkeypatch.setattr(lock, "try_lock", try_lock)
+        shutil.rmtree(run)
+        if is_created_anew:
+            run.mkdir()
+            (run / "lock").touch()
+        return try_lock(descriptor, **settings)
+
+    monkeypatch.setattr(lock, "try_lock", remove_and_lock)
+    with locked(run):
+        assert (run / "lock").exists()
+        assert is_locked(run)
+        with pytest.raises(RunLocked), locked(run):
+            pass
+
+
+def test_one_at_a_time_has_the_lock_although_others_remove_the_folder(tmp_path):
+    run, inside = tmp_path / "runs" / "run", []
+
+    def enter(_):
+        try:
+            with locked(run):
+                inside.append(1)
+                assert len(inside) == 1
+                assert (run / "lock").exists()
+                inside.pop()
+                raise ZeroDivisionError
+        except (RunLocked, ZeroDivisionError) as error:
+            return type(error)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert ZeroDivisionError in set(threads.map(enter, range(200)))

@@ -34,7 +34,7 @@ def explained(error: Exception) -> tuple[int, str]:
     """The exit code of an error and its message in the words of the command line."""
     error = full_disk(error) or error
     code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    text = _with_flags(str(error))
+    text = with_flags(str(error))
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f"{error.filename}: "
         text = f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
@@ -43,7 +43,7 @@ def explained(error: Exception) -> tuple[int, str]:
     return code, text
 
 
-def _with_flags(message: str) -> str:
+def with_flags(message: str) -> str:
     """The message of the library with flags for the parameters that it names in parentheses, or that it begins with."""
     flags = {parameter.setting: f"--{parameter.name.replace('_', '-')}" for parameter in PARAMETERS.values()} | _FLAGS
     for setting, flag in flags.items():

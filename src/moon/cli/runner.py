@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from moon.cli.arguments import device_of
+from moon.cli.failing import with_flags
 from moon.cli.output import plain_cells, printable
 from moon.cli.screen import duration
 from moon.grid import Grid, Job, Processes, State, Workers
@@ -134,40 +135,44 @@ def _open_jobs(grid: Grid) -> list[Job]:
 
 def execute(grid: Grid, workers: Workers) -> None:
     """Run what is missing. A terminal shows bars; elsewhere there are lines, for each run at its end and now and then
-    for the whole grid."""
+    for the whole grid. Both show warnings of runs."""
     reported = {name for name, state in grid.states().items() if state is State.DONE}
+    warned: set[tuple[str, str]] = set()
 
-    def newly_ended() -> Iterator[tuple[Job, State]]:
+    def news() -> Iterator[tuple[str, str]]:
         for job in grid.jobs:
             name, state = job.recipe.name, job.state()
+            for text in job.warnings:
+                if (name, text) not in warned:
+                    warned.add((name, text))
+                    yield "yellow", printable(f"warning {name}: {text}")
             if state in (State.DONE, State.FAILED) and name not in reported:
                 reported.add(name)
-                yield job, state
+                yield "red" if state is State.FAILED else "green", _line(job, state)
 
     if get_console().is_interactive:
-        _run_with_bars(grid, workers, newly_ended)
+        _run_with_bars(grid, workers, news)
     else:
-        _run_with_lines(grid, workers, newly_ended)
+        _run_with_lines(grid, workers, news)
 
 
-NewlyEnded = Callable[[], Iterator[tuple[Job, State]]]
+News = Callable[[], Iterator[tuple[str, str]]]  # a colour and a line about a run, whose first word is coloured
 
 
-def _run_with_bars(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> None:
+def _run_with_bars(grid: Grid, workers: Workers, news: News) -> None:
     console = get_console()
     with Live(console=console, refresh_per_second=2, transient=True) as live:
 
         def watch(grid: Grid) -> None:
-            for job, state in newly_ended():
-                colour = "red" if state is State.FAILED else "green"
-                word, _, rest = _line(job, state).partition(" ")
+            for colour, line in news():
+                word, _, rest = line.partition(" ")
                 console.print(f"[{colour}]{word}[/] {escape(rest)}", highlight=False, soft_wrap=True)
             live.update(_progress(grid, workers.places))
 
         grid.run(workers, watch, poll=0.5)
 
 
-def _run_with_lines(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> None:
+def _run_with_lines(grid: Grid, workers: Workers, news: News) -> None:
     missing = len(_open_jobs(grid))
     if missing:
         print(f"{counted(missing, 'run')} to do, {min(workers.places, missing)} at a time", flush=True)
@@ -175,8 +180,8 @@ def _run_with_lines(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> No
 
     def watch(grid: Grid) -> None:
         nonlocal shown, shown_at
-        for job, state in newly_ended():
-            print(_line(job, state), flush=True)
+        for _, line in news():
+            print(line, flush=True)
         if time.monotonic() - shown_at >= STATUS_SECONDS and (counts := _counts(grid)) != shown:
             shown, shown_at = counts, time.monotonic()
             print(_status(grid, workers.places), flush=True)
@@ -187,7 +192,7 @@ def _run_with_lines(grid: Grid, workers: Workers, newly_ended: NewlyEnded) -> No
 def _line(job: Job, state: State) -> str:
     """How a run ended: its accuracy, which shows at once if it learned nothing, or why it failed."""
     known = job.result().get("known")
-    what = job.reason() if state is State.FAILED else f"accuracy {known['accuracy']:.1%}" if known else ""
+    what = with_flags(job.reason()) if state is State.FAILED else f"accuracy {known['accuracy']:.1%}" if known else ""
     return printable(f"{state:6} {job.recipe.name}{what and f': {what}'}")
 
 
@@ -238,7 +243,7 @@ def state_table(grid: Grid) -> Table:
     methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
         name = job.recipe.name
-        reason = f": {job.reason()}" if states[name] is State.FAILED else ""
+        reason = f": {with_flags(job.reason())}" if states[name] is State.FAILED else ""
         table.add_row(name, methods[name], f"{states[name]}{reason}", f"{job.epochs_done()}/{job.recipe.epochs}")
     plain_cells(table)
     return table

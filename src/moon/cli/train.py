@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from moon.cli.arguments import (
     add_checkpoint_seconds,
@@ -24,11 +23,6 @@ from moon.cli.arguments import (
 )
 from moon.data import BENCHMARKS
 from moon.recipe import PARAMETERS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_log = logging.getLogger(__name__)
 
 EXAMPLES = """
 examples:
@@ -81,6 +75,7 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     from moon.recipe.expand import recipe_of
     from moon.run.folder import find_run
     from moon.run.images import BenchmarkImages
+    from moon.run.learning import warn_at_end
     from moon.run.loggers import check_loggers
     from moon.suggest import counted
     from moon.training.ranks import Ranks
@@ -106,24 +101,12 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
         f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
         f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s"
     )
-    _warn_if_constant(known["accuracy"], images.splits["test"].labels)
+    warn_at_end(known["accuracy"], images.splits["test"].labels, recipe)
     if images.unknown:
         print(f"next: moon score {folder}")
     else:
         print(f"next: moon score {folder} --near SET, on a set of unknown images, or moon pack {folder}")
     return {"folder": folder, **result}
-
-
-def _warn_if_constant(accuracy: float, labels: NDArray) -> None:
-    """Log a warning if a network is not clearly better than one that always answers with the most frequent class."""
-    from moon.run.watch import chance
-
-    if (constant := chance(accuracy, labels)) is not None:
-        _log.warning(
-            "the network has learned little or nothing: always predicting the most frequent class has an accuracy of "
-            "%.1f%%; train longer (--epochs), in smaller batches (--batch-size) or less sparse (--sparsity 0.8)",
-            100 * constant,
-        )
 
 
 def _leave(error: Exception, debug: bool) -> NoReturn:

@@ -42,6 +42,9 @@ class Job:
     lacks_scores: bool = False  # whether scores are missing that `todo.json` does not list
     tries: int = 0
     problem: str = ""  # how its last process failed, if it did
+    warnings: list[str] = field(default_factory=list)  # of its processes, each once
+    _version: tuple[int, ...] = ()  # of the log when it was last read
+    _known: tuple[int, float] = (0, 0.0)  # what it said
 
     @property
     def failure(self) -> Path:
@@ -73,18 +76,26 @@ class Job:
         return self.result().get("threads")
 
     def epochs_done(self) -> int:
-        return self.recipe.epochs if is_trained(self.folder) else len(self._log())
+        return self.recipe.epochs if is_trained(self.folder) else self._progress()[0]
 
     def seconds(self) -> float:
         """Time spent on the epochs that are done."""
-        return sum(line["seconds"] for line in self._log())
+        return self._progress()[1]
 
-    def _log(self) -> list[dict[str, Any]]:
-        """The log, for the progress display only; training reports a damaged one."""
+    def _progress(self) -> tuple[int, float]:
+        """Epochs in the log and their seconds, for the display only; training reports a damaged log."""
         try:
-            return read_log(self.folder)
-        except (DamagedCheckpoint, OSError, ValueError):
-            return []
+            status = (self.folder / "log.jsonl").stat()
+        except OSError:
+            return 0, 0.0
+        version = status.st_ino, status.st_size, status.st_mtime_ns
+        if version != self._version:  # digests of all lines take long, and a display asks several times a second
+            try:
+                lines = read_log(self.folder)
+            except (DamagedCheckpoint, OSError, ValueError):
+                lines = []
+            self._version, self._known = version, (len(lines), sum(line["seconds"] for line in lines))
+        return self._known
 
     def fail(self, error: Exception) -> None:
         """Record why it cannot be done."""
@@ -114,6 +125,10 @@ class Workers(Protocol):
 
     def ended(self, handle: Any) -> str | None:
         """None while it runs, "" if it succeeded, else how it failed."""
+        ...
+
+    def warnings(self, handle: Any) -> list[str]:
+        """Warnings of the run, one line each, since the last call; asked for after `ended`."""
         ...
 
     def stop(self, handles: list[Any]) -> None:
@@ -237,7 +252,9 @@ class Grid:
         try:
             while True:
                 for name, (job, handle) in list(active.items()):
-                    if (problem := workers.ended(handle)) is not None:
+                    problem = workers.ended(handle)
+                    job.warnings += [text for text in workers.warnings(handle) if text not in job.warnings]
+                    if problem is not None:
                         del active[name]
                         job.problem = problem
                         job.tries += bool(problem)

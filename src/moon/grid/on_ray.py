@@ -63,6 +63,9 @@ class RayWorkers:
             return (str(error).strip().splitlines() or [type(error).__name__])[0]
         return ""
 
+    def warnings(self, handle: Any) -> list[str]:
+        return []  # they are in Ray's log of the task
+
     def stop(self, handles: list[Any]) -> None:
         if not handles:
             return

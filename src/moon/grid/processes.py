@@ -20,6 +20,8 @@ class _Process:
 
     popen: subprocess.Popen[bytes]
     device: str
+    warnings: list[str] = field(default_factory=list)  # not yet taken by the grid
+    _rest: bytes = b""  # the beginning of a line
 
     def send(self, folder: Path) -> None:
         assert self.popen.stdin is not None
@@ -27,9 +29,16 @@ class _Process:
         self.popen.stdin.flush()
 
     def answered(self) -> bool:
-        """Whether it has finished its run; False while it is busy and after it has exited."""
+        """Read what it has written: whether it has finished its run. False while it is busy and after it has exited."""
         assert self.popen.stdout is not None
-        return bool(select.select([self.popen.stdout], [], [], 0)[0]) and bool(os.read(self.popen.stdout.fileno(), 1))
+        while select.select([self.popen.stdout], [], [], 0)[0]:
+            if not (found := os.read(self.popen.stdout.fileno(), 4096)):
+                break  # it has exited
+            *lines, self._rest = (self._rest + found).split(b"\n")
+            self.warnings += [line.decode(errors="replace") for line in lines if line]
+            if b"" in lines:
+                return True
+        return False
 
 
 @dataclass
@@ -97,6 +106,10 @@ class Processes:
         if code == 0:
             return ""
         return f"killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
+
+    def warnings(self, handle: _Process) -> list[str]:
+        taken, handle.warnings = handle.warnings, []
+        return taken
 
     def stop(self, handles: list[_Process]) -> None:
         processes = [process.popen for process in self._all]  # also one that a signal kept from becoming a handle

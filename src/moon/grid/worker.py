@@ -1,8 +1,9 @@
 """A worker process of a grid, `python -m moon.grid.worker`: trains and scores one run after another.
 
-It reads run folders from standard input, one per line, and writes an empty line when it has finished one. A folder
-contains its recipe. A failure that is due to the recipe or the data is written to `failure.json`, so that no driver
-tries it again; any other failure, such as a kill, is due to the machine.
+It reads run folders from standard input, one per line. It writes a line for each warning that the driver should show,
+and an empty line when it has finished a run. A folder contains its recipe. A failure that is due to the recipe or the
+data is written to `failure.json`, so that no driver tries it again; any other failure, such as a kill, is due to the
+machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from moon.data import DataError
 from moon.files import open_to_append, write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
+from moon.run import learning
 from moon.run.folder import TODO
 from moon.run.images import BenchmarkImages
 from moon.run.machine import chosen_threads, cudnn_mode
@@ -76,6 +78,18 @@ def log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
+class _Warnings(logging.Handler):
+    """Writes each warning as one line to a pipe. If the driver has ended, it is in worker.log only."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(logging.WARNING)
+        self._descriptor = descriptor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._descriptor, f"{' '.join(record.getMessage().split())}\n".encode())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="moon.grid.worker", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
@@ -86,6 +100,7 @@ def main() -> None:
     arguments = parser.parse_args()
     log_to_stderr()
     answers = os.dup(1)
+    logging.getLogger(learning.__name__).addHandler(_Warnings(answers))
     open_images = lru_cache(maxsize=1)(BenchmarkImages.open)
     for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
         folder = Path(line.rstrip("\n"))

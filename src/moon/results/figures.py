@@ -171,14 +171,15 @@ def auroc_over_sparsity(points: Iterable[tuple[str, float, str, float]], detecto
     figure, axes = panels(1, len(groups), width=4.2, height=3.0)
     for axis, group in zip(axes[0], groups, strict=True):
         for index, (colour, style, method) in enumerate(zip(cycle(COLOURS), cycle(LINES), methods, strict=False)):
-            offset = 0.08 * (index - (len(methods) - 1) / 2)  # so that dots do not cover each other
+            offset = 0.05 * (index - (len(methods) - 1) / 2)  # so that dots do not cover each other
             selected = [(sparsities.index(x) + offset, y) for m, x, g, y in points if (m, g) == (method, group)]
             dots_and_means(axis, selected, style, colour, method)
         axis.set_xticks(range(len(sparsities)), [f"{sparsity:g}%" for sparsity in sparsities])
         axis.set_title(f"{group} unknown")
         axis.set_xlabel("sparsity")
         axis.set_ylabel(f"{detector} AUROC %")
-    legend_below(figure, axes, columns=5)
+    rows = ceil(len(methods) / 5)
+    legend_below(figure, axes, columns=ceil(len(methods) / rows))
     return figure
 
 

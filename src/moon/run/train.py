@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from moon.files import own_folder, remove_leftovers, sha256
@@ -19,10 +17,11 @@ from moon.records import write_record
 from moon.run.folder import check_model, claim, is_trained, load_result
 from moon.run.identity import check_identity, identity
 from moon.run.images import BenchmarkImages
+from moon.run.learning import early_epochs, warn_early
 from moon.run.log import Log, log_digest, read_log
 from moon.run.loggers import check_loggers
 from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
-from moon.run.watch import chance, known_metrics, watcher
+from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
 from moon.sparse.weights import sparse_weights
@@ -139,13 +138,13 @@ def _train(
 ) -> nn.Module:
     """Train to the end, with a log."""
 
-    early = max(5, recipe.epochs // 10, ceil(recipe.warmup))
+    early = early_epochs(recipe)
 
     def record_epoch(record: Record) -> None:
         log.write(record)
         found = record["val_accuracy"]
-        if record["epoch"] == early - 1 and early < recipe.epochs and found is not None:
-            _warn_if_constant(found, images.splits["val"].labels, early, recipe)
+        if early is not None and record["epoch"] == early - 1 and found is not None:
+            warn_early(found, images.splits["val"].labels, early, recipe)
         if on_epoch is not None:
             on_epoch(record)
 
@@ -159,18 +158,6 @@ def _train(
         )
     finally:
         log.close()
-
-
-def _warn_if_constant(accuracy: float, labels: NDArray, done: int, recipe: Recipe) -> None:
-    """Log a warning if a network has not begun to learn, after the warm-up and long before the run ends."""
-    if len(labels) >= 50 and (constant := chance(accuracy, labels)) is not None:
-        advice = ["a longer warm-up (--warmup)" if recipe.warmup else "a warm-up (--warmup 5)", "a lower rate (--lr)"]
-        advice += ["less sparsity (--sparsity)"] if recipe.sparsity else []
-        _log.warning(
-            "after %d of %d epochs the network has learned nothing yet: its validation accuracy is %.1f%%, and always "
-            "predicting the most frequent class has %.1f%%; what may help: %s",
-            done, recipe.epochs, 100 * accuracy, 100 * constant, ", ".join(advice),
-        )  # fmt: skip
 
 
 def _result(

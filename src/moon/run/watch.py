@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from moon.data import Batches, DataSet, StreamedBatches, evaluation_batches
@@ -32,13 +30,6 @@ def known_metrics(evidence: Evidence) -> dict[str, float]:
         "nll": nll(evidence.known, labels),
         "brier": brier(evidence.known, labels),
     }
-
-
-def chance(accuracy: float, labels: NDArray) -> float | None:
-    """The accuracy of always predicting the most frequent class, if a network is not clearly better; else None."""
-    constant = max(Counter(labels.tolist()).values()) / len(labels)
-    limit = constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5
-    return constant if accuracy <= limit < 1 else None  # with a limit of 1 there are too few images to tell
 
 
 def p_unknown(known: Evidence, unknown: Evidence | None) -> Record:

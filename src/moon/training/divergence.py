@@ -23,7 +23,9 @@ def check_finite(losses: Tensor, model: nn.Module, epoch: int) -> None:
     if not torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all():
         bad.append(len(losses) - 1)  # the update of the last step
     if bad:
+        has_norms = any("Norm" in type(module).__name__ for module in model.modules())  # also those of other packages
+        advice = " or a warm-up (warmup)" if has_norms else ", a warm-up (warmup) or a network with BatchNorm"
         raise Diverged(
             f"the loss is not finite from epoch {epoch + 1}, step {bad[0] + 1} of {len(losses)} on; try a lower "
-            "learning rate (lr_start), or a network with BatchNorm; the last checkpoint is kept"
+            f"learning rate (lr_start){advice}{'; the last checkpoint is kept' if epoch else ''}"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from moon.errors import RunLocked
 from moon.files import open_to_append, own_folder, try_lock
 
 LOCK = "lock"
+_ATTEMPTS = 100  # to lock a folder that other processes remove in the meantime
 
 _lent: ContextVar[tuple[Path, ...]] = ContextVar("lent", default=())  # folders that calls of `locked` may share
 
@@ -25,7 +26,9 @@ _lent: ContextVar[tuple[Path, ...]] = ContextVar("lent", default=())  # folders 
 def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
     """Context in which this process holds the lock of a folder.
 
-    The operating system releases the lock when the process ends, even if it is killed.
+    The operating system releases the lock when the process ends, even if it is killed. If nothing but the lock file is
+    in the folder at the end of the context, what was created for the lock is removed: a run that is rejected before it
+    writes something leaves nothing.
 
     Args:
         folder: The folder; created if it does not exist.
@@ -51,27 +54,66 @@ def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
     if place in _lent.get():
         yield
         return
-    own_folder(place)
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with open_to_append(place / LOCK) as file:
-            if not (_acquire(descriptor, folder) and _acquire(file.fileno(), folder)):
+    with ExitStack() as stack:
+        created = _lock(place, folder, stack)
+        token = _lent.set((*_lent.get(), place)) if lend else None
+        try:
+            yield
+        finally:
+            if token is not None:
+                _lent.reset(token)
+            _remove(created, place)  # while it is still locked
+
+
+def _lock(place: Path, folder: Path, stack: ExitStack) -> list[Path]:
+    """Lock a folder until the stack is closed; return the paths that were created for it, the innermost first."""
+    for left in reversed(range(_ATTEMPTS)):
+        created = [path for path in (place / LOCK, place, *place.parents) if not path.exists()]
+        with ExitStack() as attempt:
+            try:
+                own_folder(place)
+                descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                attempt.callback(os.close, descriptor)
+                file = attempt.enter_context(open_to_append(place / LOCK))
+            except FileNotFoundError:  # the process that had it locked has removed it
+                if not left:
+                    raise
+                continue
+            try:
+                is_ours = _acquire(descriptor, folder) and _acquire(file.fileno(), folder)
+            except ValueError:
+                _remove(created, place)
+                raise
+            if not is_ours:
                 file.seek(0)
                 raise RunLocked(
                     f"{folder}: another process (PID {file.read(20).decode(errors='replace').strip() or 'unknown'}) "
                     "uses this run folder; wait for it, or stop it first"
                 )
+            if not (_is_at(descriptor, place) and _is_at(file.fileno(), place / LOCK)):
+                continue  # what is locked was removed before; a third process may have created it anew
             file.truncate(0)
             file.write(str(os.getpid()).encode())
             file.flush()
-            token = _lent.set((*_lent.get(), place)) if lend else None
-            try:
-                yield
-            finally:
-                if token is not None:
-                    _lent.reset(token)
-    finally:
-        os.close(descriptor)
+            stack.push(attempt.pop_all())
+            return created
+    raise RunLocked(f"{folder}: other processes create and remove this folder again and again; stop them first")
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file or folder is still the one with this path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(created: list[Path], place: Path) -> None:
+    """Remove the lock file and folders that were created for a lock, if the folder contains nothing else."""
+    with suppress(OSError):  # a folder is not removed if something else is in it
+        if os.listdir(place) == [LOCK]:
+            for path in created:
+                (path.unlink if path == place / LOCK else path.rmdir)()
 
 
 def _acquire(descriptor: int, folder: Path) -> bool:
