@@ -26,6 +26,14 @@ def fixed_seed():
 
 
 @pytest.fixture
+def torch_threads():
+    """A function that sets the number of CPU threads of torch until the end of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def run_group():
     """A function like `subprocess.run` that, on a timeout, also ends the processes that the command has forked."""
 
@@ -102,6 +110,14 @@ def _data(tmp_path_factory) -> Path:
 def data_root(_data, tmp_path) -> Path:
     """A data root whose 'mnist' is easy to learn and whose unknown sets are noise of other kinds."""
     return shutil.copytree(_data, tmp_path / "data")
+
+
+@pytest.fixture
+def images(data_root):
+    """The images of 'mnist'."""
+    from moon.run.images import BenchmarkImages
+
+    return BenchmarkImages.open(data_root, "mnist")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import torch
 from moon import demo
 from moon.deploy.calibration import Guarantee
 from moon.deploy.pack import pack_run
-from moon.run.images import BenchmarkImages
 
 
 def test_the_recipes_differ_only_in_the_method():
@@ -26,11 +25,6 @@ def test_seeds_are_paired():
 
 def test_outliers_are_not_scored():
     assert demo.OUTLIERS not in (*demo.NEAR, *demo.FAR)
-
-
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
 
 
 @pytest.fixture

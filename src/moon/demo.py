@@ -90,7 +90,7 @@ def _in_onnx_runtime(file: Path, pixels: NDArray) -> dict[str, Callable[[int], o
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # it warns that the threshold is an input with a default, which is the intention
+    options.log_severity_level = 3  # it warns that the threshold is an input with a default, which is intended
     with TemporaryDirectory() as folder:
         path = Path(folder) / "packed.onnx"
         write_onnx(file, path)
@@ -118,7 +118,7 @@ def _in_pytorch(run: Path, images: BenchmarkImages) -> dict[str, Callable[[int],
 def answered(file: Path, images: BenchmarkImages, measured: Mapping[str, Mapping[str, float]]) -> list[AnsweredImages]:
     """Let a packed network answer about test images: a row of known ones, one of near and one of far unknown ones.
 
-    The images are evenly spaced in their sets, so that nobody chooses them.
+    The images are evenly spaced in their sets, not selected by hand.
 
     Args:
         file: The packed network.

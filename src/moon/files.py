@@ -1,6 +1,6 @@
 """Atomic file writes: a reader sees the complete new file, the complete old file, or no file.
 
-A folder that somebody else made may contain links to files elsewhere. Nothing here writes through a link.
+A folder from someone else may contain links to files elsewhere. Nothing here writes through a link.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Number:
         return what if self.least == -math.inf else f"{what}, at least {self.least:g}"
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is such a number; True and False are none."""
+        """Whether a value is such a number; True and False are not."""
         is_number = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and self.least <= value <= self.most
 
@@ -83,16 +83,21 @@ def check_shape(value: Any, shape: Any, where: str = "its content") -> None:
         for index, item in enumerate(value):
             check_shape(item, shape[0], f"{where}[{index}]")
     elif isinstance(shape, dict):
-        _check_type(value, dict, where)
-        for key in shape.keys() - value.keys() - {...}:
-            if not isinstance(shape[key], Optional):
-                raise ValueError(f"{where} has no '{key}'")
-        prefix = "" if where == "its content" else f"{where}."
-        for key, item in value.items():
-            if (expected := shape.get(key, shape.get(...))) is not None:
-                check_shape(item, expected, f"{prefix}{key}")
+        _check_object(value, shape, where)
     else:
         _check_type(value, shape, where)
+
+
+def _check_object(value: Any, shape: dict[Any, Any], where: str) -> None:
+    """Check the keys of an object and their values."""
+    _check_type(value, dict, where)
+    for key in shape.keys() - value.keys() - {...}:
+        if not isinstance(shape[key], Optional):
+            raise ValueError(f"{where} has no '{key}'")
+    prefix = "" if where == "its content" else f"{where}."
+    for key, item in value.items():
+        if (expected := shape.get(key, shape.get(...))) is not None:
+            check_shape(item, expected, f"{prefix}{key}")
 
 
 def _check_type(value: Any, kind: type, where: str) -> None:

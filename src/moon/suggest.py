@@ -1,4 +1,4 @@
-"""Words of messages: suggestions for misspelled names, and numbers with their nouns."""
+"""Words of messages: suggestions for misspelled names, numbers with their nouns, the first line of an error."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def counted(number: int, what: str) -> str:
     ('no votes', '1 vote', '2,000 votes')
     """
     return f"{f'{number:,}' if number else 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it has none.
+
+    >>> first_line(ValueError("no such file\\nsee the log")), first_line(KeyboardInterrupt())
+    ('no such file', 'KeyboardInterrupt')
+    """
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

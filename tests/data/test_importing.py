@@ -150,6 +150,20 @@ def test_size_and_channels_can_be_chosen_for_every_format(sources, tmp_path, cap
     ]
 
 
+def test_grey_images_among_others_are_said(tmp_path, caplog):
+    source = write_splits(tmp_path / "photos", train=["cat", "dog"], test=["cat", "dog"])
+    for path in (*source.glob("train/dog/*.png"), *source.glob("test/*/*.png")):
+        Image.open(path).convert("L").save(path)
+    caplog.set_level("INFO", "moon")
+    import_splits(tmp_path / "data", source, "pets", size=30)
+    mixed = f"{source / 'train'}: 2 of 4 images are grey (all of dog), stored as RGB; --grey makes all grey"
+    assert mixed in caplog.messages
+    assert f"{source / 'test'}: all images are grey, stored as RGB; --grey stores one channel" in caplog.messages
+    caplog.clear()
+    import_splits(tmp_path / "data", source, "grey", size=30, grey=True)
+    assert not any("stored as RGB" in message for message in caplog.messages)
+
+
 def test_names_are_added_to_a_split_that_has_none(sources, tmp_path):
     saved = import_set(tmp_path, sources[0], "mine")
     save(saved.dataset._replace(classes=()), tmp_path, "mine", "test")

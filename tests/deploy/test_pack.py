@@ -24,11 +24,6 @@ HALF = Guarantee(accept=0.5)  # there are ten validation images
 
 
 @pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
-
-@pytest.fixture
 def folder(trained_runs, tmp_path):
     return shutil.copytree(trained_runs(epochs=6, options={"quiet_epochs": 1}), tmp_path / "run")
 
@@ -128,6 +123,12 @@ def test_too_few_validation_images_are_an_error_before_anything_is_computed(fold
     with pytest.raises(ValueError, match="at least 37 are needed, half of them for the detector"):
         pack_run(folder, images, tmp_path / "net.moon", "fisher")
     assert not (tmp_path / "net.moon").exists()
+
+
+def test_a_folder_that_does_not_exist_is_said_before_anything_is_computed(folder, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: pytest.fail("the network is loaded"))
+    with pytest.raises(ValueError, match="nowhere: there is no such folder; create it first"):
+        pack_run(folder, images, tmp_path / "nowhere" / "net.moon", "mls", HALF)
 
 
 def test_the_file_names_the_first_weights_but_not_where_they_were(folder, images, tmp_path):

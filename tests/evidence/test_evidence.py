@@ -119,6 +119,15 @@ def test_read_takes_batches_without_labels_but_needs_a_batch(small_net):
         read(small_net(), [])
 
 
+@pytest.mark.parametrize("index", [torch.tensor([4, 1]), torch.arange(40) % 20 == 7])
+def test_take_selects_all_parts_of_inputs(evidence, index):
+    whole = evidence()
+    part = whole.take(index)
+    for name in ("logits", "features", "labels", "rotations"):
+        assert torch.equal(getattr(part, name), getattr(whole, name)[index])
+    assert (part.num_known, part.head) == (whole.num_known, whole.head)
+
+
 def test_to_converts_logits_and_features_but_not_the_labels(evidence):
     e = evidence().to(torch.float64)
     assert (e.logits.dtype, e.features.dtype, e.labels.dtype) == (torch.float64, torch.float64, torch.int64)

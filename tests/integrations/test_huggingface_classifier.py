@@ -304,6 +304,13 @@ def test_a_single_input_is_refused(kind, single):
         classifier(single)
 
 
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+def test_no_input_is_refused(kind):
+    make, processor, _, _ = KINDS[kind]
+    with pytest.raises(ValueError, match="there are no inputs; give a list of at least one"):
+        OpenClassifier(make(), Msp(), None, np.zeros(1), processor())([])
+
+
 def test_a_detector_needs_a_name_to_be_saved(tmp_path):
     class Margin(Detector):
         def score(self, evidence):

@@ -277,7 +277,7 @@ def test_what_is_refused_in_one_line(module, options, message, tmp_path):
 def test_a_checkpoint_without_masks_is_refused(tmp_path):
     fit(Classifier(), L.Callback(), tmp_path, epochs=1, callbacks=[ModelCheckpoint(tmp_path, "dense")])
     again = {"callbacks": [ModelCheckpoint(tmp_path / "again", "dense")], "ckpt_path": tmp_path / "dense.ckpt"}
-    with pytest.raises(ValueError, match="would go on after 6 steps, but without masks"):
+    with pytest.raises(ValueError, match="would continue after 6 steps, but without masks"):
         fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, **again)
 
 

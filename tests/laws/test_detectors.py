@@ -46,6 +46,25 @@ def test_values_that_are_not_finite_are_not_fitted(name, evidence, part, value):
 
 
 @EVERY
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (lambda y: y + 1, "label {k}, but the known classes are 0..{last}"),
+        (torch.Tensor.float, "labels are torch.float32"),
+    ],
+)
+def test_labels_of_no_known_class_are_not_fitted(name, evidence, labels, message):
+    wrong = evidence(60)
+    wrong = replace(wrong, labels=labels(torch.arange(60) % wrong.num_known))
+    detector = make_detector(name)
+    splits = len(detector.fits_on_splits)
+    if splits:
+        found = message.format(k=wrong.num_known, last=wrong.num_known - 1)
+        with pytest.raises(ValueError, match=f"cannot be fitted: {found}"):
+            detector.fit(*[wrong] * splits)
+
+
+@EVERY
 def test_scores_do_not_depend_on_batching(name, evidence):
     detector, full = make_detector(name, evidence(60)), evidence(25, seed=1)
     scores = detector.score(full)

@@ -138,3 +138,31 @@ def test_a_buffer_created_with_the_first_batch_is_saved_and_loaded():
 def test_the_old_name_of_has_started_is_deprecated():
     with pytest.warns(DeprecationWarning, match="use has_started"):
         assert CrossEntropy().has_come(3, 2) is True
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (lambda loss: loss.mean(), "Mine.terms must return a dict of scalars, .* not a Tensor"),
+        (lambda loss: {}, "Mine.terms must return a dict of scalars, .* not an empty dict"),
+        (lambda loss: {"a": 1.0}, "Mine.terms: 'a' must be a scalar tensor, not a float"),
+        (lambda loss: {"a": loss}, r"Mine.terms: 'a' must be a scalar, not of shape \(8,\); take its mean"),
+        (lambda loss: {"a": loss.mean().detach()}, "Mine: the loss does not depend on the model's weights"),
+    ],
+)
+def test_what_terms_must_return(terms, message):
+    class Mine(Objective):
+        def terms(self, model, x, y, *, epoch):
+            return terms(nn.functional.cross_entropy(model(x), y, reduction="none"))
+
+    model, (x, y) = nn.Linear(6, 4), batch()
+    with pytest.raises(ValueError, match=message):
+        Mine()(model, x, y, epoch=0)
+
+
+def test_a_loss_may_be_computed_without_gradients():
+    model, (x, y) = nn.Linear(6, 4), batch()
+    expected = CrossEntropy()(model, x, y, epoch=0).detach()
+    with torch.no_grad():
+        assert CrossEntropy()(model, x, y, epoch=0) == expected
+    assert CrossEntropy()(model.requires_grad_(False), x, y, epoch=0) == expected

@@ -4,22 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from moon import AutoWeight, OpenHead
+from moon import AutoWeight
 from moon.objectives import Dac
 
 # p = 1/2, 1/4 | 1/4 and label 0: of the probability 3/4 not to abstain, 2/3 is on the right class.
 LOGITS, LABEL = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([0])
 H_K = math.log(3 / 2)
-
-
-@pytest.fixture
-def identity_model():
-    """A model whose logits are its input, K = 2."""
-    head = OpenHead(3, 2)
-    with torch.no_grad():
-        head.weight.copy_(torch.eye(3))
-        head.bias.zero_()
-    return head
 
 
 def test_formula_by_hand(identity_model):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy, cross_entropy
 
-from moon import OpenHead
 from moon.objectives import Hod
 
 
@@ -16,16 +15,6 @@ def fixed_draw(images, classes):
         return images, classes
 
     return draw
-
-
-@pytest.fixture
-def identity_model():
-    """A model whose logits and features are its input, K = 2."""
-    head = OpenHead(3, 2)
-    with torch.no_grad():
-        head.weight.copy_(torch.eye(3))
-        head.bias.zero_()
-    return head
 
 
 def test_formula_by_hand(identity_model):

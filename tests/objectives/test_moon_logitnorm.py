@@ -3,18 +3,15 @@ import math
 import pytest
 import torch
 
-from moon import AutoWeight, Moon, OpenHead, lenet, moon_loss, open_head
+from moon import AutoWeight, Moon, lenet, moon_loss, open_head
 from moon.objectives import MoonLogitNorm
 from moon.objectives.logitnorm import normalised
 
 
-def test_the_norm_includes_the_unknown_output():
+def test_the_norm_includes_the_unknown_output(identity_model):
     # |(3, 0, 4)| = 5 over all K+1 outputs; the unknown output is the largest, so the prediction is wrong.
-    head = OpenHead(3, 2)
-    with torch.no_grad():
-        head.weight.copy_(torch.eye(3))
-        head.bias.zero_()
-    loss = MoonLogitNorm(2.0, temperature=0.5)(head, torch.tensor([[3.0, 0.0, 4.0]]), torch.tensor([0]), epoch=0)
+    logits, label = torch.tensor([[3.0, 0.0, 4.0]]), torch.tensor([0])
+    loss = MoonLogitNorm(2.0, temperature=0.5)(identity_model, logits, label, epoch=0)
     z = [1.2, 0.0, 1.6]
     total = sum(math.exp(v) for v in z)
     p_y, p_unknown = math.exp(z[0]) / total, math.exp(z[2]) / total

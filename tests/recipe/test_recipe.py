@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from moon.data import BENCHMARKS
@@ -22,6 +23,27 @@ def test_a_recipe_can_be_loaded_from_its_file(tmp_path):
     assert recipe.objective_options == (("final", 2.0), ("quiet_epochs", 3))
     assert pickle.loads(pickle.dumps(recipe)) == recipe
     assert len({recipe, replace(recipe)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 2.5}, "epochs must be an integer, not 2.5"),
+        ({"epochs": "2"}, "epochs must be an integer, not '2'"),
+        ({"epochs": True}, "epochs must be an integer, not True"),
+        ({"batch_size": 64.0}, "batch_size must be an integer, not 64.0"),
+        ({"sparsity": "0.9"}, "sparsity must be a number, not '0.9'"),
+    ],
+)
+def test_numbers_of_the_wrong_type_are_rejected(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make_recipe(DIGITS, **settings)
+
+
+def test_numbers_of_numpy_are_accepted():
+    recipe = make_recipe(DIGITS, seed=np.int64(1), epochs=np.int32(3), sparsity=np.float64(0.5))
+    assert recipe == make_recipe(DIGITS, seed=1, epochs=3, sparsity=0.5)
+    assert json.dumps(recipe.to_json())
 
 
 def test_different_recipes_have_different_names():

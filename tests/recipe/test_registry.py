@@ -172,3 +172,50 @@ def test_the_command_line_lists_methods_of_an_installed_package(tmp_path):
     )
     assert "The margin of the logits" in done.stdout
     assert "entry point lost = nowhere:Lost is skipped: No module named 'nowhere'" in done.stderr
+
+
+def test_a_detector_whose_fit_would_never_be_called_is_rejected():
+    class Forgot(Margin):
+        def fit(self, evidence):
+            return self
+
+    class Misspelled(Forgot):
+        fits_on = "training"
+
+    with pytest.raises(ValueError, match="'forgot' overrides fit, which is never called"):
+        moon.register("detector", "forgot", Forgot)
+    with pytest.raises(ValueError, match="fits_on must be one of nothing, train, validation, both, not 'training'"):
+        moon.register("detector", "misspelled", Misspelled)
+
+
+def test_a_description_is_not_that_of_the_base_class(registered):
+    class Silent(moon.Detector):
+        def score(self, evidence):
+            return evidence.confidence
+
+    class Longer(Silent):
+        """One line.
+
+        A formula.
+
+        Args:
+            none: None.
+        """
+
+    registered("detector", "silent", Silent)
+    registered("detector", "longer", Longer)
+    (silent,), (longer,) = find("silent"), find("longer")
+    assert silent.summary.startswith("no description (")
+    assert silent.about == ""
+    assert (longer.summary, longer.about) == ("One line", "A formula.")
+
+
+def test_a_method_that_is_not_here_may_be_that_of_another_package():
+    hint = "; one of another package must be installed here, or registered"
+    for kind in ("objective", "topology", "detector", "net"):
+        with pytest.raises(ValueError, match=f"unknown {kind} 'zzzzzz'; .*{hint}"):
+            pick(kind, "zzzzzz")
+    for kind, name in (("objective", "mon"), ("rates", "zzzzzz")):
+        with pytest.raises(ValueError, match="unknown ") as error:
+            pick(kind, name)
+        assert hint not in str(error.value)

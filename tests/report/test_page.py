@@ -192,6 +192,17 @@ def test_collect_reports_what_it_leaves_out(tmp_path, fabricate):
         collect([tmp_path / "runs"])
 
 
+def test_runs_that_are_left_out_are_warned_about(tmp_path, fabricate, caplog):
+    for seed in range(6):
+        folder = fabricate(tmp_path / "runs", make("moon", seed))
+        if seed:
+            (folder / "scores.json").unlink()
+    assert len(write_report([tmp_path / "runs"], tmp_path / "page.html")) == 1
+    warning = next(message for message in caplog.messages if message.startswith("left out of the page: "))
+    assert warning.count("not scored; run `moon score") == 3
+    assert warning.endswith(" and 2 more, which the page lists")
+
+
 @pytest.mark.parametrize("name", ["result.json", "recipe.json", "scores.json", "log.jsonl", "data.json"])
 @pytest.mark.parametrize("content", ["[]", "{", '{"known": {"accuracy": -5}}'], ids=["list", "cut", "range"])
 def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path, fabricate, name, content):

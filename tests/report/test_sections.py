@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from moon.data import BENCHMARKS
 from moon.recipe import make_recipe
-from moon.report.sections import lead, methods_section, training_section
+from moon.report.sections import lead, methods_section, scores_section, training_section
 from moon.results.collect import collect
 
 
@@ -34,3 +34,10 @@ def test_of_detectors_that_are_equal_on_far_sets_the_best_on_near_sets_is_named(
     }
     best = lead({"moon": [replace(run, summary=run.summary | {"detectors": found})]})["best"]
     assert (best["group"], best["detector"]) == ("far", "b")
+
+
+def test_sets_are_not_ranked_against_each_other(tmp_path, fabricate):
+    runs, _ = collect([fabricate(tmp_path, make("moon"))])
+    table = scores_section({"moon": runs}, omitted=0)["table"]
+    assert len(table.rows) > 1
+    assert not any(cell.is_best for row in table.rows for cell in row)

@@ -80,8 +80,11 @@ def test_many_sets_fit_with_both_numbers():
 
 
 def test_several_seeds_show_their_deviation():
-    shown = text(unknown_table({"moon": [scored(0.8, True), scored(0.9, True)]}))
-    assert "85.0 ± 7.1" in shown
+    methods = {"moon": [scored(0.8, True), scored(0.9, True)]}
+    assert "85.0 ± 7.1" in text(unknown_table(methods))
+    for table in (known_table, unknown_table, summary_table):
+        assert "; mean ± standard deviation over runs" in text(table(methods), width=500)
+        assert "deviation" not in text(table(METHODS), width=500)  # one run of each method
 
 
 def test_tables_name_the_scored_images():

@@ -13,7 +13,6 @@ import pytest
 from moon.cli import train as cli
 from moon.files import write_json
 from moon.recipe import make_recipe
-from moon.run.images import BenchmarkImages
 from moon.run.log import read_log
 from moon.run.loggers import LOGGERS, Loggers, check_loggers
 from moon.run.train import train_run
@@ -24,11 +23,6 @@ def recipe(data_root):
     return make_recipe(
         "mnist", "cross-entropy", root=data_root, topology="static", net="lenet", epochs=2, batch_size=64
     )
-
-
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
 
 
 RECORD = {"epoch": 0, "loss": 0.5, "val_accuracy": None}

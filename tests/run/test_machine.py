@@ -15,13 +15,6 @@ DIGITS, CIFAR = BENCHMARKS["digits"], BENCHMARKS["cifar10"]
 SMALL = make_recipe("digits", "cross-entropy", batch_size=64, epochs=10)
 
 
-@pytest.fixture
-def torch_threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def test_only_a_small_step_gets_one_thread(tmp_path):
     def threads(benchmark, **settings):
         return threads_for(make_recipe(benchmark, "moon", epochs=10, **settings), benchmark, tmp_path, most=8)

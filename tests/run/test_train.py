@@ -32,11 +32,6 @@ TRAIN = [
 ]
 
 
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
-
 def recipe(images, objective="moon", **settings):
     settings = {"epochs": 4, "batch_size": 64, "delta_t_steps": 3, "vote_share": 0.25, "t_end_share": 0.6} | settings
     options = {"quiet_epochs": 1} if objective == "moon" else {}
@@ -138,13 +133,6 @@ def finished(_runs, tmp_path):
 def interrupted(_runs, tmp_path):
     """The folder of a run of `recipe(images)` that was stopped as `stopped` does."""
     return shutil.copytree(_runs / "interrupted", tmp_path / "interrupted")
-
-
-@pytest.fixture
-def torch_threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def test_a_run_resumes_with_the_threads_it_was_started_with(images, tmp_path, torch_threads):
@@ -303,6 +291,14 @@ def test_resuming_truncates_the_log_to_the_checkpoint(images, finished, interrup
     assert "resuming from epoch 2 of 4" in caplog.messages
     assert same_log(finished, interrupted)
     assert not any("are lost" in message for message in caplog.messages)
+
+
+def test_epochs_that_no_checkpoint_contains_are_trained_again_and_said_so(images, finished, interrupted, caplog):
+    shutil.rmtree(interrupted / "checkpoints")
+    with caplog.at_level("INFO", "moon.run"):
+        train_run(recipe(images), interrupted, images)
+    assert "trained again, because no checkpoint contains them: the last 3 epoch(s) of the log" in caplog.messages
+    assert same_log(finished, interrupted)
 
 
 def test_what_a_killed_process_left_is_removed_even_if_the_run_is_finished(images, finished):

@@ -2,13 +2,6 @@ import shutil
 
 import pytest
 
-from moon.run.images import BenchmarkImages
-
-
-@pytest.fixture
-def images(data_root):
-    return BenchmarkImages.open(data_root, "mnist")
-
 
 @pytest.fixture
 def plain_folder(trained_runs, tmp_path):

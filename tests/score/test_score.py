@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from moon import auroc
+from moon import Detector, auroc, register, unregister
 from moon.detect import DETECTORS, TemperatureScaling
 from moon.recipe import Recipe, table
 from moon.records import write_record
@@ -369,5 +369,29 @@ def test_scores_can_be_written_to_another_folder(images, folder, tmp_path):
 def test_a_folder_that_cannot_be_written_is_an_error_before_the_model_runs(images, folder, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != folder)
     monkeypatch.setattr(BenchmarkImages, "evidence", None)
-    with pytest.raises(ValueError, match=r"run: cannot be written; give another folder for the scores \(out\)"):
+    with pytest.raises(ValueError, match=r"run: cannot be written \(.*\); give another folder for the scores \(out\)"):
         score_run(folder, images, ["msp"])
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda _, e: e.confidence.numpy(), "the score of mine must be a tensor, not a ndarray"),
+        (lambda _, e: e.confidence[:, None], r"the score of mine must be of shape \(N,\) = \(90,\), not \(90, 1\)"),
+        (lambda _, e: e.confidence.mean(), r"the score of mine must be of shape \(N,\) = \(90,\), not \(\)"),
+        (lambda _, e: e.confidence * float("nan"), "mine: 90 of 90 scores of known are NaN or infinite"),
+    ],
+)
+def test_errors_name_the_detector_whose_scores_are_wrong(images, folder, score, message):
+    register("detector", "mine", type("Mine", (Detector,), {"score": score}))
+    try:
+        with pytest.raises(ValueError, match=message):
+            score_run(folder, images, ["msp", "mine"])
+    finally:
+        unregister("detector", "mine")
+
+
+def test_one_detector_may_be_given_by_its_name(images, folder):
+    assert list(score_run(folder, images, "knn")[1]) == ["knn"]
+    with pytest.raises(ValueError, match="no detector was given"):
+        score_run(folder, images, [])

@@ -81,7 +81,7 @@ def test_a_stopped_process_is_not_waited_for_without_end(train):
     assert stopped.poll() is None
     assert second.returncode == 8
     assert error == (
-        "moon train: rank 0 of 2 gave no sign of life for 10 s (limit: MOON_RANK_SECONDS), "
+        "moon train: rank 0 of 2 sent no heartbeat for 10 s (limit: MOON_RANK_SECONDS), "
         f"after 1 of {EPOCHS} epochs; the same command resumes from the last checkpoint\n"
     )
 

@@ -36,7 +36,7 @@ class Work:
 @pytest.fixture
 def make(monkeypatch):
     """A function that makes the first of several processes, with a limit of five waits; and the common store."""
-    monkeypatch.setattr(peers, "SIGN_SECONDS", 0.01)
+    monkeypatch.setattr(peers, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(peers, "GRACE_SECONDS", 600)
     store, made = dist.HashStore(), []
 
@@ -44,7 +44,7 @@ def make(monkeypatch):
         for other in range(count):
             store.set(str(other), b"")
         made.append(Peers(store, rank, count))
-        made[0].seconds = 5 * peers.SIGN_SECONDS
+        made[0].seconds = 5 * peers.HEARTBEAT_SECONDS
         made[0].start()
         return made[0], store
 
@@ -55,12 +55,12 @@ def make(monkeypatch):
 
 
 def sign_of(rank, first, store):
-    """A function that gives a sign of life of another process and waits until it was heard."""
+    """A function that sends a heartbeat of another process and waits until it was heard."""
 
     def give():
-        heard = first._signs[rank]
+        heard = first._heartbeats[rank]
         store.set(str(rank), str(time.monotonic_ns()).encode())
-        while first._signs[rank] == heard:
+        while first._heartbeats[rank] == heard:
             assert first.is_alive()
             time.sleep(0.001)
 
@@ -71,14 +71,14 @@ def nothing():
     pass
 
 
-def test_a_process_that_gives_signs_of_life_is_waited_for(make):
+def test_a_process_that_sends_heartbeats_is_waited_for(make):
     first, store = make(2)
     first.finish(Work(*[sign_of(1, first, store)] * 30, None))
 
 
 def test_a_silent_process_is_lost_and_named(make):
     first, store = make(3)
-    with pytest.raises(RankLost, match=r"^rank 1 of 3 gave no sign of life for 0.05 s \(limit: MOON_RANK_SECONDS\)$"):
+    with pytest.raises(RankLost, match=r"^rank 1 of 3 sent no heartbeat for 0.05 s \(limit: MOON_RANK_SECONDS\)$"):
         first.finish(Work(*[sign_of(2, first, store)] * 30))
 
 
@@ -90,7 +90,7 @@ def test_a_process_that_was_silent_for_a_while_is_not_lost(make):
 
 def test_if_nobody_answers_the_process_that_serves_the_store_is_lost(make):
     second, _ = make(3, rank=1)
-    with pytest.raises(RankLost, match=r"^rank 0 of 3 gave no sign of life"):
+    with pytest.raises(RankLost, match=r"^rank 0 of 3 sent no heartbeat"):
         second.finish(Work(*[nothing] * 30))
 
 

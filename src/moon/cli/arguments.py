@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from moon.recipe import PARAMETERS, names_of
+from moon.suggest import first_line
 
 if TYPE_CHECKING:
     import torch
+
+Number = TypeVar("Number", int, float)
+
+
+def add_action(actions: Any, name: str, summary: str, epilog: str, **defaults: Any) -> argparse.ArgumentParser:
+    """Add the parser of an action, such as `train` of `moon bench`; `--debug` may precede or follow the action."""
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = actions.add_parser(name, help=summary, description=description, epilog=epilog.strip("\n"))
+    parser.set_defaults(**defaults)
+    # A default would override a value that is given before the action.
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+    )
+    return parser
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -107,34 +123,34 @@ def local_device() -> str | None:
 
 def whole(text: str) -> int:
     """Parse a count: an integer of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be an integer, not '{text}'") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
+    return _parsed(text, int, "an integer", lambda number: number >= 1, "at least 1")
 
 
 def fraction(text: str) -> float:
     """Parse a share above 0 and below 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not '{text}'") from None
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and below 1, not {text}")
-    return number
+    return _parsed(text, float, "a number between 0 and 1", lambda number: 0 < number < 1, "above 0 and below 1")
 
 
 def seconds(text: str) -> float:
     """Parse a duration in seconds."""
+    return _parsed(text, float, "a number of seconds", lambda number: 0 <= number < float("inf"), "at least 0")
+
+
+def gib(text: str) -> float:
+    """Parse an amount of memory in GiB."""
+    return _parsed(text, float, "a number of GiB", lambda number: number >= 0, "at least 0")
+
+
+def _parsed(
+    text: str, kind: Callable[[str], Number], expected: str, is_allowed: Callable[[Number], bool], allowed: str
+) -> Number:
+    """Parse a number; an error says what is expected, or which numbers are allowed."""
     try:
-        number = float(text)
+        number = kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, not '{text}'") from None
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be {expected}, not '{text}'") from None
+    if not is_allowed(number):
+        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text}")
     return number
 
 
@@ -148,7 +164,6 @@ def device_of(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device '{name}' cannot be used ({str(error).splitlines()[0]}); choose another one, such as cpu"
-        ) from None
+        reason = first_line(error)
+        raise ValueError(f"device '{name}' cannot be used ({reason}); choose another one, such as cpu") from None
     return device

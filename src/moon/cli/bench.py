@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moon.cli import bench_kernels, bench_predict
-from moon.cli.arguments import add_data, add_device, add_inexact, device_of, whole
+from moon.cli import bench_kernels, bench_predict, bench_steps
+from moon.cli.arguments import add_action, add_data, add_device, add_inexact, device_of, whole
 
 if TYPE_CHECKING:
     import torch
@@ -43,28 +43,15 @@ def describe(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="what", metavar="ACTION", title="actions", required=True)
     _describe_train(_add_action(actions, "train", _train, "time training steps", _TRAIN_HELP))
     _describe_score(_add_action(actions, "score", _score, "time scoring with detectors", _SCORE_HELP))
-    bench_predict.describe(
-        _add_action(
-            actions,
-            "predict",
-            bench_predict.measure,
-            "time the inference of sparse networks on a CPU",
-            bench_predict.HELP,
-        )
-    )
+    summary = "time the inference of sparse networks on a CPU"
+    bench_predict.describe(_add_action(actions, "predict", bench_predict.measure, summary, bench_predict.HELP))
 
 
 def _add_action(
-    actions: Any, name: str, measure: Callable[[argparse.Namespace], dict[str, Any]], summary: str, text: str
+    actions: Any, name: str, measure: Callable[[argparse.Namespace], dict[str, Any]], summary: str, epilog: str
 ) -> argparse.ArgumentParser:
-    parser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=text.strip("\n")
-    )
-    parser.set_defaults(measure=measure)
-    add = parser.add_argument
-    add("--out", type=Path, metavar="FILE", help="also write the results as JSON")
-    # A default would override a value that is given before the action.
-    add("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+    parser = add_action(actions, name, summary, epilog, measure=measure)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the results as JSON")
     add_data(parser)
     return parser
 
@@ -183,75 +170,51 @@ def _on_device(
 
 
 def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:
-    from rich.console import Console
-
     from moon import timing
-    from moon.cli.output import new_table, show_table
     from moon.cli.screen import tracked
     from moon.recipe import Recipe
     from moon.run.machine import hardware
     from moon.suggest import counted
 
     topologies = _names("topology", arguments.topology)
-    contenders = [(o, t) for t in topologies for o in (timing.BASE, *_names("objective", arguments.objective))]
-    epoch = -(-arguments.images // arguments.batch_size)
-    arguments.steps = arguments.steps or (epoch if device.type == "cuda" else 5)
-    settings = {"net": arguments.net, "batch_size": arguments.batch_size, "precision": arguments.precision}
-    sparsity = {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
-    per_round = f"{counted(arguments.rounds, 'round')} of {counted(arguments.steps, 'step')}"
+    pairs = [(o, t) for t in topologies for o in (timing.BASE, *_names("objective", arguments.objective))]
+    contenders = list(dict.fromkeys(pairs))
+    steps_per_epoch = -(-arguments.images // arguments.batch_size)
+    arguments.steps = arguments.steps or (steps_per_epoch if device.type == "cuda" else 5)
+    rounds = f"{counted(arguments.rounds, 'round')} of {counted(arguments.steps, 'step')}"
+    network = arguments.net or benchmark.net
     print(
-        f"timing {counted(len({*contenders}), 'method')}, {per_round} of {arguments.batch_size} images each: "
-        f"{arguments.net or benchmark.net} on {hardware(device)}",
+        f"timing {counted(len(contenders), 'method')}, {rounds} of {arguments.batch_size} images each: {network} on "
+        f"{hardware(device)}",
         flush=True,
     )
+    settings = {"net": arguments.net, "batch_size": arguments.batch_size, "precision": arguments.precision}
+    sparsity = _sparsity(arguments)
     records = timing.time_steps(
-        benchmark, list(dict.fromkeys(contenders)), device=device, steps=arguments.steps, rounds=arguments.rounds,
-        track=tracked, **settings, **sparsity,
+        benchmark, contenders, device=device, steps=arguments.steps, rounds=arguments.rounds, track=tracked,
+        **settings, **sparsity,
     )  # fmt: skip
+    for times in (record[loop] for record in records for loop in timing.LOOPS if loop in record):
+        times["seconds_of_100_epochs"] = times["milliseconds"] * steps_per_epoch / 10
     limits = timing.step_limits(benchmark, device=device, **settings)
-    title = (
-        f"A training step of {arguments.net or benchmark.net}, batch {arguments.batch_size}, {arguments.precision}, "
-        f"on {hardware(device)}"
-    )
-    texts = ("objective", "topology", "loop")
-    shown = new_table(title, *texts, "ms", "ratio", "vs base", "100 epochs", texts=texts)
-    for r in records:
-        for loop in ("plain", "captured"):
-            if loop in r:
-                times = r[loop]
-                times["seconds_of_100_epochs"] = times["milliseconds"] * epoch / 10
-                ratio = f"{times['ratio']:.3f} ±{(times['ratio_high'] - times['ratio_low']) / 2:.3f}"
-                shown.add_row(
-                    r["objective"], r["topology"], loop, f"{times['milliseconds']:.2f}", ratio,
-                    f"{times['by_base']:.3f}", f"{times['seconds_of_100_epochs']:.0f} s",
-                )  # fmt: skip
-    shown.add_section()
-    for name, key in (("arithmetic", "matrix_milliseconds"), ("with memory", "milliseconds")):
-        shown.add_row("limit", name, "", f"{limits[key]:.2f}", "", "", f"{limits[key] * epoch / 10:.0f} s")
-    show_table(shown)
-    for r in records:
-        if "plain_because" in r:
-            print(f"{r['objective']} {r['topology']} is not captured: {r['plain_because']}")
-    Console().print(
-        f"ratio: relative to the first line in the same loop, median over {counted(arguments.rounds, 'round')} of "
-        f"{counted(arguments.steps, 'step')}, ± half the interquartile range; "
-        f"vs base: relative to {timing.BASE} on the same topology; "
-        f"100 epochs of {arguments.images:,} images.\n"
-        f"limit: {limits['flops'] / 1e9:.3g} GFLOP at {limits['matrix_flops_per_second'] / 1e12:.3g} TFLOP/s, "
-        f"{limits['traffic_bytes'] / 1e9:.2f} GB at {limits['bytes_per_second'] / 1e9:.0f} GB/s, both measured here",
-        highlight=False,
-    )
-    counts = {"steps": arguments.steps, "rounds": arguments.rounds, "images": arguments.images}
-    sizes = {
-        "batch_size": arguments.batch_size,
-        "precision": arguments.precision,
-        **(sparsity or {"sparsity": Recipe.sparsity}),
+    title = f"A training step of {network}, batch {arguments.batch_size}, {arguments.precision}, on {hardware(device)}"
+    bench_steps.show(title, records, limits, steps_per_epoch)
+    bench_steps.explain(rounds, arguments.images, limits)
+    result = {
+        **{name: getattr(arguments, name) for name in ("steps", "rounds", "images", "batch_size", "precision")},
+        **({"sparsity": Recipe.sparsity} | sparsity),
+        "limits": limits,
+        "train": records,
     }
-    profiles = {}
     if arguments.kernels:
-        pairs = [(r["objective"], r["topology"]) for r in records if "captured" in r]
-        profiles["kernels"] = bench_kernels.profile(pairs, benchmark, device, settings | sparsity)
-    return counts | sizes | {"limits": limits, "train": records} | profiles
+        captured = [(record["objective"], record["topology"]) for record in records if "captured" in record]
+        result["kernels"] = bench_kernels.profile(captured, benchmark, device, settings | sparsity)
+    return result
+
+
+def _sparsity(arguments: argparse.Namespace) -> dict[str, float]:
+    """The sparsity as a setting of `make_recipe`, which has a default and accepts none for a dense network."""
+    return {} if arguments.sparsity is None else {"sparsity": arguments.sparsity}
 
 
 def _time_score(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:
@@ -266,7 +229,7 @@ def _time_score(arguments: argparse.Namespace, benchmark: Benchmark, device: tor
     result = timing.time_scores(
         benchmark, table("detector"), device=device, net=arguments.net, bank=arguments.bank,
         queries=arguments.queries, from_evidence=arguments.from_evidence, precision=arguments.precision, track=tracked,
-        **({} if arguments.sparsity is None else {"sparsity": arguments.sparsity}),
+        **_sparsity(arguments),
     )  # fmt: skip
     title = f"Scoring {arguments.queries:,} images, bank {arguments.bank:,}, on {hardware(device)}"
     shown = new_table(title, "detector", "scoring s", "total s", texts=("detector",))

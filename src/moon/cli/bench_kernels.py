@@ -28,13 +28,14 @@ def profile(
         What was found, one record per pair.
     """
     from moon import timing
+    from moon.suggest import first_line
 
     records = []
     for objective, topology in pairs:
         try:
             found = timing.profile_steps(benchmark, objective, topology, device=device, **settings)
         except (RuntimeError, ValueError) as error:  # the times of the steps are measured already, and kept
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             print(f"the kernels of {objective}, {topology} could not be profiled: {reason}")
             records.append({"objective": objective, "topology": topology, "failed": reason})
             continue

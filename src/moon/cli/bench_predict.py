@@ -1,4 +1,4 @@
-"""`moon bench predict`: the time of inference on a CPU, with moon-runtime and with programs that multiply zeros."""
+"""`moon bench predict`: the time of inference on a CPU, with moon-runtime and with programs for dense networks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from moon.cli.arguments import fraction, whole
 
 HELP = """
-Compares moon-runtime with ONNX Runtime, OpenVINO and PyTorch, as far as they are installed. Networks: resnet18 (images
-of 32x32), resnet50 and mobilenet_v2 (224x224), every other registered network, or an import path. Masks are ERK's, and
-weights random. MOON_INSTRUCTIONS=avx2 (or base, avx512, neon) times other kernels of moon-runtime.
+Compares moon-runtime with PyTorch and, if they are installed, with ONNX Runtime and OpenVINO. Networks: resnet18
+(images of 32x32), resnet50 and mobilenet_v2 (224x224), every other registered network, or an import path. Masks are
+ERK's, and weights random. MOON_INSTRUCTIONS=avx2 (or base, avx512, neon) times other kernels of moon-runtime.
 
 examples:
   moon bench predict

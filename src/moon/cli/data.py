@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moon.cli.arguments import add_data, whole
+from moon.cli.arguments import add_action, add_data, whole
 from moon.recipe import names_of
 from moon.suggest import counted
 
@@ -133,21 +132,12 @@ def _describe_verify(actions: Any) -> None:
 
 
 def _add_action(
-    actions: Any, name: str, perform: Callable[[argparse.Namespace], None], summary: str, text: str
+    actions: Any, name: str, perform: Callable[[argparse.Namespace], None], summary: str, epilog: str
 ) -> argparse.ArgumentParser:
-    """Add a parser for an action; `--data` and `--debug` may be given before or after the action."""
-    parser = actions.add_parser(
-        name,
-        allow_abbrev=False,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=text.strip("\n"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(perform=perform)
-    add = partial(parser.add_argument, default=argparse.SUPPRESS)  # a default would override a value given before
-    add("--data", type=Path, metavar="ROOT", help="folder of data sets (default: $MOON_DATA, else ./data)")
-    add("--debug", action="store_true", help="show the traceback of an error")
+    """Add the parser of an action; `--data` may also be given before the action."""
+    parser = add_action(actions, name, summary, epilog, perform=perform)
+    text = "folder of data sets (default: $MOON_DATA, else ./data)"
+    parser.add_argument("--data", type=Path, metavar="ROOT", default=argparse.SUPPRESS, help=text)
     return parser
 
 

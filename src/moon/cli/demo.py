@@ -115,7 +115,7 @@ def _use(run: Path, arguments: argparse.Namespace) -> Path | None:
 
 def _show(methods: Mapping[str, list[Job]], out: Path, title: str) -> None:
     """Print the tables of scored runs, and draw the scores of the first run of each method."""
-    from moon.cli.scoring import show_group
+    from moon.cli.output import show_group
     from moon.results.tables import known_table, unknown_table
     from moon.score.files import read_scores
 

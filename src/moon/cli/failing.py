@@ -20,7 +20,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     Exception: 1,
 }
 
-# Arguments of the library that are flags but no parameters of a run.
+# Arguments of the library that are flags but not parameters of a run.
 _FLAGS = {
     "accept": "--accept",
     "data": "--data",

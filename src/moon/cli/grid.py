@@ -124,9 +124,8 @@ def _show(grid: Grid, out: Path) -> None:
     The table is of this grid; results.csv is of all runs in the folder, so that a second grid there loses no numbers. A
     run has the same label in both: one that distinguishes it from all others in the folder.
     """
-    from moon.cli.output import printable
+    from moon.cli.output import printable, show_group
     from moon.cli.runner import check_done
-    from moon.cli.scoring import show_group
     from moon.files import write_text
     from moon.grid import State
     from moon.recipe.labels import labels

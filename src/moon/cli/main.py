@@ -23,7 +23,7 @@ GROUPS = {
     "shell": ("completion",),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
-ANSWERS = ("predict", "methods", "completion")  # verbs whose output is all that they are for
+ANSWERS = ("predict", "methods", "completion")  # verbs that only print, so that --quiet would leave nothing
 EPILOG = """exit codes:
   0 success   1 unexpected error   2 invalid arguments   3 invalid data
   4 damaged checkpoint or model   5 the loss diverged

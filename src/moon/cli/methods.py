@@ -71,7 +71,7 @@ def _explained(method: Method) -> str:
     lines = [f"{method.title}, {method.kind} `{method.name}`", f"{method.summary[0].upper()}{method.summary[1:]}."]
     if method.paper:
         lines.append(f"paper: {method.paper}")
-    lines += ["", textwrap.indent(method.about, "  "), ""]
+    lines += ["", *([textwrap.indent(method.about, "  "), ""] if method.about else [])]
     if method.options:
         lines.append("options: " + ", ".join(f"{key}={_shown(value)}" for key, value in method.options.items()))
     if method.facts:

@@ -11,9 +11,11 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 _MAX_SHOWN = 4000  # characters of one message
+_LABEL_WIDTH = 6  # the least width of a column of words, which are folded
 _ASCII = {
     "✓": "+", "✗": "-", "±": "+-", "×": "x", "…": "...", "–": "-", "—": "-", "→": "->", "≤": "<=", "≥": ">=",
     "’": "'", "“": '"', "”": '"',
@@ -48,7 +50,7 @@ def printable(text: object) -> str:
 
 
 def plain_cells(table: Table) -> None:
-    """Make the texts of a table printable; brackets in them are then no markup."""
+    """Make the texts of a table printable; brackets in them are then not markup."""
     from rich.text import Text
 
     def plain(cell: object) -> object:
@@ -138,6 +140,33 @@ def show_table(table: Table) -> None:
                 is_markup = isinstance(cell, str)
                 console.print(f"{_line(heading)}: {_line(cell)}", highlight=False, markup=is_markup)
     console.print()
+
+
+def show_group(group: Group) -> None:
+    """Print texts and tables; a table whose numbers do not fit into the terminal is printed in lines."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for part in group.renderables:
+        if isinstance(part, Table):
+            plain_cells(part)
+        if isinstance(part, Table) and not _fits(part, console.width):
+            show_table(part)
+        else:
+            console.print(printable(part) if isinstance(part, str) else part, markup=False)
+
+
+def _fits(table: Table, width: int) -> bool:
+    """Let words be folded, but not numbers; return whether the terminal is then wide enough."""
+    for column in table.columns:
+        lines = [line for cell in column.cells for line in str(cell).splitlines()]
+        is_number = column.justify == "right"
+        parts = lines if column.no_wrap else [word for line in lines for word in line.split()]
+        longest = max(map(len, parts), default=1)
+        column.overflow = "fold"
+        column.min_width = longest if is_number or column.no_wrap else min(longest, _LABEL_WIDTH)
+    return sum(column.min_width or 1 for column in table.columns) + 2 * len(table.columns) < width
 
 
 def new_table(title: str, *headings: str, texts: Collection[str] = ()) -> Table:

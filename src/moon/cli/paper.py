@@ -49,11 +49,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from moon.cli.paper_tables import list_items, show, why_nothing
-    from moon.cli.runner import check_done, run_grid, state_table
-    from moon.grid import Grid
     from moon.paper.items import choose
 
     keys = arguments.what
@@ -67,22 +63,45 @@ def act(arguments: argparse.Namespace) -> None:
     folder = arguments.out or Path("runs/paper-mini" if arguments.mini else "runs/paper")
     if arguments.action == "list":
         list_items(arguments.data, scale, folder)
-    elif arguments.action == "show":
-        if not show(items, extras, scale, arguments.data, folder) and items:
-            raise ValueError(why_nothing(items, scale, arguments.data, folder))
-    elif not items:
-        if arguments.action == "plan":
-            print(f"{', '.join(extras)}: no runs needed")
-        else:
-            show(items, extras, scale, arguments.data, folder)
-    else:
+    elif arguments.action == "plan":
+        _plan(arguments, items, extras, scale, folder)
+    elif arguments.action == "run":
+        _run(arguments, items, extras, scale, folder)
+    elif not show(items, extras, scale, arguments.data, folder) and items:
+        raise ValueError(why_nothing(items, scale, arguments.data, folder))
+
+
+def _plan(
+    arguments: argparse.Namespace, items: Sequence[Item], extras: Sequence[str], scale: Scale, folder: Path
+) -> None:
+    """Print the state of the runs that some items need."""
+    from rich.console import Console
+
+    from moon.cli.runner import state_table
+    from moon.grid import Grid
+
+    if not items:
+        print(f"{', '.join(extras)}: no runs needed")
+        return
+    wanted = _wanted(arguments, items, scale)
+    Console().print(state_table(Grid.of(folder, wanted, wanted)))
+
+
+def _run(
+    arguments: argparse.Namespace, items: Sequence[Item], extras: Sequence[str], scale: Scale, folder: Path
+) -> None:
+    """Run what some items need and is missing, then show them."""
+    from moon.cli.paper_tables import show
+    from moon.cli.runner import check_done, run_grid
+    from moon.grid import Grid
+
+    grid = None
+    if items:
         wanted = _wanted(arguments, items, scale)
-        if arguments.action == "plan":
-            Console().print(state_table(Grid.of(folder, wanted, wanted)))
-            return
         grid = Grid.plan(folder, wanted, wanted, arguments.retries, data_facts(arguments.data))
         run_grid(grid, arguments)
-        show(items, extras, scale, arguments.data, folder)
+    show(items, extras, scale, arguments.data, folder)
+    if grid is not None:
         check_done(grid)
 
 

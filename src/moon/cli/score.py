@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from moon.cli.arguments import add_data, add_device
+from moon.cli.arguments import add_data, add_device, gib
 from moon.cli.unknown_sets import add_unknown_sets
 from moon.recipe import names_of
 
@@ -80,7 +80,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--memory",
-        type=_gib,
+        type=gib,
         metavar="GIB",
         default=4.0,
         help="evidence of training images that needs more memory than this is kept in temporary files next to the "
@@ -90,27 +90,15 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def _gib(text: str) -> float:
-    """Parse an amount of memory."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number of GiB, not '{text}'") from None
-    if not number >= 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
-    return number
-
-
 def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     _check(arguments)
     if arguments.checkpoint is None:
         from moon.cli.scoring import score_runs
 
         return score_runs(arguments)
-    else:
-        from moon.cli.scoring import score_file
+    from moon.cli.scoring import score_file
 
-        return [score_file(arguments)]
+    return [score_file(arguments)]
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.table import Table
-
 from moon.cli.arguments import device_of
 from moon.cli.failing import explained
-from moon.cli.output import Incomplete, plain_cells, printable, show_table
+from moon.cli.output import Incomplete, printable, show_group
 from moon.cli.screen import tracked
 from moon.cli.unknown_sets import no_unknown_set
 from moon.data.classes import enumerated
+from moon.files import check_writable
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
-from moon.results.collect import run_folders as run_folders
+from moon.results.collect import run_folders
 from moon.results.figures import score_histograms
 from moon.results.plotting import save
 from moon.results.tables import known_table, unknown_table
@@ -33,11 +31,9 @@ from moon.run.images import BenchmarkImages
 from moon.score.auto import AUTO, check_names, choice_line
 from moon.score.cache import EVIDENCE
 from moon.score.checkpoint import score_checkpoint
-from moon.score.files import is_writable, scores_folder
+from moon.score.files import Scores, scores_folder
 from moon.score.score import score_run
 from moon.suggest import counted
-
-_LABEL_WIDTH = 6  # the least width of a column of words, which are folded
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,30 @@ class _Scored:
     summary: Mapping[str, Any]  # its scores.json
 
 
+class _Failures(dict[Path, str]):
+    """Why runs were not scored, by their folders.
+
+    Args:
+        are_raised: Whether an error stops the command instead.
+    """
+
+    def __init__(self, are_raised: bool) -> None:
+        super().__init__()
+        self._are_raised = are_raised
+
+    @contextmanager
+    def of(self, folder: Path) -> Iterator[None]:
+        """Context in which an error is reported without stopping the other runs."""
+        try:
+            yield
+        except Exception as error:
+            if self._are_raised:
+                raise
+            reason = explained(error)[1]
+            self[folder] = reason if str(folder) in reason else f"{folder}: {reason}"
+            print(f"failed: {printable(self[folder])}", file=sys.stderr)
+
+
 def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Score the runs that the arguments of `moon score` name.
 
@@ -57,64 +77,35 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     Raises:
         ValueError: If some of several runs were not scored.
     """
-    device = device_of(arguments.device)
+    settings = _settings(arguments)
     folders = list(dict.fromkeys(folder for path in arguments.runs for folder in run_folders(path)))
     homes = _homes(folders, arguments.out)
     is_single = len(folders) == 1
     detectors = _detectors(arguments)
-    failures: dict[Path, str] = {}
+    failures = _Failures(are_raised=is_single or arguments.debug)
     recipes: dict[Path, Recipe] = {}
-    done: list[_Scored] = []
-
-    @contextmanager
-    def going_on(folder: Path) -> Iterator[None]:
-        """Context in which an error is reported without stopping the other runs."""
-        try:
-            yield
-        except Exception as error:
-            if is_single or arguments.debug:
-                raise
-            reason = explained(error)[1]
-            failures[folder] = reason if str(folder) in reason else f"{folder}: {reason}"
-            print(f"failed: {printable(failures[folder])}", file=sys.stderr)
-
-    @lru_cache(maxsize=1)
-    def opened(name: str, outliers: str) -> BenchmarkImages:
-        sets = tuple(arguments.near), tuple(arguments.far), outliers, tuple(arguments.tune_on)
-        return BenchmarkImages.open(arguments.data, name, *sets, lambda items: tracked(items, f"reading {name}"))
-
     for folder in folders:  # fails before images are read
-        with going_on(folder):
-            recipe = Recipe.load(folder / "recipe.json")
-            load_result(folder)
-            if not is_writable(homes[folder]):
-                raise ValueError(
-                    f"{homes[folder]}: cannot be written; give another folder for the scores (--out FOLDER)"
-                )
-            recipes[folder] = recipe
-    by_images = sorted(recipes.items(), key=lambda run: (run[1].benchmark, run[1].outliers))
-    for folder, recipe in by_images:
-        with going_on(folder):
+        with failures.of(folder):
+            recipes[folder] = _scorable(folder, homes[folder])
+    opened = lru_cache(maxsize=1)(partial(_open_images, arguments))
+    done: list[_Scored] = []
+    for folder, recipe in sorted(recipes.items(), key=lambda run: (run[1].benchmark, run[1].outliers)):
+        with failures.of(folder):
             images = opened(recipe.benchmark, recipe.outliers)
             if not (images.unknown or images.tuning or recipe.outliers):
                 raise ValueError(no_unknown_set(recipe.benchmark, arguments.data))
+            prefix = "" if is_single else f"{folder.name}: "
             summary, scores = score_run(
                 folder,
                 images,
                 detectors,
-                device=device,
-                keep_evidence=arguments.keep_evidence,
-                precision=arguments.precision,
-                mirrored=arguments.mirrored,
-                memory_gib=arguments.memory,
                 out=arguments.out and homes[folder],
-                track=lambda items, what, run=folder.name: tracked(items, what if is_single else f"{run}: {what}"),
+                track=lambda items, what, prefix=prefix: tracked(items, f"{prefix}{what}"),
+                **settings,
             )
             if not is_single:
                 print(f"scored: {folder}")
-            if find_spec("matplotlib") is not None:
-                figure = score_histograms({recipe.objective: scores}, next(iter(scores)), recipe.name)
-                save(figure, scores_folder(homes[folder], arguments.mirrored) / "scores.png")
+            _save_figure(scores, recipe.objective, recipe.name, scores_folder(homes[folder], arguments.mirrored))
             done.append(_Scored(folder, recipe, summary))
     _show(done, detectors)
     _show_files({run.folder: homes[run.folder] for run in done}, arguments)
@@ -131,34 +122,50 @@ def score_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def score_file(arguments: argparse.Namespace) -> dict[str, Any]:
     """Score the checkpoint that the arguments of `moon score` name."""
-    detectors, device = _detectors(arguments), device_of(arguments.device)
-    name, path, out = arguments.benchmark, arguments.checkpoint, arguments.out
-    sets = tuple(arguments.near), tuple(arguments.far), "", tuple(arguments.tune_on)
-    images = BenchmarkImages.open(arguments.data, name, *sets, lambda items: tracked(items, f"reading {name}"))
+    detectors, settings = _detectors(arguments), _settings(arguments)
+    path, out, width = arguments.checkpoint, arguments.out, 1.0 if arguments.width is None else arguments.width
+    images = _open_images(arguments, arguments.benchmark)
     if not (images.unknown or images.tuning):
-        raise ValueError(no_unknown_set(name, arguments.data))
+        raise ValueError(no_unknown_set(arguments.benchmark, arguments.data))
     summary, scores = score_checkpoint(
-        path,
-        arguments.net,
-        images,
-        detectors,
-        out=out,
-        width=1.0 if arguments.width is None else arguments.width,
-        device=device,
-        keep_evidence=arguments.keep_evidence,
-        precision=arguments.precision,
-        mirrored=arguments.mirrored,
-        memory_gib=arguments.memory,
-        track=tracked,
+        path, arguments.net, images, detectors, out=out, width=width, track=tracked, **settings
     )
-    if find_spec("matplotlib") is not None:
-        figure = score_histograms({path.name: scores}, next(iter(scores)), path.name)
-        save(figure, scores_folder(out, arguments.mirrored) / "scores.png")
+    _save_figure(scores, path.name, path.name, scores_folder(out, arguments.mirrored))
     show_group(known_table({path.name: [summary]}))
     show_group(unknown_table({path.name: [summary]}, _shown(detectors, [summary])))
     _show_files({out: out}, arguments)
     _show_remarks([(out, "", summary)], arguments, detectors)
     return {"folder": out, **summary}
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that `score_run` and `score_checkpoint` share."""
+    return {
+        "device": device_of(arguments.device),
+        "keep_evidence": arguments.keep_evidence,
+        "precision": arguments.precision,
+        "mirrored": arguments.mirrored,
+        "memory_gib": arguments.memory,
+    }
+
+
+def _scorable(folder: Path, home: Path) -> Recipe:
+    """The recipe of a finished run; raises an error if the run, or where its scores go, cannot be used."""
+    recipe = Recipe.load(folder / "recipe.json")
+    load_result(folder)
+    check_writable(home, "give another folder for the scores (--out FOLDER)")
+    return recipe
+
+
+def _open_images(arguments: argparse.Namespace, benchmark: str, outliers: str = "") -> BenchmarkImages:
+    sets = tuple(arguments.near), tuple(arguments.far), outliers, tuple(arguments.tune_on)
+    return BenchmarkImages.open(arguments.data, benchmark, *sets, lambda items: tracked(items, f"reading {benchmark}"))
+
+
+def _save_figure(scores: Scores, label: str, title: str, folder: Path) -> None:
+    """Draw the scores of the first detector, if matplotlib is installed."""
+    if find_spec("matplotlib") is not None:
+        save(score_histograms({label: scores}, next(iter(scores)), title), folder / "scores.png")
 
 
 def _detectors(arguments: argparse.Namespace) -> list[str] | None:
@@ -215,30 +222,6 @@ def _show(runs: list[_Scored], detectors: list[str] | None) -> None:
         show_group(unknown_table(of_sets, shown))
 
 
-def show_group(group: Group) -> None:
-    """Print texts and tables; a table whose numbers do not fit into the terminal is printed in lines."""
-    console = Console()
-    for part in group.renderables:
-        if isinstance(part, Table):
-            plain_cells(part)
-        if isinstance(part, Table) and not _fits(part, console.width):
-            show_table(part)
-        else:
-            console.print(printable(part) if isinstance(part, str) else part, markup=False)
-
-
-def _fits(table: Table, width: int) -> bool:
-    """Let words be folded, but not numbers; return whether the terminal is then wide enough."""
-    for column in table.columns:
-        lines = [line for cell in column.cells for line in str(cell).splitlines()]
-        is_number = column.justify == "right"
-        parts = lines if column.no_wrap else [word for line in lines for word in line.split()]
-        longest = max(map(len, parts), default=1)
-        column.overflow = "fold"
-        column.min_width = longest if is_number or column.no_wrap else min(longest, _LABEL_WIDTH)
-    return sum(column.min_width or 1 for column in table.columns) + 2 * len(table.columns) < width
-
-
 def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> None:
     """Say where figures and evidence are."""
     folders = [scores_folder(home, arguments.mirrored) for home in homes.values()]
@@ -255,34 +238,36 @@ def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> No
 def _show_remarks(
     scored: list[tuple[Path, str, Mapping[str, Any]]], arguments: argparse.Namespace, detectors: list[str] | None
 ) -> None:
-    """Print what was left out, and which options were chosen; a line that several runs share is printed once.
+    """Print what was left out, and which options were chosen. A line that several runs share is printed once.
 
     Args:
         scored: Folder, outliers and `scores.json` of each.
         arguments: Those of `moon score`.
         detectors: Those asked for; None for all.
     """
-    lines: dict[str, None] = {}
+    lines: dict[str, list[Path]] = defaultdict(list)
     for folder, outliers, summary in scored:
         which = "" if len(scored) == 1 else f"{folder}: "
         shown = _shown(detectors, [summary])
         asked = {*summary["detectors"], *summary["left_out"]} if shown is None else {*shown}
         if detectors is not None and AUTO in detectors:
-            lines[f"{which}{choice_line(summary[AUTO])}{_hint(arguments)}"] = None
+            lines[f"{which}{choice_line(summary[AUTO])}{_hint(arguments)}"].append(folder)
         if earlier := [name for name in summary["detectors"] if name not in asked]:
-            lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"] = None
+            lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"].append(folder)
         for name in [name for name in summary["left_out"] if name in asked]:
-            lines[f"{name} is left out: {summary['left_out'][name]}"] = None
+            lines[f"{name} is left out: {summary['left_out'][name]}"].append(folder)
         for name in [name for name in summary["search"] if name in asked]:
             record = summary["search"][name]
             chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
             tried = f"the best of {len(record['tried'])} candidates on {', '.join(record['on'])}"
-            lines[f"{which}{name}: {chosen}, {tried}"] = None
+            lines[f"{which}{name}: {chosen}, {tried}"].append(folder)
         if dropped := [name for name in arguments.tune_on if name not in summary["images"]]:
-            lines[f"tuned on and not scored: {', '.join(dropped)}"] = None
+            lines[f"tuned on and not scored: {', '.join(dropped)}"].append(folder)
         if outliers:
-            lines[f"{outliers} is left out: the network was trained with it as outliers"] = None
+            lines[f"{outliers} is left out: the network was trained with it as outliers"].append(folder)
         if summary["missing"]:
-            lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"] = None
-    for line in lines:
-        print(printable(line))
+            lines[f"not found under {arguments.data} and left out: {', '.join(summary['missing'])}"].append(folder)
+    for line, folders in lines.items():
+        says_which = len(folders) == len(scored) or line.startswith(f"{folders[0]}: ")
+        of_runs = "" if says_which else f" ({len(folders)} of {len(scored)} runs, the first is {folders[0]})"
+        print(printable(line + of_runs))

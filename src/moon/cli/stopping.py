@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGHUP do: what is being written is finished, and one line says how to go on."""
+"""What Ctrl-C, SIGTERM and SIGHUP do: files that are being written are completed, and one line says how to continue."""
 
 from __future__ import annotations
 

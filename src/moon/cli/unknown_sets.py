@@ -1,4 +1,4 @@
-"""Unknown sets on the command line: the options that name them, and what is said if there are none."""
+"""Unknown sets on the command line: the options that name them, and the message if there are none."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from moon.data.limits import CarefulReader, allowed_bytes, check_bytes, open_file
 from moon.errors import DataError
+from moon.suggest import first_line
 
 _MAX_MEMBERS = 10_000  # of an archive of CIFAR, which has nine
 _MAX_READ = 2**24  # bytes of a zip archive's table of contents
@@ -52,7 +53,7 @@ def read_tar(path: Path, is_needed: Callable[[str], bool]) -> dict[str, bytes]:
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: cannot be read as an archive ({str(error).partition(chr(10))[0]})") from error
+        raise DataError(f"{path}: cannot be read as an archive ({first_line(error)})") from error
     return dict(sorted(found.items()))
 
 
@@ -141,6 +142,5 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> tuple[dict[str
         except DataError:
             raise
         except (Exception, MemoryError) as error:  # a damaged file can fail anywhere in NumPy's reader
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise DataError(f"{path}: cannot be read as .npz ({reason})") from error
+            raise DataError(f"{path}: cannot be read as .npz ({first_line(error)})") from error
     return arrays, list(members)

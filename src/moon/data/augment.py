@@ -103,7 +103,7 @@ class Augmentation:
             count: The number of images.
 
         Returns:
-            A tensor as that of `draw`, on the device.
+            A tensor like that of `draw`, on the device.
         """
         if not (self.trivial or self.cutout):
             return torch.empty(0, count, dtype=torch.int64, device=device)

@@ -64,9 +64,21 @@ class Benchmark:
         """The name of the known set."""
         return self.known or self.name
 
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """The shape of an input of the network, (C, H, W)."""
+        return self.channels, self.size, self.size
+
     def streams(self, name: str) -> bool:
         """Whether a set is the known set and is streamed from `folder`."""
         return bool(self.folder) and name == self.known_set
+
+
+def default_net(size: int, channels: int) -> str:
+    """The network for images of your own; large ones get a network that reduces the resolution first."""
+    if size >= 64:
+        return "resnet18-imagenet"
+    return "lenet-norm" if channels == 1 and size >= 28 else "resnet18"  # LeNet accepts no smaller images
 
 
 _FAR_OF_CIFAR = ("mnist", "svhn", "dtd", "places")

@@ -19,6 +19,7 @@ from moon.suggest import counted
 
 Track = Callable[[list], Iterable]  # wraps the list that a function works through, for example in a progress bar
 AnyPath = Path | str
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 RESERVED_NAMES = ("known", "near", "far")  # scores and tables use these keys next to the names of sets
 
 
@@ -116,7 +117,7 @@ def check_name(name: str, where: str = "") -> None:
         >>> check_name("cifar10")
     """
     prefix = f"{where}: " if where else ""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
+    if not _NAME.fullmatch(name):
         raise DataError(f"{prefix}'{name}' is not a valid data set name; use letters, digits, '.', '_' and '-'")
     if name in RESERVED_NAMES:
         keys = "'known', 'near' and 'far' are keys of scores and tables"
@@ -143,7 +144,7 @@ def path_of(root: AnyPath, name: str, split: str) -> Path:
         'data/cifar10/test.npz'
     """
     check_name(name)
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", split):
+    if not _NAME.fullmatch(split):
         raise DataError(f"'{split}' is not a valid split name; use letters, digits, '.', '_' and '-'")
     return Path(root) / name / f"{split}.npz"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from moon.data.limits import MAX_PIXELS, open_file
 from moon.errors import DataError
+from moon.suggest import first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -79,8 +80,7 @@ def decode_rgb(path: Path, where: object, *, upright: bool = False) -> Decoded:
     except UnidentifiedImageError:
         raise DataError(f"{image_at} cannot be read as an image (no supported format); {_REPAIR}") from None
     except Exception as error:  # decoders raise all kinds of errors if a file is damaged
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"{image_at} cannot be read as an image ({reason}); {_REPAIR}") from error
+        raise DataError(f"{image_at} cannot be read as an image ({first_line(error)}); {_REPAIR}") from error
 
 
 def _as_rgb(image: Image, where: str, upright: bool) -> Decoded:

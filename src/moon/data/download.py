@@ -146,12 +146,9 @@ def _receive(published: PublishedFile, part: Path, progress: Progress) -> None:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 raise DataError(f"{published.url}: the server returned {error.code} ({error.reason})") from None
             if attempt == _MAX_TRIES - 1:
-                has_part = part.exists() and part.stat().st_size
-                rest = (
-                    f"{part} contains the part received so far; download again to resume"
-                    if has_part
-                    else ("check the connection, or download the file elsewhere and import it (moon data import)")
-                )
+                rest = "check the connection, or download the file elsewhere and import it (moon data import)"
+                if part.exists() and part.stat().st_size:
+                    rest = f"{part} contains the part received so far; download again to resume"
                 reason = getattr(error, "reason", None) or error
                 raise DataError(f"{published.url}: cannot be downloaded ({reason}); {rest}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 from moon.data.class_names import check_distinct
 from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
 from moon.data.decoding import decode_rgb
-from moon.data.folders import Inside, check_link, files_in, find_splits, is_image, subfolders
-from moon.data.limits import MAX_PIXELS, allowed_bytes, check_bytes, max_bytes, read_bytes
+from moon.data.folders import check_link, files_in, find_splits, is_image, subfolders
+from moon.data.image_lists import check_inside, read_entries
+from moon.data.limits import MAX_PIXELS, allowed_bytes, check_bytes
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
 _NAMED = 3  # images that a message names if more cannot be read
-_LINE_BYTES = 256  # of memory that a line of an image list needs
 
 
 def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: AnyPath | None = None) -> DataSet:
@@ -129,49 +128,9 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
     """
     source = Path(source)
     root = Path(root or source.parent)
-    is_inside = Inside(root)
-    entries: list[tuple[Path, int, object]] = []
-    for relative, label, where in read_entries(source):
-        if not is_inside(path := root / relative):
-            raise DataError(f"{where}: '{relative}' is outside the root {root}, or links out of it")
-        entries.append((path, label, where))
-    return _decode_all(entries, size, track, source)
-
-
-def read_entries(source: Path) -> list[tuple[str, int, str]]:
-    """Parse an image list, with line ends of any kind.
-
-    Args:
-        source: The list, a text file.
-
-    Returns:
-        (path, label, "file:line" for messages) of each line.
-
-    Raises:
-        DataError: The list is missing, empty or invalid.
-    """
-    try:
-        text = read_bytes(source).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{source}: is not text ({error})") from error
-    entries: list[tuple[str, int, str]] = []
-    check_bytes(_LINE_BYTES * text.count("\n"), max_bytes(), source)
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        where = f"{source}:{number}"
-        relative, _, label = line.strip().rpartition(" ")
-        if not relative or not re.fullmatch(r"-?[0-9]{1,9}", label):
-            raise DataError(f"{where}: '{line.strip()[:200]}' is not '<path> <label>'")
-        entries.append((relative, int(label), where))
-    if not entries:
-        raise DataError(f"{source}: the list is empty")
-    return entries
-
-
-def count_entries(source: Path) -> int:
-    """Count the images of an image list, without checking its lines."""
-    return sum(1 for line in read_bytes(source).splitlines() if line.strip())
+    entries = read_entries(source)
+    check_inside(entries, root)
+    return _decode_all([(root / relative, label, where) for relative, label, where in entries], size, track, source)
 
 
 def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
@@ -203,7 +162,9 @@ def _decode_all(
     upright: bool = False,
 ) -> DataSet:
     """Decode images given as (path, label, source for messages); log how they are resized."""
-    check_bytes(len(entries) * size * size * 3, allowed_bytes(_status_of(*entry) for entry in entries), where)
+    check_bytes(
+        len(entries) * size * size * 3, allowed_bytes(_status_of(path, source) for path, _, source in entries), where
+    )
     images = np.empty((len(entries), size, size, 3), np.uint8)
     resized: list[tuple[int, int]] = []
     transparent = 0
@@ -238,7 +199,7 @@ def _check_readable(errors: dict[Path, DataError], count: int) -> None:
         raise DataError(f"{error}; {len(others):,} more of {count:,} images: {', '.join(others[:_NAMED])}{rest}")
 
 
-def _status_of(path: Path, label: int, where: object) -> os.stat_result:
+def _status_of(path: Path, where: object) -> os.stat_result:
     try:
         return path.stat()
     except (OSError, ValueError):

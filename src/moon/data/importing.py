@@ -28,7 +28,7 @@ from moon.data.embedded import EMBEDDED_SPLITS
 from moon.data.folders import SPLITS, find_splits
 from moon.data.image_files import read_folders
 from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
-from moon.data.resizing import fit_to
+from moon.data.resizing import fit_to, note_grey
 from moon.data.sets import open_set
 from moon.errors import DataError
 from moon.files import check_writable
@@ -101,9 +101,7 @@ def import_set(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be train, val or test, not '{split}'{did_you_mean(split, SPLITS)}")
-    _check_new_name(name)
-    check_root(root)
-    check_writable(Path(root) / name, "choose another data root (data)")
+    _check_target(root, name)
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
         raise ValueError(f"{source}: is not an image list, so {image_root} does not apply; leave it out (image_root)")
     dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
@@ -155,9 +153,7 @@ def import_splits(
         >>> train.dataset.classes, train.dataset.labels.tolist(), test.dataset.labels.tolist()
         (('cat', 'dog'), [0, 1], [1])
     """
-    _check_new_name(name)
-    check_root(root)
-    check_writable(Path(root) / name, "choose another data root (data)")
+    _check_target(root, name)
     found = find_splits(source)
     if not found.splits:
         raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
@@ -224,6 +220,13 @@ def hold_out(
     return _save_all(splits, root, name, replace)
 
 
+def _check_target(root: AnyPath, name: str) -> None:
+    """Raise a ValueError if a set of this name cannot be written under the data root."""
+    _check_new_name(name)
+    check_root(root)
+    check_writable(Path(root) / name, "choose another data root (data)")
+
+
 def _check_new_name(name: str) -> None:
     """Raise a ValueError for the names of sets that are not read from the data root."""
     check_name(name)
@@ -242,6 +245,8 @@ def _converted(dataset: DataSet, size: int | None, grey: bool, where: AnyPath) -
             where, width, height, size, size,
         )  # fmt: skip
         height = width = size
+    if not grey:
+        note_grey(dataset, where)
     return fit_to(dataset, height, width, 1 if grey else channels)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.benchmarks import BENCHMARKS, Benchmark
+from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net
 from moon.data.classes import check_known, missing_classes, names_of_labels
 from moon.data.dataset import AnyPath, check_name, check_root, load, path_of
 from moon.data.sets import has_set
@@ -31,8 +31,6 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "flip": (bool, "true or false"),
     "resize_known": (bool, "true or false"),
 }
-_LARGE = 64  # images of this size or more have a network that reduces the resolution first
-_LENET_SIZE = 28  # the smallest images that LeNet accepts
 
 
 def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Benchmark:
@@ -244,13 +242,7 @@ def _benchmark_of_file(root: Path, name: str, file: tuple[int, ...]) -> Benchmar
     if num_known < 2:
         raise DataError(f"{path}: has images of one class only; a classifier needs two classes or more")
     mean, std = _mean_and_std(data.images)
-    net = (
-        "resnet18-imagenet"
-        if height >= _LARGE
-        else "lenet-norm"
-        if channels == 1 and height >= _LENET_SIZE
-        else "resnet18"
-    )
+    net = default_net(height, channels)
     return Benchmark(
         name, near=(), far=(), num_known=num_known, size=height, channels=channels, mean=mean, std=std, net=net
     )

@@ -107,7 +107,7 @@ def _element(view: memoryview, at: int, order: str, where: object, available: in
 
 
 def _described(prefix: memoryview, order: str, where: object) -> _Array | None:
-    """Read class, shape and name of an array; None for an element that is no array."""
+    """Read class, shape and name of an array; None for an element that is not an array."""
     if len(prefix) < 8:
         raise DataError(f"{where}: is truncated inside a tag")
     kind, size = struct.unpack_from(f"{order}II", prefix, 0)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from moon.data.dataset import DataError, DataSet, Track, check_name, load, save
-from moon.data.folders import Inside
-from moon.data.image_files import read_entries, read_list
+from moon.data.dataset import DataSet, Track, check_name, load, save
+from moon.data.image_files import read_list
+from moon.data.image_lists import check_inside, read_entries
 from moon.data.streams import ImageList
+from moon.errors import DataError
 
 IMAGES = ("images_classic", "images_largescale")
 _CACHE = ".moon-cache"  # under the root: decoded lists, by a digest of the list and the state of its images
@@ -100,10 +101,7 @@ def open_list(root: Path, known_set: str, version: str, name: str, split: str) -
     roots = [root / folder for folder in IMAGES if (root / folder / first).exists()]
     if not roots:
         raise DataError(f"{path}:1: {first} is neither under {root / IMAGES[0]} nor under {root / IMAGES[1]}")
-    is_inside = Inside(roots[0])
-    for relative, _, where in entries:
-        if not is_inside(roots[0] / relative):
-            raise DataError(f"{where}: '{relative}' is outside the root {roots[0]}, or links out of it")
+    check_inside(entries, roots[0])
     labels = np.array([label for _, label, _ in entries], np.int64)
     return ImageList(roots[0], tuple(relative for relative, _, _ in entries), labels)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickletools
 import re
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +44,7 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
 _IGNORED = {"PROTO", "FRAME"}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_COLLECTING = {"TUPLE", "LIST", "DICT", "APPENDS", "SETITEMS"}  # take all values after a mark
 _VALUES = {
     "INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
     "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
@@ -69,85 +70,104 @@ def read(data: bytes) -> Any:
         >>> plain_pickle.read(pickle.dumps({"labels": [3, 1]}, protocol=2))
         {'labels': [3, 1]}
     """
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
-    count = 0
-
-    def pop_to_mark() -> list[Any]:
-        at = len(stack) - 1
-        while stack[at] is not _MARK:
-            at -= 1
-        items = stack[at + 1 :]
-        del stack[at:]
-        return items
-
+    machine = _Machine()
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            name, argument = opcode.name, cast(Any, argument)
-            if (count := count + 1) > _MAX_OPCODES:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data), start=1):
+            if count > _MAX_OPCODES:
                 raise PickleError(f"more than {_MAX_OPCODES:,} values")
-            if name in _IGNORED:
-                continue
-            if name == "STOP":
-                return _Resolver(len(data))(stack.pop())
-            if name in _VALUES:
-                stack.append(argument)
-            elif name in _CONSTANTS:
-                stack.append(_CONSTANTS[name])
-            elif name in _EMPTY:
-                stack.append(_EMPTY[name]())
-            elif name == "MARK":
-                stack.append(_MARK)
-            elif name in _TUPLES:
-                items = stack[-_TUPLES[name] :]
-                del stack[-_TUPLES[name] :]
-                stack.append(tuple(items))
-            elif name == "TUPLE":
-                stack.append(tuple(pop_to_mark()))
-            elif name == "LIST":
-                stack.append(pop_to_mark())
-            elif name == "DICT":
-                items = pop_to_mark()
-                stack.append({})
-                _set_items(stack[-1], items)
-            elif name == "APPEND":
-                value = stack.pop()
-                stack[-1].append(value)
-            elif name == "APPENDS":
-                items = pop_to_mark()
-                stack[-1].extend(items)
-            elif name == "SETITEM":
-                value, key = stack.pop(), stack.pop()
-                _set_items(stack[-1], [key, value])
-            elif name == "SETITEMS":
-                items = pop_to_mark()
-                _set_items(stack[-1], items)
-            elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
-                memo[int(argument)] = stack[-1]
-            elif name == "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            elif name in ("GET", "BINGET", "LONG_BINGET"):
-                stack.append(memo[int(argument)])
-            elif name == "GLOBAL":
-                stack.append(_global(argument.replace(" ", ".")))
-            elif name == "STACK_GLOBAL":
-                attribute, module = stack.pop(), stack.pop()
-                if not isinstance(module, str) or not isinstance(attribute, str):
-                    raise PickleError("damaged pickle (a reference that is not text)")
-                stack.append(_global(f"{module}.{attribute}"))
-            elif name == "REDUCE":
-                arguments, function = stack.pop(), stack.pop()
-                stack.append(_Call(function.name, arguments))
-            elif name == "BUILD":
-                state = stack.pop()
-                stack[-1].state = state
-            else:
-                raise PickleError(f"opcode {name} is not plain data")
+            if opcode.name == "STOP":
+                return _Resolver(len(data))(machine.stack.pop())
+            machine.execute(opcode.name, argument)
     except PickleError:
         raise
     except Exception as error:  # a damaged stream can make any of these steps fail
         raise PickleError(f"damaged pickle ({str(error)[:200] or type(error).__name__})") from error
     raise PickleError("damaged pickle (no STOP opcode)")
+
+
+class _Machine:
+    """The stack and the memo of a pickle, and what the opcodes of plain data do to them."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def execute(self, name: str, argument: Any) -> None:
+        """Execute an opcode; a `PickleError` if it is not one of plain data."""
+        stack = self.stack
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name in _TUPLES:
+            stack.append(tuple(self._pop(-_TUPLES[name])))
+        elif name in _COLLECTING:
+            self._collect(name, self._pop_to_mark())
+        elif name == "APPEND":
+            value = stack.pop()
+            stack[-1].append(value)
+        elif name == "SETITEM":
+            value, key = stack.pop(), stack.pop()
+            _set_items(stack[-1], [key, value])
+        elif name not in _IGNORED:
+            self._refer(name, argument)
+
+    def _collect(self, name: str, items: list[Any]) -> None:
+        """Execute an opcode that takes all values after a mark."""
+        match name:
+            case "TUPLE":
+                self.stack.append(tuple(items))
+            case "LIST":
+                self.stack.append(items)
+            case "DICT":
+                self.stack.append({})
+                _set_items(self.stack[-1], items)
+            case "APPENDS":
+                self.stack[-1].extend(items)
+            case "SETITEMS":
+                _set_items(self.stack[-1], items)
+
+    def _refer(self, name: str, argument: Any) -> None:
+        """Execute an opcode that refers to an earlier value or to something outside of the pickle."""
+        stack, memo = self.stack, self.memo
+        match name:
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                memo[int(argument)] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(memo[int(argument)])
+            case "GLOBAL":
+                stack.append(_global(argument.replace(" ", ".")))
+            case "STACK_GLOBAL":
+                attribute, module = stack.pop(), stack.pop()
+                if not isinstance(module, str) or not isinstance(attribute, str):
+                    raise PickleError("damaged pickle (a reference that is not text)")
+                stack.append(_global(f"{module}.{attribute}"))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_Call(function.name, arguments))
+            case "BUILD":
+                state = stack.pop()
+                stack[-1].state = state
+            case _:
+                raise PickleError(f"opcode {name} is not plain data")
+
+    def _pop_to_mark(self) -> list[Any]:
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:
+            at -= 1
+        return self._pop(at)[1:]
+
+    def _pop(self, start: int) -> list[Any]:
+        """Remove and return the values from a position on."""
+        items = self.stack[start:]
+        del self.stack[start:]
+        return items
 
 
 def _global(name: str) -> _Global:

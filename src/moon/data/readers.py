@@ -44,30 +44,35 @@ def read_any(source: AnyPath, split: str, root: AnyPath | None = None, size: int
         ...     read_any(folder, "test").images.shape
         (1, 32, 32, 3)
     """
+    source = Path(source)
     try:
-        return _read_any(Path(source), split, root, size, track)
+        if source.is_dir():
+            return _read_folder(source, split, size, track)
+        return _read_file(source, split, root, size, track)
     except DataError:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError, MemoryError) as error:  # undetected damage
         raise DataError(f"{source}: cannot be read ({error or type(error).__name__})") from error
 
 
-def _read_any(source: Path, split: str, root: AnyPath | None, size: int, track: Track) -> DataSet:
-    if source.is_dir():
-        names = {path.name for path in files_in(source, source)}
-        if any(pattern.match(name) for pattern in CIFAR_SPLITS.values() for name in names):
-            return read_cifar(source, split)
-        if any("idx3-ubyte" in name for name in names):
-            return read_idx(source, split)
-        if any(name.endswith("_32x32.mat") for name in names):
-            return read_svhn(source, split)
-        found = find_splits(source, split)
-        if not found.splits:
-            return read_folders(source, size, track)
-        if split not in found.splits:
-            raise DataError(f"{source}: contains the splits {', '.join(found.splits)}, not '{split}'")
-        note_ignored(source, found)
-        return read_folders(found.splits[split], size, track, root=source)
+def _read_folder(source: Path, split: str, size: int, track: Track) -> DataSet:
+    names = {path.name for path in files_in(source, source)}
+    if any(pattern.match(name) for pattern in CIFAR_SPLITS.values() for name in names):
+        return read_cifar(source, split)
+    if any("idx3-ubyte" in name for name in names):
+        return read_idx(source, split)
+    if any(name.endswith("_32x32.mat") for name in names):
+        return read_svhn(source, split)
+    found = find_splits(source, split)
+    if not found.splits:
+        return read_folders(source, size, track)
+    if split not in found.splits:
+        raise DataError(f"{source}: contains the splits {', '.join(found.splits)}, not '{split}'")
+    note_ignored(source, found)
+    return read_folders(found.splits[split], size, track, root=source)
+
+
+def _read_file(source: Path, split: str, root: AnyPath | None, size: int, track: Track) -> DataSet:
     if source.suffix == ".mat":
         return read_svhn(source, split)
     if source.suffix in LIST_SUFFIXES:

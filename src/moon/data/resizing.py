@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 
 from moon.data.dataset import DataSet
+
+_log = logging.getLogger(__name__)
+_CHUNK = 1000  # images
 
 
 def fit_to(dataset: DataSet, height: int, width: int, channels: int) -> DataSet:
@@ -51,3 +56,26 @@ def fit_to(dataset: DataSet, height: int, width: int, channels: int) -> DataSet:
             chunks.append(x.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
         images = np.concatenate(chunks)
     return dataset._replace(images=np.ascontiguousarray(images))
+
+
+def note_grey(dataset: DataSet, where: object) -> None:
+    """Log how many images are grey though they are stored as RGB, and which classes only have grey ones.
+
+    A network can tell grey images from others without looking at what they show.
+
+    Args:
+        dataset: The data set.
+        where: The source of the images, for the message.
+    """
+    images, labels = dataset.images, dataset.labels
+    if images.shape[3] == 1:
+        return
+    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    grey = np.concatenate([(chunk == chunk[..., :1]).all((1, 2, 3)) for chunk in chunks])
+    if grey.all():
+        _log.info("%s: all images are grey, stored as RGB; --grey stores one channel", where)
+    elif grey.any():
+        only_grey = {*labels.tolist()} - {*labels[~grey].tolist()}
+        names = ", ".join(name for label, name in enumerate(dataset.classes) if label in only_grey)
+        which = f"{grey.sum()} of {len(grey)} images are grey" + (f" (all of {names})" if names else "")
+        _log.info("%s: %s, stored as RGB; --grey makes all grey", where, which)

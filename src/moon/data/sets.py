@@ -15,7 +15,7 @@ from moon.data.classes import check_known, enumerated, missing_classes, same_cla
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, load, load_labels, path_of, split_off
 from moon.data.download import SOURCES, SPLITS_OF
 from moon.data.embedded import EMBEDDED_SPLITS, embedded, is_installed
-from moon.data.image_files import count_entries
+from moon.data.image_lists import count_entries
 from moon.data.openood import list_path, open_list, read_list_cached
 from moon.data.streamed_folders import folder_splits, open_folder
 from moon.data.streams import ImageList
@@ -144,9 +144,9 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
     """Open the splits of a benchmark's known set and check their labels.
 
     The training split numbers the classes: if classes have names, those of the other splits are matched by name. A
-    split without images of some class is logged as a warning, and so are images of another split that are training
-    images as well. If the set has no validation split, the first tenth of
-    each class of the test split is used for validation and removed from the test split.
+    warning is logged if a split has no images of some class, or images that are training images as well. If the set has
+    no validation split, the first tenth of each class of the test split is used for validation and removed from the
+    test split.
 
     Args:
         root: The data root.

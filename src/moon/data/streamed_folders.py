@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from moon.data.benchmarks import BENCHMARKS, Benchmark
+from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net
 from moon.data.folders import find_splits
 from moon.data.image_files import class_images
 from moon.data.streams import ImageList
@@ -78,6 +78,6 @@ def streamed_benchmark(root: Path, name: str, table: dict[str, Any], where: str)
     usual = BENCHMARKS["imagenet-v1.5"]
     made = Benchmark(
         name, near=(), far=(), num_known=0, size=size, channels=3, mean=usual.mean, std=usual.std,
-        net="resnet18-imagenet" if size >= 64 else "resnet18", resize=resize, folder=folder,
+        net=default_net(size, channels=3), resize=resize, folder=folder,
     )  # fmt: skip
     return replace(made, num_known=len(open_folder(root, made, "train").classes))

@@ -23,7 +23,7 @@ from moon.seeds import derive, generator
 
 _log = logging.getLogger(__name__)
 
-_transparent: set[Path] = set()  # folders of which was said that they contain transparent images
+_transparent: set[Path] = set()  # folders that a warning about transparent images was logged for
 _EVALUATION = -1  # used as the epoch for images that are not augmented
 
 
@@ -189,7 +189,7 @@ class StreamedBatches:
             yield x, labels.to(self.device, non_blocking=True)
 
     def _say_transparent(self, index: int) -> None:
-        """Say once for a folder that images were put on white; worker processes would each say it."""
+        """Log once for each folder that images were put on white; worker processes would each log it."""
         if self.images.root not in _transparent:
             _transparent.add(self.images.root)
             path = self.images.paths[index]

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from moon.detect import Detector, Fisher, Knn, NnGuide, Scaled
+from moon.detect.moments import long_directions
 from moon.evidence import Evidence, chunks, taken
 from moon.seeds import generator
 
@@ -45,10 +46,7 @@ class CompactKnn(Detector):
             raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
         z = evidence.unit_features
         products: Any = sum((part.T @ part).double() for (part,) in chunks(z))
-        lengths, directions = torch.linalg.eigh(products)  # in increasing order
-        contained = lengths.flip(0).cumsum(0) / lengths.sum()
-        count = min(self.directions, int((contained < LENGTH).sum()) + 1)
-        projection = directions.flip(1)[:, :count].to(z)
+        projection = long_directions(products, LENGTH)[:, : self.directions].to(z)
         chosen = sample(evidence, self.bank)
         self.projection, self.kept = projection, taken(z, chosen) @ projection
         self.rank = max(1, round(self.k * len(chosen) / len(z)))

@@ -1,4 +1,4 @@
-"""Notice when the inputs of a deployed network change, with a bounded probability of a false alarm."""
+"""Detect changes of the inputs of a deployed network, with a bounded probability of a false alarm."""
 
 from __future__ import annotations
 

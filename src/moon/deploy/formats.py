@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from moon.errors import DataError
 from moon.files import write_atomic
+from moon.suggest import first_line
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -189,19 +190,15 @@ def compared(found: Mapping[str, NDArray], answers: Any, calibration: NDArray, r
 
 def _trained(folder: Path | str) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a finished run, and what its users must know."""
+    from moon.deploy.packed import preprocessing
     from moon.run.folder import class_names, load, trained_on
 
     model, benchmark = load(folder), trained_on(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()  # convolutions are stored with the channels last
     facts = {
-        "input": (benchmark.channels, benchmark.size, benchmark.size),
-        "preprocess": {  # (pixel / 255 - mean) / std
-            "mean": list(benchmark.mean),
-            "std": list(benchmark.std),
-            "resize": "cover",
-            "shorter_side": benchmark.resize or benchmark.size,
-        },
+        "input": benchmark.input_shape,
+        "preprocess": preprocessing(benchmark),
         "classes": list(class_names(folder, benchmark.num_known)),
     }
     return model, facts
@@ -213,14 +210,14 @@ def _check(model: ModelProto) -> None:
     try:
         checker.check_model(model, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
-        raise DataError(f"the ONNX checker rejects it ({str(error).splitlines()[0]})") from error
+        raise DataError(f"the ONNX checker rejects it ({first_line(error)})") from error
 
 
 def _run(model: ModelProto, inputs: dict[str, NDArray]) -> dict[str, NDArray]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # it warns that the threshold is an input with a default, which is the intention
+    options.log_severity_level = 3  # it warns that the threshold is an input with a default, which is intended
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     # Versions 1.17 and 1.18 plan their memory after the first run, and with some graphs later runs are then wrong.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,11 @@ from moon.data import AnySet
 from moon.deploy.packed import PackedNetwork
 from moon.detect import Detector
 from moon.metrics import auroc
+from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
+from moon.score.files import KNOWN, scored_sets
 
-CHECKED = 2000  # images of each set that are looked at
+CHECKED = 2000  # images of each set that are measured on
 
 
 def measure(
@@ -22,7 +23,7 @@ def measure(
     detector: Detector,
     cache: EvidenceCache,
     checked: int = CHECKED,
-    track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
+    track: Track = lambda items, _: items,
 ) -> dict[str, dict[str, float]]:
     """Compare a packed network with the network in float32 and its full detector.
 
@@ -37,16 +38,15 @@ def measure(
         For "known", the test images: `images`, `accepted` (share), `accuracy` and `accuracy_float32`. For each unknown
         set: `images`, `rejected` (share), `auroc` and `auroc_float32`.
     """
-    images = cache.images
-    sets = {"known": images.splits["test"], **images.unknown}
+    benchmark, sets = cache.images.benchmark, scored_sets(cache.images)
     result: dict[str, dict[str, Any]] = {}
     scores: dict[str, tuple[NDArray, NDArray]] = {}
     for name in track(list(sets), "measuring"):
         part = _evenly(sets[name], checked)
-        answers, evidence = packed.answer(part, images.benchmark), cache.get(f"pack/{name}", part)
+        answers, evidence = packed.answer(part, benchmark), cache.get(f"pack/{name}", part)
         scores[name] = answers["score"], detector.score(evidence).cpu().numpy()
         result[name] = {"images": len(part.labels)}
-        if name == "known":
+        if name == KNOWN:
             result[name] |= {
                 "accepted": float(answers["is_known"].mean()),
                 "accuracy": float((answers["label"] == part.labels).mean()),
@@ -55,8 +55,8 @@ def measure(
         else:
             result[name] |= {
                 "rejected": 1 - float(answers["is_known"].mean()),
-                "auroc": auroc(scores["known"][0], scores[name][0]),
-                "auroc_float32": auroc(scores["known"][1], scores[name][1]),
+                "auroc": auroc(scores[KNOWN][0], scores[name][0]),
+                "auroc_float32": auroc(scores[KNOWN][1], scores[name][1]),
             }
     return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,25 @@ from moon.deploy.bank import BANK, features_kept, reduced
 from moon.deploy.calibration import Guarantee, calibrate
 from moon.deploy.choice import named_or_chosen
 from moon.deploy.measure import CHECKED, measure
-from moon.deploy.packed import PackedNetwork
+from moon.deploy.packed import PackedNetwork, preprocessing
 from moon.detect import Detector, Scaled, TemperatureScaling
 from moon.evidence import Evidence, RotationHead
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
-from moon.files import write_atomic
+from moon.files import check_writable, write_atomic
 from moon.recipe import Recipe, build
 from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
-from moon.score.cache import EvidenceCache
+from moon.score.auto import Track
+from moon.score.cache import TRAINING, EvidenceCache
 from moon.score.temperatures import temperatures
 from moon.seeds import generator
 
 _log = logging.getLogger(__name__)
 
 DETECTOR = "fisher"
-
-Track = Callable[[list[str], str], Iterable[str]]
 
 
 def pack_run(
@@ -77,8 +75,8 @@ def pack_run(
         why this detector was chosen, and `measured` has `chosen_on: True` for sets that it was chosen on.
 
     Raises:
-        ValueError: If the run is not finished, the network or the detector cannot be packed, or there are too few
-            validation images for the guarantee.
+        ValueError: If the file cannot be written, the run is not finished, the network or the detector cannot be
+            packed, or there are too few validation images for the guarantee.
         MissingPackage: If the package moon-runtime is not installed.
 
     Example:
@@ -94,7 +92,10 @@ def pack_run(
         (1000, 250)
     """
     runtime()  # says so if it is missing, before anything is computed
-    folder, guarantee = Path(folder), guarantee or Guarantee()
+    folder, path, guarantee = Path(folder), Path(path), guarantee or Guarantee()
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: there is no such folder; create it first")
+    check_writable(path, "choose another file")
     b, recipe, result = images.benchmark, Recipe.load(folder / "recipe.json"), load_result(folder)
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")
@@ -108,11 +109,11 @@ def pack_run(
     known = {"validation": cache.get("pack/val", fitting)}
     if "train" in original.fits_on_splits:
         for _ in track(["training images"], "evaluating"):
-            known["train"] = cache.get("fit/train", images.splits["train"])
+            known["train"] = cache.get(TRAINING, images.splits["train"])
     made = build.detector(detector, recipe, b, **options)
     small = _fitted(reduced(made, bank, len(images.splits["train"].labels)), known)
     packed = PackedNetwork(
-        _traced(model.cpu(), (b.channels, b.size, b.size)),
+        _traced(model.cpu(), b.input_shape),
         trace_detector(small, known["validation"]),
         _description(folder, b, known["validation"]) | {"detector": {"name": detector, "options": small.options()}},
         precision,
@@ -122,6 +123,10 @@ def pack_run(
         *calibrate(answers["score"], answers["label"], packed.description["classes"], guarantee)
     )
     cache.model.to(device)
+    measured = measure(packed, _fitted(original, known), cache, checked, track) if checked else {}
+    for name in {*chosen_on} & {*measured}:
+        measured[name]["chosen_on"] = True
+    temperature = temperatures([detector], recipe.objective, packed.description["temperature"])
     provenance = {
         "moon": __version__,
         "recipe": recipe.to_json() | _without_paths(recipe),
@@ -129,15 +134,11 @@ def pack_run(
         "precision": precision,
         **({"auto": why} if why else {}),
         "features_kept": features_kept(small),
-        "detector_temperature": temperatures([detector], recipe.objective, packed.description["temperature"]).get(
-            detector
-        ),
+        "detector_temperature": temperature.get(detector),
         "calibration_images": len(calibration.labels),
         "dense_bytes": sum(4 * parameter.numel() for parameter in model.parameters()),
-        "measured": measure(packed, _fitted(original, known), cache, checked, track) if checked else {},
+        "measured": measured,
     }
-    for name in {*chosen_on} & {*provenance["measured"]}:
-        provenance["measured"][name]["chosen_on"] = True
     content = packed.with_description(provenance=provenance).content()
     write_atomic(Path(path), lambda partial: partial.write_bytes(content))
     sizes = {"bytes": len(content), "detector_bytes": packed.detector_bytes}
@@ -201,9 +202,8 @@ def _fitted(detector: Detector, known: dict[str, Evidence]) -> Detector:
 
 def _description(folder: Path, benchmark: Benchmark, validation: Evidence) -> dict[str, Any]:
     """How to prepare an image, and what the outputs mean."""
-    preparation = {"mean": list(benchmark.mean), "std": list(benchmark.std)}
     return {
-        "preprocess": preparation | {"resize": "cover", "shorter_side": benchmark.resize or benchmark.size},
+        "preprocess": preprocessing(benchmark),
         "classes": list(class_names(folder, benchmark.num_known)),
         "temperature": TemperatureScaling().fit(validation).temperature,
     }

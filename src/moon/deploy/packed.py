@@ -21,6 +21,12 @@ _LARGE = 4096  # a detector's matrices with as many numbers are stored in float1
 _ANY_THRESHOLD = {"threshold": np.zeros(1), "calibration": np.zeros(1)}
 
 
+def preprocessing(benchmark: Benchmark) -> dict[str, Any]:
+    """How images are prepared, as a file states it: resize, crop the centre, then (pixel / 255 - mean) / std."""
+    sizes = {"resize": "cover", "shorter_side": benchmark.resize or benchmark.size}
+    return {"mean": list(benchmark.mean), "std": list(benchmark.std), **sizes}
+
+
 @dataclass(frozen=True)
 class PackedNetwork:
     """What a file contains.

@@ -19,12 +19,25 @@ def _checked(fit: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(fit)
     def wrapper(self: Detector, *evidence: Evidence | None, **more: Evidence | None) -> Any:
         for each in (each for each in (*evidence, *more.values()) if isinstance(each, Evidence)):
-            for name in ("logits", "features"):
-                if not is_finite(getattr(each, name)):
-                    raise ValueError(f"{type(self).__name__} cannot be fitted: {name} contain NaN or infinity")
+            if problem := _problem(each):
+                raise ValueError(f"{type(self).__name__} cannot be fitted: {problem}")
         return fit(self, *evidence, **more)
 
     return wrapper
+
+
+def _problem(evidence: Evidence) -> str:
+    """Why a detector cannot be fitted on this evidence; empty if it can."""
+    labels, known = evidence.labels, evidence.num_known
+    for name in ("logits", "features"):
+        if not is_finite(getattr(evidence, name)):
+            return f"{name} contain NaN or infinity"
+    if labels is None or not len(labels):
+        return ""
+    if labels.is_floating_point():
+        return f"labels are {labels.dtype}; they must be integers"
+    largest = int(labels.max())
+    return f"label {largest}, but the known classes are 0..{known - 1}" if largest >= known else ""
 
 
 class Detector(ABC):
@@ -110,8 +123,8 @@ class Detector(ABC):
             The detector itself.
 
         Raises:
-            ValueError: If the evidence contains NaN or infinity, or lacks something that the detector needs, such as
-                labels or a head.
+            ValueError: If the evidence contains NaN, infinity or labels of no known class, or lacks something that the
+                detector needs, such as labels or a head.
         """
         return self
 
@@ -164,6 +177,14 @@ class Detector(ABC):
             state: The result of `state_dict` of a detector with the same options.
         """
         vars(self).update(state)
+
+    def _labels(self, evidence: Evidence, *, of_all_classes: bool = False) -> Tensor:
+        """The labels of the inputs that `fit` gets; a ValueError if there are none, or none of one of all classes."""
+        if evidence.labels is None:
+            raise ValueError(f"{type(self).__name__} needs the labels of the known inputs it is fitted on")
+        if of_all_classes and (missing := set(range(evidence.num_known)) - set(evidence.labels.unique().tolist())):
+            raise ValueError(f"no known input of class {min(missing)} to fit {type(self).__name__} on")
+        return evidence.labels
 
     def _fitted(self, name: str) -> Tensor:
         """Return an attribute that `fit` sets, or raise a clear error if `fit` was not called."""

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from moon.detect.base import Detector
+from moon.detect.moments import long_directions
 from moon.evidence import DiskTensor, Evidence, chunks, taken, version_of
 
 _SIMILARITIES = 2**26  # computed at once: 256 MiB of float32
@@ -101,11 +102,8 @@ def _few_directions(queries: Tensor, k: int, bank: Tensor) -> tuple[Tensor, Tens
         return None
     version, found = _shorts.get(bank, (None, None))
     if version != version_of(bank):
-        lengths, directions = torch.linalg.eigh((bank.T @ bank).double())  # in increasing order
-        contained = lengths.flip(0).cumsum(0) / lengths.sum()
-        count = int((contained < _LENGTH).sum()) + 1
-        projection = directions.flip(1)[:, :count].to(bank)
-        is_few = count <= _MOST * bank.shape[1]
+        projection = long_directions((bank.T @ bank).double(), _LENGTH).to(bank)
+        is_few = projection.shape[1] <= _MOST * bank.shape[1]
         found = (projection, _shortened(bank, projection)) if is_few else None
         _shorts[bank] = version_of(bank), found
     return found

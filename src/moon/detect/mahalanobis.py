@@ -55,11 +55,7 @@ class Mahalanobis(Detector):
         self.whitening: Tensor | None = None
 
     def fit(self, evidence: Evidence) -> Self:
-        if evidence.labels is None:
-            raise ValueError(f"{type(self).__name__} needs the labels of the known inputs it is fitted on")
-        features, labels = evidence.features, evidence.labels
-        if missing := set(range(evidence.num_known)) - set(labels.unique().tolist()):
-            raise ValueError(f"no known input of class {sorted(missing)[0]} to fit {type(self).__name__} on")
+        features, labels = evidence.features, self._labels(evidence, of_all_classes=True)
         self.means = class_means(features, labels, evidence.num_known)
         self.whitening = whitening(features, self.means, labels)
         return self

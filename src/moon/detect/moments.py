@@ -16,6 +16,21 @@ def mean_features(features: Tensor) -> Tensor:
     return mean
 
 
+def long_directions(moment: Tensor, share: float) -> Tensor:
+    """Return the directions in which vectors are longest.
+
+    Args:
+        moment: The sum or mean of z z^T over the vectors z, of shape (D, D), in float64.
+        share: The share of the squared length of all vectors that these directions contain.
+
+    Returns:
+        As few orthonormal directions as possible, the longest first, of shape (D, directions).
+    """
+    lengths, directions = torch.linalg.eigh(moment)  # in increasing order
+    contained = lengths.flip(0).cumsum(0) / lengths.sum()
+    return directions.flip(1)[:, : int((contained < share).sum()) + 1]
+
+
 def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Return the mean features of each class.
 

@@ -72,12 +72,11 @@ class OpenMax(Detector):
         self.weibull: Tensor | None = None  # (K, 3): location, shape, scale
 
     def fit(self, evidence: Evidence) -> Self:
-        if evidence.labels is None:
-            raise ValueError("OpenMax needs the labels of the known inputs it is fitted on")
-        correct = evidence.prediction == evidence.labels
+        labels = self._labels(evidence)
+        correct = evidence.prediction == labels
         means, models = [], []
         for k in range(evidence.num_known):
-            members = taken(evidence.logits, correct & (evidence.labels == k))[:, : evidence.num_known].contiguous()
+            members = taken(evidence.logits, correct & (labels == k))[:, : evidence.num_known].contiguous()
             if len(members) < 3:
                 raise ValueError(
                     f"OpenMax needs three correctly predicted inputs of class {k}, found {len(members)}; fit on more"

@@ -35,11 +35,8 @@ class She(Detector):
         self.patterns: Tensor | None = None
 
     def fit(self, evidence: Evidence) -> Self:
-        if evidence.labels is None:
-            raise ValueError("She needs the labels of the known inputs it is fitted on")
-        labels, correct = evidence.labels, evidence.prediction == evidence.labels
-        if missing := set(range(evidence.num_known)) - set(labels.unique().tolist()):
-            raise ValueError(f"no known input of class {min(missing)} to fit She on")
+        labels = self._labels(evidence, of_all_classes=True)
+        correct = evidence.prediction == labels
         has_correct = labels[correct].bincount(minlength=evidence.num_known) > 0
         chosen = labels.where(correct | ~has_correct[labels], -1)
         self.patterns = class_means(evidence.features, chosen, evidence.num_known)

@@ -16,7 +16,7 @@ _finite: Any = WeakTensorKeyDictionary()  # by tensors without NaN and infinity:
 
 
 def unit_features(features: Tensor) -> Tensor:
-    """Scale features to length 1. The same tensor is returned for the same features while somebody holds it.
+    """Scale features to length 1. The same tensor is returned for the same features while it is referenced elsewhere.
 
     Args:
         features: Features of shape (N, D).

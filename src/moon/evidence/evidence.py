@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moon.evidence.derived import unit_features
-from moon.evidence.disk import mapped
+from moon.evidence.disk import mapped, taken
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,26 @@ class Evidence:
         features = self.features.to(*args, **kwargs)
         rotations = None if self.rotations is None else self.rotations.to(*args, **kwargs)
         return replace(self, logits=logits, features=features, labels=labels, rotations=rotations)
+
+    def take(self, index: Tensor) -> Evidence:
+        """Select inputs.
+
+        Args:
+            index: The numbers of the inputs, or a mask of shape (N,), on any device.
+
+        Returns:
+            The evidence of these inputs.
+
+        Example:
+            >>> import torch
+            >>> from moon import Evidence
+            >>> evidence = Evidence(torch.eye(3), torch.zeros(3, 8), num_known=3)
+            >>> evidence.take(torch.tensor([2, 0])).prediction
+            tensor([2, 0])
+        """
+        parts = {name: getattr(self, name) for name in ("logits", "features", "labels", "rotations")}
+        given = {name: part for name, part in parts.items() if part is not None}
+        return replace(self, **{name: taken(part, index.to(part.device)) for name, part in given.items()})
 
     @staticmethod
     def concatenate(parts: Iterable[Evidence]) -> Evidence:

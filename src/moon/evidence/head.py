@@ -110,6 +110,13 @@ def classifier_name(model: nn.Module, classifier: str | None = None) -> str:
     )
 
 
+def classifier_of(model: nn.Module) -> nn.Linear:
+    """Return the model's classifier, the layer that `classifier_name` names."""
+    layer = model.get_submodule(classifier_name(model))
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
 def linear_layers(model: nn.Module) -> _Linears:
     """The Linear layers of a model by name, without those inside `nn.MultiheadAttention`, which are never called."""
     return {

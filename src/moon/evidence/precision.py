@@ -10,7 +10,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from moon.evidence.head import classifier_name, linear_layers
+from moon.evidence.head import classifier_name, classifier_of, linear_layers
 
 _log = logging.getLogger(__name__)
 _without_classifier: WeakSet[nn.Module] = WeakSet()  # models for which this was logged
@@ -33,8 +33,7 @@ def float32_classifier(model: nn.Module) -> Iterator[None]:
         ...     print(model(torch.ones(1, 4)).dtype)
         torch.float32
     """
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
+    head = classifier_of(model)
     forward = head.forward
 
     def in_float32(input: Tensor) -> Tensor:

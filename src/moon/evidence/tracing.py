@@ -15,7 +15,7 @@ from torch import fx, nn
 # The layers that a tensor comes from: names of Linear layers, None for anything else.
 Sources = frozenset[str | None]
 # What a module returns or an operation takes: a tensor, or several by index, key or name. These are functions, so that
-# only what leads to the output is looked at.
+# only what leads to the output is evaluated.
 Value = Sources | dict[Any, Callable[[], Any]]
 
 _NOTHING: Sources = frozenset()

@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from moon.evidence import classifier_name
 from moon.evidence.outputs import Recording
+from moon.suggest import first_line
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -40,7 +41,7 @@ def torch_program(model: nn.Module, shape: tuple[int, ...]) -> ExportedProgram:
         with _quiet():
             return export(model, inputs, dynamic_shapes=({0: Dim("N")},))
     except Exception as error:  # tracing runs the model's own code, which may raise anything
-        raise ValueError(f"{type(model).__name__} cannot be traced ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"{type(model).__name__} cannot be traced ({first_line(error)})") from error
 
 
 def network_to_onnx(model: nn.Module, shape: tuple[int, ...]) -> ModelProto:
@@ -67,7 +68,7 @@ def network_to_onnx(model: nn.Module, shape: tuple[int, ...]) -> ModelProto:
                 verbose=False,
             )
     except Exception as error:  # many kinds, none of them public
-        cause = str(error.__cause__ or error).splitlines()[0]
+        cause = first_line(error.__cause__ or error)
         raise ValueError(f"{type(model).__name__} cannot be translated to ONNX ({cause})") from error
     assert made is not None
     result = made.model_proto

@@ -141,11 +141,7 @@ def _finished(builder: Builder, description: Mapping[str, Any], pixels: str, thr
         images = info("pixels", TensorProto.UINT8, ["N", rows, columns, channels], "images, 0 to 255")
     else:
         images = info("pixels", TensorProto.FLOAT, ["N", channels, rows, columns], "images, 0 to 1, not normalised")
-    what = (
-        "the least score of a known image, per predicted class"
-        if thresholds > 1
-        else "the least score of a known image"
-    )
+    what = f"the least score of a known image{', per predicted class' if thresholds > 1 else ''}"
     graph = helper.make_graph(
         builder.nodes,
         "open_set_classifier",

@@ -13,7 +13,7 @@ MOST_BYTES = 2**31 - 2**24  # an ONNX file is limited to 2 GiB; the rest is for 
 
 
 class Builder:
-    """An ONNX graph in the making. Values are referred to by their names."""
+    """An ONNX graph under construction. Values are referred to by their names."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []

@@ -15,6 +15,7 @@ from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.export.vector_program import Program
 from moon.export.vectors import IMAGES, program_of
+from moon.suggest import first_line
 
 
 def trace_detector(detector: Detector, evidence: Evidence) -> Program:
@@ -58,7 +59,7 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
             warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.", FutureWarning)  # torch warns of itself
             exported = export(Score(), inputs).run_decompositions(decompositions)
     except Exception as error:  # the detector's own code may raise anything
-        raise ValueError(f"the score of {name} cannot be traced ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"the score of {name} cannot be traced ({first_line(error)})") from error
     return program_of(exported, name)
 
 

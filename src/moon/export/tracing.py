@@ -13,6 +13,7 @@ from torch.export import ExportedProgram, export
 from torch.fx import Node
 
 from moon.export.graph import Graph, Op, fold
+from moon.suggest import first_line
 
 _ACTIVATIONS = ("relu", "relu6", "silu", "gelu", "hardswish", "hardsigmoid", "sigmoid")
 _SAME = ("dropout", "contiguous", "clone", "detach", "to", "alias", "identity", "feature_dropout")
@@ -45,7 +46,7 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
         # Two images, so that the number of images differs from sizes of 1.
         program = export(model, (torch.zeros(2, *shape, device=parameter.device),))
     except Exception as error:  # tracing runs the model's own code, which may raise anything
-        raise ValueError(f"{type(model).__name__} cannot be traced ({str(error).splitlines()[0]})") from error
+        raise ValueError(f"{type(model).__name__} cannot be traced ({first_line(error)})") from error
     return _Conversion(program, shape).graph
 
 
@@ -116,24 +117,23 @@ class _Conversion:
         self.graph.weights[name] = tensor.contiguous().cpu()
         return name
 
+    def _kept(self, weight: Node, bias: Any) -> dict[str, str | None]:
+        """Store weight and bias of a layer; their names are settings of the operator."""
+        name = self._names[weight.name].removesuffix(".weight")
+        parts = {"weight": self._weight(weight), "bias": self._weight(bias)}
+        return {part: self._keep(f"{name}.{part}", tensor) for part, tensor in parts.items()}
+
     def _conv2d(
         self, node: Node, x: Node, weight: Node, bias: Any = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
     ) -> int:  # fmt: skip
         if isinstance(padding, str):
             raise ValueError(f"{_where(node)}: padding='{padding}' is not supported; give numbers")
-        name = self._names[weight.name].removesuffix(".weight")
         settings = {"stride": _pair(stride), "padding": _pair(padding), "dilation": _pair(dilation), "groups": groups}
-        weights = {
-            "weight": self._keep(f"{name}.weight", self._weight(weight)),
-            "bias": self._keep(f"{name}.bias", self._weight(bias)),
-        }
-        return self._add_op("conv2d", [self._number(x)], **weights, **settings)
+        return self._add_op("conv2d", [self._number(x)], **self._kept(weight, bias), **settings)
 
     def _linear(self, node: Node, x: Node, weight: Node, bias: Any = None) -> int:
-        name = self._names[weight.name].removesuffix(".weight")
-        kept = self._keep(f"{name}.weight", self._weight(weight)), self._keep(f"{name}.bias", self._weight(bias))
-        return self._add_op("linear", [self._number(x)], weight=kept[0], bias=kept[1])
+        return self._add_op("linear", [self._number(x)], **self._kept(weight, bias))
 
     def _batch_norm(
         self, node: Node, x: Node, weight: Any, bias: Any, mean: Node, variance: Node, training: bool,

@@ -4,7 +4,7 @@ A callback builds a `SparseTraining` from the arguments of its user and calls, f
 
 - `begin(model, optimizer, steps=..., epochs=...)` when model and optimizer are complete and on their device, and
   weights and optimizer state of a checkpoint are loaded. From then on `optimizer.step()` is a step of the topology
-  (`Topology.attach`), whoever calls it; nothing else has to be done per step;
+  (`Topology.attach`), whatever code calls it; nothing else has to be done per step;
 - `average(objective)` after each batch if several processes train as one;
 - `end_epoch(epoch)` after each epoch, before a checkpoint is written;
 - `record(epoch)` for the log;
@@ -32,13 +32,14 @@ from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.schedule import FEW_CHANGES
 from moon.sparse.step_guard import GUARD
 from moon.sparse.weights import sparse_weights
+from moon.training.plain import moving_averages
 from moon.training.vote import WeightVote, check_vote
 
 _log = logging.getLogger(__name__)
 
 
 class SparseTraining:
-    """A topology and a vote for a training loop that belongs to somebody else.
+    """A topology and a vote for the training loop of another library.
 
     Args:
         topology: The name of a topology, as for `moon train`, or its class.
@@ -265,12 +266,10 @@ class SparseTraining:
         Args:
             objective: The objective, or a module that contains it.
         """
-        average_over_processes(
-            [module.get_buffer(name) for module in objective.modules() for name in getattr(module, "averages", ())]
-        )
+        average_over_processes(moving_averages(objective))
 
     def end(self) -> None:
-        """Give the optimizer back to its owner, who may step it. The masks no longer hold."""
+        """Release the optimizer: it can be stepped without the topology, and the masks are no longer enforced."""
         if self.topology is not None:
             self.topology.detach()
             GUARD.forget(self.topology)

@@ -101,7 +101,7 @@ class SparseCallback(TrainerCallback):
         if not path.is_file():
             raise ValueError(
                 f"{path}: no such file, so the masks of this checkpoint are not known: it was saved without this "
-                "callback, in another folder, or it is incomplete; resume from another one, or train anew"
+                "callback, in another folder, or it is incomplete; resume from another one, or start a new training"
             )
         saved = torch.load(path, map_location="cpu", weights_only=True)
         load_renamed(model, checkpoint, saved.get("weights", {}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ class OpenClassifier:
         if "validation" in splits:
             order = torch.randperm(len(held_out), generator=generator("calibration"))
             first, second = order.tensor_split(2)
-            fitting, held_out = _take(held_out, first), _take(held_out, second)
+            fitting, held_out = held_out.take(first), held_out.take(second)
         if splits:
             known = {"validation": fitting}
             if train is not None and "train" in splits:
@@ -162,7 +161,7 @@ class OpenClassifier:
             The keyword arguments of the model.
 
         Raises:
-            ValueError: If there is no processor, or if this is one input instead of several.
+            ValueError: If there is no processor, if there are no inputs, or if this is one input instead of several.
         """
         if isinstance(inputs, Mapping):
             return inputs
@@ -173,11 +172,13 @@ class OpenClassifier:
             )
         is_text = isinstance(self.processor, PreTrainedTokenizerBase)
         check_several(inputs, dimensions=1 if is_text else 4)
+        if not (inputs := list(inputs)):
+            raise ValueError("there are no inputs; give a list of at least one")
         if is_text:
-            encoded = self.processor(list(inputs), padding=True, truncation=True, return_tensors="pt")
+            encoded = self.processor(inputs, padding=True, truncation=True, return_tensors="pt")
             names = set(self.processor.model_input_names)
             return {name: value for name, value in encoded.items() if name in names}
-        return dict(self.processor(list(inputs), return_tensors="pt"))
+        return dict(self.processor(inputs, return_tensors="pt"))
 
     def answer(self, evidence: Evidence) -> Answers:
         """Answer about inputs whose evidence is known.
@@ -288,10 +289,3 @@ class OpenClassifier:
             processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
         threshold = Threshold(**description["threshold"])
         return cls(model.eval(), detector, threshold, scores, processor, description["metrics"])
-
-
-def _take(evidence: Evidence, index: Tensor) -> Evidence:
-    """The evidence of some of the inputs."""
-    index = index.to(evidence.logits.device)
-    labels = None if evidence.labels is None else evidence.labels[index]
-    return replace(evidence, logits=evidence.logits[index], features=evidence.features[index], labels=labels)

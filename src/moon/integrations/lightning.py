@@ -137,8 +137,8 @@ class Sparse(pl.Callback):
             )
         if trainer.global_step > 0 and not self._training.has_state:
             raise ValueError(
-                f"the run would go on after {trainer.global_step} steps, but without masks: the checkpoint was written "
-                "without Sparse; start a new run from its weights (load_from_checkpoint)"
+                f"the run would continue after {trainer.global_step} steps, but without masks: the checkpoint was "
+                "written without Sparse; start a new run from its weights (load_from_checkpoint)"
             )
         # The limit of steps, if there is one, may end the run before max_epochs.
         epochs = ceil(steps / ceil(per_epoch / trainer.accumulate_grad_batches))

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from moon.evidence import OpenHead, classifier_name
+from moon.evidence import OpenHead, classifier_of
 from moon.objectives import Objective
 from moon.recipe.registry import pick
+from moon.suggest import did_you_mean
 
 
 def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int, **options: Any) -> Objective:
@@ -24,7 +25,8 @@ def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int,
         The objective.
 
     Raises:
-        ValueError: If there is no such objective, or if options are given for an objective that exists already.
+        ValueError: If there is no such objective or option, if the objective needs more than a name, such as outliers,
+            or if options are given for an objective that exists already.
 
     Example:
         >>> from moon import lenet, open_head
@@ -37,11 +39,17 @@ def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int,
             raise ValueError(f"{type(objective).__name__} is built already; give its options to its constructor")
         return objective
     kind = pick("objective", objective)
-    head = model.get_submodule(classifier_name(model))
-    facts = {"epochs": epochs}
-    if isinstance(head, nn.Linear):
-        facts |= {
-            "num_known": head.out_features - isinstance(head, OpenHead),
-            "num_features": head.in_features,
-        }
-    return kind.for_run(**{name: facts[name] for name in kind.takes() if name in facts}, **options)
+    head = classifier_of(model)
+    num_known = head.out_features - isinstance(head, OpenHead)
+    facts = {"epochs": epochs, "num_known": num_known, "num_features": head.in_features}
+    takes = kind.takes()
+    for name in options:
+        if name not in takes:
+            choices = ", ".join(key for key, parameter in takes.items() if parameter.default is not parameter.empty)
+            found = f"objective '{objective}' has no option '{name}'{did_you_mean(name, takes)}"
+            raise ValueError(f"{found}; {f'choose from: {choices}' if choices else 'it has none'}")
+    given = {name: facts[name] for name in takes if name in facts} | options
+    single = {name: p for name, p in takes.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    if missing := [name for name, p in single.items() if p.default is p.empty and name not in given]:
+        raise ValueError(f"objective '{objective}' needs {', '.join(missing)}; build it yourself and give the object")
+    return kind.for_run(**given)

@@ -166,9 +166,4 @@ def to_pytorch_ood(detector: Detector, model: nn.Module, classifier: str | None 
 def _known_only(evidence: Evidence) -> Evidence:
     """The evidence of inputs whose label is not negative."""
     labels = evidence.labels
-    if labels is None or bool((labels >= 0).all()):
-        return evidence
-    is_known = labels >= 0
-    return Evidence(
-        evidence.logits[is_known], evidence.features[is_known], evidence.num_known, labels[is_known], evidence.head
-    )
+    return evidence if labels is None or bool((labels >= 0).all()) else evidence.take(labels >= 0)

@@ -15,7 +15,7 @@ from moon.sparse.weights import sparse_weights
 
 @contextmanager
 def kept(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-    """Context at whose end the weights of a model and the state of its optimizer are as at its beginning."""
+    """Context that restores the weights of a model and the state of its optimizer at its end."""
     weights = list(sparse_weights(model).values())
     states = [value for weight in weights for value in optimizer.state.get(weight, {}).values()]
     tensors = [*weights, *(value for value in states if isinstance(value, Tensor))]

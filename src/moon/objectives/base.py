@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from functools import reduce
 from inspect import Parameter, signature
-from operator import add
 from typing import Any, ClassVar, Self
 from warnings import warn
 
@@ -15,8 +13,8 @@ from torch import Tensor, nn
 
 from moon.evidence import Inputs, logits_of
 from moon.objectives.epoch import DeviceEpoch, Epoch, epoch_number
+from moon.objectives.terms import Terms, total
 
-Terms = dict[str, Tensor]
 Draw = Callable[[int], tuple[Tensor, Tensor]]  # draw(n): n random outliers and their classes, on the model's device
 
 
@@ -134,11 +132,12 @@ class Objective(nn.Module, ABC):
             The loss, a scalar: the sum of `terms`.
 
         Raises:
-            ValueError: If the optimizer does not update the parameters of this objective.
+            ValueError: If the optimizer does not update the parameters of this objective, or `terms` are not named
+                scalars that depend on the model's weights.
         """
         if torch.is_grad_enabled():
             self._check_optimizer(model)
-        return reduce(add, self.terms(model, x, y, epoch=epoch).values())
+        return total(self.terms(model, x, y, epoch=epoch), model, type(self).__name__)
 
     def prepare(self, model: nn.Module, x: Tensor, epoch: int) -> None:
         """Create the buffers that the first step of a phase would create. Called before such a step is captured.

@@ -97,7 +97,7 @@ class Teacher(nn.Module):
                 error,
             )
             return None
-        classifier_name(copy, classifier_name(self.model))  # it is not searched for again
+        classifier_name(copy, classifier_name(self.model))  # so that it is not searched for again
         return copy
 
     @torch.no_grad()
@@ -152,7 +152,7 @@ class Distill(Objective):
                 f"teacher_share={teacher_share} must be in [0, 1], and teacher_temperature={teacher_temperature} above "
                 "0 and finite"
             )
-        # In a tuple, so that they are no submodules: neither trained, nor saved, nor put into training mode.
+        # In a tuple, so that they are not submodules: they are not trained, saved or put into training mode.
         self.teachers = tuple(each if isinstance(each, Teacher) else Teacher(each) for each in teachers)
         if not self.teachers:
             raise ValueError("Distill needs at least one teacher, a trained network")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from moon.evidence import Inputs, OpenHead, classifier_name, logits_of, replaced_forward
+from moon.evidence import Inputs, OpenHead, classifier_name, classifier_of, logits_of, replaced_forward
 
 
 def check_open(model: nn.Module, objective: nn.Module) -> None:
@@ -167,4 +167,4 @@ class View(nn.Module):
 
     def get_classifier(self) -> nn.Module:
         """The classifier of the model; see `moon.evidence.classifier_name`."""
-        return self.model.get_submodule(classifier_name(self.model))
+        return classifier_of(self.model)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Gamma
 from torch.nn.functional import cross_entropy, linear
 
-from moon.evidence import classifier_name, look
+from moon.evidence import classifier_of, look
 from moon.objectives.base import Objective, Terms, at_least_float32
 from moon.objectives.epoch import Epoch
 from moon.objectives.models import View
@@ -85,8 +85,7 @@ class Vos(Objective):
         terms = {"cross_entropy": cross_entropy(at_least_float32(batch.logits), y)}
         started = self.has_started(epoch, self.start)
         if started is not False:  # True, or a tensor whose value is not known here
-            head = model.get_submodule(classifier_name(model))
-            assert isinstance(head, nn.Linear)
+            head = classifier_of(model)
             with torch.autocast(logits.device.type, enabled=False):  # as the classifier computes the logits of images
                 virtual = linear(self.virtual_outliers(), head.weight, head.bias)[:, : batch.num_known]
             terms["virtual_outliers"] = self.weight * started * self.energy_loss(logits, virtual)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import pi
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,7 +18,6 @@ from moon.paper.table import PaperTable
 from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, panels, save, styled
 from moon.run.folder import class_names
 from moon.score.files import read_arrays
-from moon.suggest import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +38,8 @@ def draw(table: PaperTable, folder: Path, target: Path) -> None:
     """
     # A benchmark without unknown sets may leave nothing to draw.
     figure = DRAWINGS[table.item.draw](table, folder) if table.numbers else panels(1, 1)[0]
-    missing = table.runs_needed - table.runs_done
-    lines = [table.title]
-    lines += [f"differences from the paper: {table.departures}"] * bool(table.departures)
-    lines += [f"{missing} of {counted(table.runs_needed, 'run')} {'is' if missing == 1 else 'are'} missing"] * (
-        missing > 0
-    )
+    departures = table.departures and f"differences from the paper: {table.departures}"
+    lines = [line for line in (table.title, departures, table.missing_runs) if line]
     characters = min(100, int(12 * figure.get_figwidth()))  # that fit into the width at this font size
     figure.suptitle("\n".join(part for line in lines for part in wrap(line, characters)), fontsize=10)
     save(figure, *(target.with_name(f"{target.name}.{suffix}") for suffix in ("svg", "png")))
@@ -180,29 +175,32 @@ def training_dots(table: PaperTable, _: Path) -> Figure:
     sparsities = sorted({n.measurement.sparsity for n in numbers})
     figure, axes = panels(len(groups), len(detectors), height=2.5, sharex=True, sharey="row")
     for row, group in enumerate(groups):
+        axes[row, 0].set_ylabel(f"AUROC %, {group} unknown")
         for column, detector in enumerate(detectors):
-            axis = axes[row, column]
-            for index, training in enumerate(trainings):
-                colour, style = COLOURS[index % len(COLOURS)], LINES[index % len(LINES)]
-                offset = 0.1 * (index - (len(trainings) - 1) / 2)  # so that dots do not cover each other
-                selected = _select(numbers, set=group, detector=detector, training=training)
-                shown = [(sparsities.index(n.measurement.sparsity) + offset, n) for n in selected]
-                dots = [(x, y) for x, n in shown for y in n.values]
-                dots_and_means(axis, dots, style, colour, display_name(training))
-                for x, n in shown:
-                    if n.paper is not None:
-                        axis.plot(x, n.paper[0], "x", color=colour, ms=6)
-            axis.set_xticks(range(len(sparsities)), map(percent, sparsities))
-            if row == 0:
-                axis.set_title(detector.upper())
-            if column == 0:
-                axis.set_ylabel(f"AUROC %, {group} unknown")
+            shown = _select(numbers, set=group, detector=detector)
+            by_training = {training: _select(shown, training=training) for training in trainings}
+            _dots(axes[row, column], by_training, sparsities)
+    for axis, detector in zip(axes[0], detectors, strict=True):
+        axis.set_title(detector.upper())
     for axis in axes[-1]:
         axis.set_xlabel("sparsity")
     if any(n.paper is not None for n in numbers):
         axes[0, -1].plot([], [], "x", color="gray", label="the paper's mean")
     legend_below(figure, axes, columns=5)
     return figure
+
+
+def _dots(axis: Axes, trainings: Mapping[str, Sequence[Number]], sparsities: Sequence[float]) -> None:
+    """Draw the numbers of each training over sparsity in one panel."""
+    for index, (training, numbers) in enumerate(trainings.items()):
+        colour, style = COLOURS[index % len(COLOURS)], LINES[index % len(LINES)]
+        offset = 0.1 * (index - (len(trainings) - 1) / 2)  # so that dots do not cover each other
+        shown = [(sparsities.index(n.measurement.sparsity) + offset, n) for n in numbers]
+        dots_and_means(axis, [(x, y) for x, n in shown for y in n.values], style, colour, display_name(training))
+        for x, n in shown:
+            if n.paper is not None:
+                axis.plot(x, n.paper[0], "x", color=colour, ms=6)
+    axis.set_xticks(range(len(sparsities)), map(percent, sparsities))
 
 
 def component_histograms(table: PaperTable, folder: Path) -> Figure:

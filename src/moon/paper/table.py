@@ -91,6 +91,13 @@ class PaperTable:
         """Key and title of the item."""
         return f"{self.item.key}: {self.item.title}"
 
+    @property
+    def missing_runs(self) -> str:
+        """How many of its runs are missing, in words; "" if none is."""
+        missing = self.runs_needed - self.runs_done
+        verb = "is" if missing == 1 else "are"
+        return f"{missing} of {counted(self.runs_needed, 'run')} {verb} missing" if missing else ""
+
     def grid(self) -> tuple[list[str], list[tuple[str, list[Number | None]]]]:
         """Arrange the numbers in rows and columns.
 
@@ -120,9 +127,7 @@ class PaperTable:
         """The remarks below the table."""
         lines = [self.item.note] * bool(self.item.note)
         lines += [f"Differences from the paper: {self.departures}."] * bool(self.departures)
-        if missing := self.runs_needed - self.runs_done:
-            verb = "is" if missing == 1 else "are"
-            lines.append(f"{missing} of {counted(self.runs_needed, 'run')} {verb} missing.")
+        lines += [f"{self.missing_runs}."] * bool(self.missing_runs)
         if any(not number.ours for number in self.numbers):
             lines.append("'-' marks numbers that were not measured.")
         if any(claim.comparison.verdict == TOO_FEW for claim in self.claims):

@@ -51,12 +51,9 @@ class RunValues:
 
     def notes(self) -> list[str]:
         """What readers must know about the runs."""
-        excluded = (
-            "1 run is excluded because it was"
-            if len(self._excluded) == 1
-            else (f"{len(self._excluded)} runs are excluded because they were")
-        )
-        notes = [f"{excluded} scored on other images or in another way"] * bool(self._excluded)
+        count = len(self._excluded)
+        excluded = "1 run is excluded because it was" if count == 1 else f"{count} runs are excluded because they were"
+        notes = [f"{excluded} scored on other images or in another way"] * bool(count)
         same = {tuple(sorted(map(display_name, names))) for names in self._trainings.values() if len(names) > 1}
         return notes + [f"{' and '.join(names)} are the same runs at this length" for names in sorted(same)]
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from moon.data import AnySet, Batches, Benchmark, training_batches
 from moon.detect import Detector
-from moon.evidence import OpenHead, classifier_name, open_head, rotation_head
+from moon.evidence import OpenHead, classifier_of, open_head, rotation_head
 from moon.fast import SGD, kernel_search
 from moon.objectives import Objective, Teacher
 from moon.objectives.base import Draw
@@ -26,6 +26,7 @@ from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
 from moon.sparse import Dense, DropSchedule, NOfM, SparseTopology, TicketSchedule, Topology
 from moon.sparse.pattern import UNSTRUCTURED, Unstructured
+from moon.suggest import first_line
 from moon.training import CosineRate, Training
 from moon.training.ranks import Ranks
 
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 # constant gradient its first updates are too long, with 0.99 up to 2.1 times, with the usual 0.999 up to 6.5 times.
 _BETA2 = 0.99
 
-# In place of outliers, for an objective that is not trained with.
+# In place of outliers, for an objective that is built but not trained with.
 PLACEHOLDER: tuple[Draw, int] = (lambda count: (torch.empty(count), torch.empty(count)), 1)
 
 
@@ -74,11 +75,11 @@ def _width(recipe: Recipe, make: Any) -> dict[str, float]:
 
 
 def _check_outputs(recipe: Recipe, model: Any, num_known: int) -> None:
-    """Raise a ValueError if a net of the user is no network for this number of classes."""
+    """Raise a ValueError if a net of the user is not a network for this number of classes."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"net '{recipe.net}' made a {type(model).__name__}; it must return a torch.nn.Module")
-    head = model.get_submodule(classifier_name(model))
-    if isinstance(head, nn.Linear) and head.out_features != num_known:
+    head = classifier_of(model)
+    if head.out_features != num_known:
         raise ValueError(
             f"net '{recipe.net}' has {head.out_features} outputs, but there are {num_known} known classes; its "
             "function must use its argument num_classes"
@@ -97,8 +98,7 @@ def objective(
         teachers: For objectives that learn from other networks: these networks.
     """
     kind = pick("objective", recipe.objective)
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
+    head = classifier_of(model)
     facts: dict[str, Any] = {
         "epochs": recipe.epochs,
         "num_known": head.out_features - isinstance(head, OpenHead),
@@ -177,7 +177,7 @@ def optimizer(recipe: Recipe, model: nn.Module, objective: nn.Module) -> torch.o
     """
     groups: Any = chain(model.parameters(), objective.parameters())
     if recipe.backbone_lr_factor != 1:
-        head = list(model.get_submodule(classifier_name(model)).parameters())
+        head = list(classifier_of(model).parameters())
         backbone = [p for p in model.parameters() if all(p is not other for other in head)]
         groups = [
             {"params": [*head, *objective.parameters()], "lr_factor": 1.0},
@@ -260,14 +260,14 @@ def _start_from_weights(recipe: Recipe, model: nn.Module) -> list[str]:
 def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: Benchmark) -> None:
     """Raise a ValueError if the network does not accept the images, or the objective the network or the batch."""
     device = next(model.parameters()).device
-    shape = recipe.batch_size, benchmark.channels, benchmark.size, benchmark.size
+    shape = recipe.batch_size, *benchmark.input_shape
     x, y = torch.zeros(shape, device=device), torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
     model.eval()
     try:
         model(x[:1])
     except RuntimeError as error:
         size = f"{benchmark.size}x{benchmark.size}"
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ValueError(f"net '{recipe.net}' does not accept images of {size} ({reason}); use another net") from None
     state = [(part, n, b.clone()) for part in objective.modules() for n, b in part.named_buffers(recurse=False)]
     with torch.random.fork_rng(devices=[]):

@@ -13,12 +13,13 @@ from torch import nn
 
 from moon.data import Benchmark, count_images, find_benchmark
 from moon.recipe import build
+from moon.recipe.parameters import converted
 from moon.recipe.presets import Scalar
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import pick
 from moon.recipe.teachers import teachers_digest
-from moon.sparse import DropSchedule, SparseTopology, sparse_weights
+from moon.sparse import DropSchedule, SparseTopology, Topology, sparse_weights
 from moon.sparse.allocation import check_sparse
 from moon.sparse.schedule import FEW_CHANGES, check_fraction
 from moon.suggest import counted, did_you_mean
@@ -80,7 +81,7 @@ def make_recipe(
     """
     if isinstance(benchmark, str):
         benchmark = find_benchmark(Path(root), benchmark)
-    settings = {name: _converted(name, value) for name, value in settings.items() if value is not None}
+    settings = {name: converted(name, _TYPES.get(name), value) for name, value in settings.items() if value is not None}
     if preset is not None:
         named = pick("preset", preset)
         if objective is not None:
@@ -104,17 +105,11 @@ def _with_rewirings(recipe: Recipe, benchmark: Benchmark, root: Path) -> Recipe:
     kind = pick("topology", recipe.topology)
     if not issubclass(kind, SparseTopology) or not kind.rewires:
         return recipe
-    images = count_images(root, benchmark.known_set, "train", benchmark)
-    if images is None:
+    if (images := count_images(root, benchmark.known_set, "train", benchmark)) is None:
         return recipe
     schedule = build.schedule(recipe, recipe.epochs * ceil(images / recipe.batch_size))
     interval = max(1, (schedule.t_end - 1) // FEW_CHANGES)
     return replace(recipe, delta_t_steps=interval) if interval < schedule.delta_t else recipe
-
-
-def _converted(name: str, value: Any) -> Any:
-    """An integer as a float where the recipe has a float, so that 0 and 0.0 are the same recipe."""
-    return float(value) if type(value) is int and _TYPES.get(name) is float else value
 
 
 def _filled(
@@ -129,22 +124,10 @@ def _filled(
     rate = pick("rates", rates or topology.rates or kind.rates)
     vote_share = next(share for share in (asked, topology.vote_share, kind.vote_share) if share is not None)
     hold = rate.hold
-    if rate.cycles:  # all cycles have the same number of whole epochs; each ends with a vote
-        cycle = max(1, round((asked or hold) * epochs / rate.cycles))
-        hold = rate.cycles * cycle / epochs
+    if rate.cycles:
+        hold = _share_of_cycles(rate, asked, epochs)
         vote_share = 0.0 if asked == 0 else hold
-        if hold >= 1:
-            raise ValueError(
-                f"epochs={epochs} leaves no epoch before the last {rate.cycles} cycles of the learning rate; "
-                f"train for at least {rate.cycles + 1} epochs"
-            )
-    sparsity, pattern = settings.pop("sparsity", None), settings.get("pattern", Recipe.pattern)
-    if not issubclass(topology, SparseTopology):
-        if sparsity:
-            raise ValueError(f"a dense network has no sparsity ({sparsity:g} was given); choose a sparse topology")
-        sparsity = 0.0
-    elif sparsity is None:
-        sparsity = build.pattern(pattern).sparsity or Recipe.sparsity
+    sparsity = _sparsity(topology, settings.pop("sparsity", None), settings.get("pattern", Recipe.pattern))
     scale = _rate_scale(rate, settings)
     filled = {"net": benchmark.net, "lr_start": rate.start * scale} | _of_start(settings) | settings
     if names := settings.get("teachers"):
@@ -164,6 +147,26 @@ def _filled(
         vote_share=vote_share,
         **filled,
     )
+
+
+def _share_of_cycles(rate: CosineRate, asked: float | None, epochs: int) -> float:
+    """The share of a run that the cycles of its learning rate take: all have the same number of whole epochs."""
+    cycle = max(1, round((asked or rate.hold) * epochs / rate.cycles))
+    if rate.cycles * cycle >= epochs:
+        raise ValueError(
+            f"epochs={epochs} leaves no epoch before the last {rate.cycles} cycles of the learning rate; "
+            f"train for at least {rate.cycles + 1} epochs"
+        )
+    return rate.cycles * cycle / epochs
+
+
+def _sparsity(topology: type[Topology], given: float | None, pattern: str) -> float:
+    """The sparsity of a run: the given one, else that of the pattern, else the default; 0 for a dense network."""
+    if issubclass(topology, SparseTopology):
+        return build.pattern(pattern).sparsity or Recipe.sparsity if given is None else given
+    if given:
+        raise ValueError(f"a dense network has no sparsity ({given:g} was given); choose a sparse topology")
+    return 0.0
 
 
 def _rate_scale(rate: CosineRate, settings: Mapping[str, Any]) -> float:
@@ -235,8 +238,7 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
     if recipe.pretrained:
         load_pretrained(model, read_weights(Path(recipe.pretrained), recipe.net), recipe.pretrained, recipe.net)
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
-    allocation = pick("allocation", recipe.allocation)
-    topology = pick("topology", recipe.topology)
+    allocation, topology = pick("allocation", recipe.allocation), pick("topology", recipe.topology)
     if issubclass(topology, SparseTopology):
         pattern = build.pattern(recipe.pattern)
         topology.check_pattern(pattern)
@@ -266,20 +268,17 @@ def _empty_network(recipe: Recipe, benchmark: Benchmark) -> nn.Module:
 
 
 def _check_others(recipe: Recipe) -> None:
-    needs = "outliers" in pick("objective", recipe.objective).takes()
-    if needs and not recipe.outliers:
-        raise ValueError(
-            f"objective '{recipe.objective}' trains with images of no known class; name a set of them (outliers)"
-        )
-    if recipe.outliers and not needs:
-        raise ValueError(f"objective '{recipe.objective}' takes no outliers, but '{recipe.outliers}' was given")
-    learns = "teachers" in pick("objective", recipe.objective).takes()
-    if learns and not recipe.teachers:
-        raise ValueError(
-            f"objective '{recipe.objective}' learns from trained networks; name their run folders (teachers)"
-        )
-    if recipe.teachers and not learns:
-        raise ValueError(f"objective '{recipe.objective}' takes no teachers, but '{recipe.teachers}' was given")
+    """Raise a ValueError unless outliers and teachers are given where the objective needs them, and only there."""
+    takes = pick("objective", recipe.objective).takes()
+    for name, why in (
+        ("outliers", "trains with images of no known class; name a set of them"),
+        ("teachers", "learns from trained networks; name their run folders"),
+    ):
+        given = getattr(recipe, name)
+        if name in takes and not given:
+            raise ValueError(f"objective '{recipe.objective}' {why} ({name})")
+        if given and name not in takes:
+            raise ValueError(f"objective '{recipe.objective}' takes no {name}, but '{given}' was given")
     if recipe.outliers == recipe.benchmark:
         raise ValueError(f"'{recipe.outliers}' is the known set; outliers are images of no known class")
 

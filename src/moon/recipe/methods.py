@@ -51,11 +51,13 @@ def _method(kind: str, name: str, entry: Any) -> Method:
     if kind == "objective":
         options = options_of(name)
     facts = tuple(key for key, p in takes.items() if p.default is p.empty)
-    about = re.split(r"\n\n(?:Args|Attributes|Raises|Example):", inspect.getdoc(entry) or "")[0]
+    text = inspect.cleandoc(entry.__doc__ or "") if inspect.isclass(entry) else inspect.getdoc(entry)  # not inherited
+    about = re.split(r"(?:^|\n\n)(?:Args|Attributes|Raises|Example):", text or "")[0]
     if not table(kind).is_builtin(name):  # from another package, which need not follow our conventions
         title = getattr(entry, "__qualname__", type(entry).__name__)  # of a functools.partial its class
-        summary = about.partition("\n")[0].rstrip(".") or f"{entry.__module__}.{title}"
-        return Method(kind, name, title, "", summary, about, options, facts, entry.__module__)
+        first, _, about = about.partition("\n")
+        summary = first.rstrip(".") or f"no description ({entry.__module__}.{title} has no docstring)"
+        return Method(kind, name, title, "", summary, about.strip(), options, facts, entry.__module__)
     # The first line of a class's module describes it. Functions share a module, so their own first line is used.
     first = (inspect.getdoc(inspect.getmodule(entry) if inspect.isclass(entry) else entry) or "").splitlines()[0]
     found = _FIRST_LINE.fullmatch(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 Scalar = int | float | str | bool
@@ -62,3 +63,29 @@ def detail(help: str, *, default: Any = MISSING) -> Any:
         A dataclass field with the description in its metadata.
     """
     return field(default=default, metadata={"help": help})
+
+
+def converted(name: str, kind: Any, value: Any) -> Any:
+    """Convert a value to the type of a field of `Recipe`, so that 0, 0.0 and NumPy's 0 are the same recipe.
+
+    Args:
+        name: The name of the field.
+        kind: Its type. Only integers and floats are converted.
+        value: The value.
+
+    Returns:
+        The value as an int or float where the field is one, otherwise as it is.
+
+    Raises:
+        ValueError: If the field is a number and the value is not, or is not an integer where the field is one.
+
+    Example:
+        >>> from moon.recipe.parameters import converted
+        >>> converted("sparsity", float, 0)
+        0.0
+    """
+    if kind not in (int, float):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
+        raise ValueError(f"{name} must be {'an integer' if kind is int else 'a number'}, not {value!r}")
+    return int(value) if isinstance(value, Integral) and kind is int else float(value)

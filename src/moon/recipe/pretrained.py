@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from moon.evidence import OpenHead, classifier_name
 from moon.files import sha256
 from moon.recipe.model_zoo import parameter_names
+from moon.suggest import first_line
 
 _WRAPPED_IN = ("state_dict", "model_state_dict", "model", "net", "network")  # what training scripts save it as
 _PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
@@ -74,8 +75,7 @@ def _load(path: Path) -> Any:
     except OSError as error:
         raise ValueError(f"{path}: the weights cannot be read ({error.strerror or error})") from None
     except Exception as error:  # a damaged file may raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path}: is damaged, or not a file of weights ({reason})") from None
+        raise ValueError(f"{path}: is damaged, or not a file of weights ({first_line(error)})") from None
 
 
 def _without_prefixes(key: str) -> str:

@@ -138,16 +138,15 @@ class Recipe:
         object.__setattr__(self, "width", float(self.width))  # 2 and 2.0 are the same run
         if self.width <= 0:
             raise ValueError(f"width must be above 0, not {self.width:g}")
-        if self.backbone_lr_factor < 0:
-            raise ValueError(f"backbone_lr_factor must be at least 0, not {self.backbone_lr_factor}")
         if self.epochs < 1 or self.batch_size < 1:
             raise ValueError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
         if not 0 <= self.warmup < self.epochs:
             raise ValueError(f"warmup={self.warmup:g} epochs must be at least 0 and below epochs={self.epochs}")
         if self.epochs > MAX_EPOCHS:
             raise ValueError(f"epochs={self.epochs:,} must be at most {MAX_EPOCHS:,} (epochs)")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, not {self.seed}")
+        for name in ("backbone_lr_factor", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
         for name in ("t_end_share", "vote_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")

@@ -74,6 +74,8 @@ class Registry(Mapping[str, Any]):
         if unknown := self._unknown_arguments(entry):
             names = ", ".join(unknown)
             raise ValueError(f"{self.kind} '{name}' requires {names}, which a run does not provide; give defaults")
+        if self.kind == "detector":
+            _check_fits_on(name, entry)
 
     def _unknown_arguments(self, entry: Any) -> list[str]:
         """The required constructor arguments of a detector or objective that a run cannot provide."""
@@ -110,6 +112,20 @@ class Registry(Mapping[str, Any]):
     def is_builtin(self, name: str) -> bool:
         """Whether the entry is part of this package."""
         return name in self._builtin
+
+
+def _check_fits_on(name: str, detector: Any) -> None:
+    """Raise a ValueError if `fits_on` of a detector is wrong; a property depends on the detector's options."""
+    fits_on, splits = detector.fits_on, ("nothing", "train", "validation", "both")
+    if not isinstance(fits_on, str):
+        return
+    if fits_on not in splits:
+        raise ValueError(f"detector '{name}': fits_on must be one of {', '.join(splits)}, not {fits_on!r}")
+    if fits_on == "nothing" and detector.fit is not Detector.fit:
+        raise ValueError(
+            f"detector '{name}' overrides fit, which is never called because fits_on is \"nothing\"; set "
+            'fits_on = "train", "validation" or "both"'
+        )
 
 
 _TABLES = {
@@ -172,7 +188,10 @@ def pick(kind: str, name: str) -> Any:
         name = next((part for part in name.split("+") if part not in entries), name)
     called = "learning rates" if kind == "rates" else kind
     choices = ", ".join(entries) + (_OTHER_NETS if kind == "net" else "")
-    raise ValueError(f"unknown {called} '{name}'{did_you_mean(name, entries)}; choose from: {choices}")
+    close = did_you_mean(name, entries)
+    # A name that is like no other is probably that of a run, trained where the method was known.
+    hint = "" if close or not entries.group else "; one of another package must be installed here, or registered"
+    raise ValueError(f"unknown {called} '{name}'{close}; choose from: {choices}{hint}")
 
 
 def arguments_of(function: Any) -> Mapping[str, Parameter]:

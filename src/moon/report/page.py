@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from moon.results.collect import Run, collect
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_log = logging.getLogger(__name__)
 MOST_PICTURED = 6  # methods in a figure; more would be hard to distinguish
 
 
@@ -33,6 +35,9 @@ def write_report(paths: Iterable[Path], target: Path, title: str = "") -> list[R
         ValueError: If none of the runs is finished and scored.
     """
     runs, left_out = collect(paths)
+    if left_out:
+        more = f" and {len(left_out) - 3} more, which the page lists" if len(left_out) > 3 else ""
+        _log.warning("left out of the page: %s%s", "; ".join(left_out[:3]), more)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, page(runs, left_out, title))
     return runs

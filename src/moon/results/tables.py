@@ -83,7 +83,8 @@ def known_table(methods: Methods) -> Group:
             values = [mean(of_sets) for of_sets in by_run if of_sets and None not in of_sets]
             cells.append(mean_and_deviation(values, 2))
         table.add_row(method, *cells)
-    return Group(f"Known inputs{', and the mean probability of the unknown output' if has_unknown else ''}", table)
+    title = f"Known inputs{', and the mean probability of the unknown output' if has_unknown else ''}"
+    return Group(title + _spread(methods), table)
 
 
 def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Group:
@@ -120,8 +121,13 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
                 cells += [_auroc_and_fpr([s[group] for s in scored], separator) for group in groups]
             is_last = method == list(methods)[-1]
             table.add_row(detector, method, *cells, end_section=is_last and (len(methods) > 1 or stacked))
-    title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)"
+    title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)" + _spread(methods)
     return Group(title, table, *_remarks(methods, names))
+
+
+def _spread(methods: Methods) -> str:
+    """What the numbers after ± are, if there are any."""
+    return "; mean ± standard deviation over runs" if any(len(runs) > 1 for runs in methods.values()) else ""
 
 
 def _remarks(methods: Methods, names: Collection[str] | None = None) -> list[str]:
@@ -165,8 +171,8 @@ def summary_table(methods: Methods) -> Group:
             ]
             name, *known_cells = head if number == 0 else [""] * len(head)
             table.add_row(name, detector, *known_cells, *means, end_section=number == len(detectors) - 1)
-    title = "Accuracy and ECE on known inputs, AUROC % on unknown inputs (higher is better), over n runs"
-    return Group(title, table, *_remarks(methods))
+    title = "Accuracy and ECE on known inputs, AUROC % on unknown inputs (higher is better)"
+    return Group(title + _spread(methods), table, *_remarks(methods))
 
 
 def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -38,7 +38,10 @@ class Log:
 
     def __init__(self, folder: Path, next_epoch: int, loggers: Sequence[str] = ()) -> None:
         self.path = folder / "log.jsonl"
-        kept = [line for line in read_log(folder) if line["epoch"] < next_epoch]
+        lines = read_log(folder)
+        kept = [line for line in lines if line["epoch"] < next_epoch]
+        if again := len(lines) - len(kept):
+            _log.info("trained again, because no checkpoint contains them: the last %d epoch(s) of the log", again)
         if len(kept) < next_epoch:
             _log.warning(
                 "%s: has %d of the %d epochs that were trained; the others are lost", self.path, len(kept), next_epoch

@@ -7,12 +7,10 @@ choices are from the best detector; the tables are in docs/results/evaluation.md
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from moon.data import AnySet, Benchmark
 from moon.detect import Detector
@@ -24,9 +22,10 @@ from moon.seeds import derive
 from moon.suggest import did_you_mean
 
 AUTO = "auto"
-ALONE = ("all", "none")  # values of --detector that are no detectors either
+ALONE = ("all", "none")  # other values of --detector that are not detectors
 FEW_CLASSES = 10  # with 100, the only other number among kept networks, Fisher was ahead of KNN on all but one
 
+Track = Callable[[list[str], str], Iterable[str]]  # wraps a list of names, with a description, for a progress bar
 Choice = dict[str, Any]  # what scores.json records
 Found = dict[str, dict[str, Any]]  # detector -> set -> AUROC, or {"refused": reason}
 
@@ -81,7 +80,7 @@ def rank(
     unknown: Mapping[str, AnySet],
     evidence: Callable[[Detector, str, AnySet], Evidence],
     training: Callable[[], Evidence],
-    track: Callable[[list[str], str], Iterable[str]] = lambda items, _: items,
+    track: Track = lambda items, _: items,
 ) -> Found:
     """Compare all detectors, with their default options, between validation images and unknown images.
 
@@ -115,10 +114,8 @@ def rank(
             values = []
             for fitted_on, scored_on in turns:
                 if splits := detector.fits_on_splits:
-                    detector.fit(
-                        *(_part(known, fitted_on) if split == "validation" else training() for split in splits)
-                    )
-                scores = detector.score(_part(known, scored_on)).cpu().numpy()
+                    detector.fit(*(known.take(fitted_on) if split == "validation" else training() for split in splits))
+                scores = detector.score(known.take(scored_on)).cpu().numpy()
                 values.append([auroc(scores, detector.score(other).cpu().numpy()) for other in others])
             found[name] = dict(zip(unknown, np.mean(values, axis=0).tolist(), strict=True))
         except ValueError as error:
@@ -171,11 +168,3 @@ def choice_line(choice: Choice) -> str:
         'auto: fisher, by the rule for networks with more than 10 known classes'
     """
     return f"auto: {choice['detector']}, {choice['why']}"
-
-
-def _part(evidence: Evidence, chosen: Tensor) -> Evidence:
-    """The evidence of some of the inputs."""
-    index = chosen.to(evidence.logits.device)
-    labels, rotations = (None if each is None else each[index] for each in (evidence.labels, evidence.rotations))
-    features = evidence.features[index.to(evidence.features.device)]
-    return replace(evidence, logits=evidence.logits[index], features=features, labels=labels, rotations=rotations)

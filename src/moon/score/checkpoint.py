@@ -1,4 +1,4 @@
-"""Score somebody's checkpoint, without a run folder: weights from a file in a network that is named."""
+"""Score a checkpoint without a run folder: the weights come from a file, the network is given by its name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from moon.evidence import MEMORY_GIB, classifier_name
+from moon.files import check_writable
 from moon.recipe import Recipe, build, make_recipe
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.run.images import BenchmarkImages
+from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
-from moon.score.files import MODEL, Scores, is_writable, read_summary, scores_folder
-from moon.score.score import Track, check_precision, check_unknown, named_detectors, score_network
+from moon.score.files import MODEL, Scores, read_summary, scores_folder
+from moon.score.score import check_precision, check_unknown, named_detectors, score_network
 from moon.training import locked
 
 
@@ -73,10 +75,7 @@ def score_checkpoint(
         ('lenet.pth', 'lenet', ['msp'])
     """
     path, out = Path(path), Path(out)
-    if not is_writable(out):
-        raise ValueError(f"{out}: cannot be written; give another folder for the scores (out)")
-    if detectors is not None and not (detectors := list(detectors)):
-        raise ValueError("no detector was given; name at least one")
+    check_writable(out, "give another folder for the scores (out)")
     check_unknown(images)
     digest = weights_digest(path)
     old = read_summary(scores_folder(out, mirrored), "cross-entropy")

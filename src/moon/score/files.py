@@ -15,7 +15,6 @@ mirrored/     the same four files for evidence averaged over each image and its 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from moon.data import AnySet
 from moon.data.archives import read_npz
 from moon.data.classes import enumerated
 from moon.errors import DamagedCheckpoint, DataError
@@ -64,15 +64,14 @@ def scores_folder(folder: Path, mirrored: bool) -> Path:
     return folder / MIRRORED if mirrored else folder
 
 
-def is_writable(folder: Path) -> bool:
-    """Whether scores can be written to a folder, or the folder can be created."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return os.access(nearest, os.W_OK)
+def scored_sets(images: BenchmarkImages) -> dict[str, AnySet]:
+    """What is scored: the known test set and the unknown sets, by name."""
+    return {KNOWN: images.splits["test"], **images.unknown}
 
 
 def digests(images: BenchmarkImages) -> dict[str, str]:
     """The SHA-256 of every set that is scored, by its name."""
-    return {name: data.digest() for name, data in {KNOWN: images.splits["test"], **images.unknown}.items()}
+    return {name: data.digest() for name, data in scored_sets(images).items()}
 
 
 def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from torch import nn
 
 from moon.detect import Detector, TemperatureScaling
 from moon.evidence import MEMORY_GIB
-from moon.files import own_folder
+from moon.files import check_writable, own_folder
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import normalises_logits
 from moon.run.folder import check_data, load, load_result
 from moon.run.identity import identity
 from moon.run.images import BenchmarkImages
 from moon.run.watch import known_metrics, p_unknown
-from moon.score.auto import AUTO, check_names
+from moon.score.auto import AUTO, Track, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import KNOWN, MODEL, Scores, digests, is_writable, read_summary, scores_folder, write_scores
-from moon.score.scoring import Scoring, Track
+from moon.score.files import KNOWN, MODEL, Scores, digests, read_summary, scores_folder, write_scores
+from moon.score.scoring import Scoring
 from moon.score.tables import tables
 from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
 from moon.training import locked
@@ -48,9 +48,10 @@ def score_run(
         folder: The folder of a finished run.
         images: The images of its benchmark. If there are `tuning` sets, the detectors' options are tuned on them
             first, and the search is recorded.
-        detectors: Names of detectors; None means all that can be used with the model and the data. `auto` means one
-            that is chosen: the one with the highest mean AUROC of validation images against the `tuning` sets, or,
-            without these, the one that a rule names for such networks. The choice is recorded as `auto`.
+        detectors: One name of a detector, or several; None means all that can be used with the model and the data.
+            `auto` means one that is chosen: the one with the highest mean AUROC of validation images against the
+            `tuning` sets, or, without these, the one that a rule names for such networks. The choice is recorded as
+            `auto`.
         device: Where to run the model.
         skip_unfit: Whether to leave out named detectors that cannot be used instead of raising an error.
         keep_evidence: Whether to keep the evidence next to the scores, so that scoring again needs no forward pass.
@@ -81,12 +82,9 @@ def score_run(
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
     home = folder if out is None else Path(out)
-    if not is_writable(home):
-        raise ValueError(f"{home}: cannot be written; give another folder for the scores (out)")
+    check_writable(home, "give another folder for the scores (out)")
     old = read_summary(scores_folder(home, mirrored), recipe.objective)
     _check_request(folder, recipe, images, precision, old)
-    if detectors is not None and not (detectors := list(detectors)):
-        raise ValueError("no detector was given; name at least one")
     chosen = named_detectors(detectors, recipe, images)
     with locked(home):  # fails before anything is computed
         pass
@@ -99,7 +97,10 @@ def score_run(
 
 def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: BenchmarkImages) -> dict[str, Detector | None]:
     """The detectors by name: all for None, and None for `auto`, which is chosen when there is evidence."""
-    check_names(names := list(table("detector") if names is None else names))
+    names = list(table("detector")) if names is None else [names] if isinstance(names, str) else list(names)
+    if not names:
+        raise ValueError("no detector was given; name at least one")
+    check_names(names)
     return {name: None if name == AUTO else build.detector(name, recipe, images.benchmark) for name in names}
 
 

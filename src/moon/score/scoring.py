@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -15,12 +16,10 @@ from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.recipe import Recipe, build
 from moon.run.images import BenchmarkImages
-from moon.score.auto import AUTO, FEW_CLASSES, Choice, choice_of, choose_by_rule, rank
-from moon.score.cache import EvidenceCache
-from moon.score.files import KNOWN, Scores
+from moon.score.auto import AUTO, FEW_CLASSES, Choice, Track, choice_of, choose_by_rule, rank
+from moon.score.cache import TRAINING, EvidenceCache
+from moon.score.files import Scores, scored_sets
 from moon.score.tune import tune
-
-Track = Callable[[list[str], str], Iterable[str]]
 
 
 @dataclass
@@ -41,10 +40,10 @@ class Scoring:
     @property
     def sets(self) -> dict[str, AnySet]:
         """What is scored: the known test set and the unknown sets."""
-        return {KNOWN: self.images.splits["test"], **self.images.unknown}
+        return scored_sets(self.images)
 
     def choose(self, track: Track, *, is_run: bool = True) -> None:
-        """Choose the detector of `auto`; of a network that is not of a run it is not known how it was trained."""
+        """Choose the detector of `auto`. How the network was trained is known only if it is that of a run."""
         images, recipe = self.images, self.recipe
         if not images.tuning:
             self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)
@@ -53,7 +52,7 @@ class Scoring:
                 self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
             return
         known, unknown = images.splits["val"], images.tuning
-        training = lambda: self.cache.get("fit/train", images.splits["train"])  # noqa: E731
+        training = partial(self.cache.get, TRAINING, images.splits["train"])
         found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track)
         self.choice = choice_of(found, unknown, len(known.labels))
 
@@ -65,7 +64,7 @@ class Scoring:
             try:
                 given = detectors.get(name) or build.detector(name, self.recipe, self.images.benchmark)
                 detector = self._prepared(name, given)
-                self.scores[name], self._used[name] = self._scores(detector), detector
+                self.scores[name], self._used[name] = self._scores(name, detector), detector
                 if name in self.searches and name == self.choice.get("detector"):
                     self.choice["options"] = self.searches[name]["chosen"]
             except ValueError as error:
@@ -74,6 +73,8 @@ class Scoring:
                 if self.must_fit:
                     raise
                 self.left_out[name] = str(error)
+            else:
+                _check_finite(name, self.scores[name])
 
     def _prepared(self, name: str, detector: Detector) -> Detector:
         """The fitted detector, with options tuned on the tuning sets if there are any."""
@@ -100,18 +101,35 @@ class Scoring:
             return self.images.evidence(self.model, data, **detector.reading, **how)
         return self.cache.get(name, data)
 
-    def _scores(self, detector: Detector) -> dict[str, NDArray]:
+    def _scores(self, name: str, detector: Detector) -> dict[str, NDArray]:
         """Scores of each set; existing scores of a detector's parts are reused."""
-        done = [name for name, part in detector.parts.items() if _is_same(part, self._used.get(name))]
-        is_ordinary = bool(done) and not any(part.reading for name, part in detector.parts.items() if name not in done)
+        done = [key for key, part in detector.parts.items() if _is_same(part, self._used.get(key))]
+        is_ordinary = bool(done) and not any(part.reading for key, part in detector.parts.items() if key not in done)
         found = {}
         for key, data in self.sets.items():
             evidence = self.cache.get(key, data) if is_ordinary else self._evidence(detector, key, data)
-            given = {name: torch.as_tensor(self.scores[name][key], device=evidence.logits.device) for name in done}
-            found[key] = detector.score_given(evidence, given).cpu().numpy()
+            given = {part: torch.as_tensor(self.scores[part][key], device=evidence.logits.device) for part in done}
+            scores = detector.score_given(evidence, given)
+            _check_scores(name, scores, len(evidence.logits))
+            found[key] = scores.cpu().numpy()
         return found
+
+
+def _check_scores(name: str, scores: Any, images: int) -> None:
+    """Raise a ValueError if a detector did not return one number per image."""
+    if not isinstance(scores, torch.Tensor):
+        raise ValueError(f"the score of {name} must be a tensor, not a {type(scores).__name__}")
+    if scores.shape != (images,):
+        raise ValueError(f"the score of {name} must be of shape (N,) = ({images},), not {tuple(scores.shape)}")
 
 
 def _is_same(part: Detector, other: Detector | None) -> bool:
     """Whether a detector was used that scores as a part does."""
     return type(part) is type(other) and other is not None and part.options() == other.options()
+
+
+def _check_finite(name: str, scores: dict[str, NDArray]) -> None:
+    """Raise a ValueError if a score is NaN or infinite; metrics would not say which detector it is."""
+    for key, values in scores.items():
+        if wrong := int((~np.isfinite(values)).sum()):
+            raise ValueError(f"{name}: {wrong} of {len(values)} scores of {key} are NaN or infinite")

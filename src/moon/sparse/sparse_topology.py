@@ -18,6 +18,7 @@ from moon.sparse.masks import FirstMask, best_masks, first_masks
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
+from moon.sparse.scores import checked
 from moon.sparse.step_guard import GUARD
 from moon.sparse.weights import free_weights, sparse_weights
 
@@ -183,14 +184,14 @@ class SparseTopology(MaskedTopology):
 
     @abstractmethod
     def grow_score(self, weight: Tensor, grad: Tensor) -> Tensor:
-        """Score the weights that are zero: those with the highest scores grow. A subclass must implement this.
+        """Score the weights that may grow: those with the highest scores do. A subclass must implement this.
 
         Args:
             weight: The weight of a layer.
             grad: Its gradient in this step, also where the weight is zero.
 
         Returns:
-            The scores, a tensor of the same shape. Scores of non-zero weights are ignored.
+            The scores, a tensor of the same shape. Those of weights that are kept are ignored.
         """
 
     def keep_score(self, weight: Tensor, grad: Tensor) -> Tensor:
@@ -241,8 +242,9 @@ class SparseTopology(MaskedTopology):
                 continue
             weight, grad = self.weights[name], self._gradient(name)
             self.key = derive("grow", self.seed, index, self.steps)  # the same after resuming and on every rank
-            strength = torch.where(self.masks[name], self.keep_score(weight, grad), -1.0)
-            growth = self.grow_score(weight, grad) if grows else torch.zeros_like(weight)
+            layer = type(self), name, weight, grad, self.masks[name]
+            strength = torch.where(self.masks[name], checked("keep", self.keep_score(weight, grad), *layer), -1.0)
+            growth = checked("grow", self.grow_score(weight, grad), *layer) if grows else torch.zeros_like(weight)
             tie = _hashed(derive("ties", self.seed, index, self.steps), weight) if breaks_ties else None
             for rows, size in self._groups.divide(name, count):
                 drop = int(share * size)

@@ -1,4 +1,4 @@
-"""Notice that an optimizer updates sparse weights without their topology, which would make them dense."""
+"""Detect that an optimizer updates sparse weights without their topology, which would make them dense."""
 
 from __future__ import annotations
 

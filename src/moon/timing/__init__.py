@@ -5,10 +5,11 @@ from moon.timing.kernels import profile_steps
 from moon.timing.limits import step_limits
 from moon.timing.predict import benchmark_for, machine, time_predictions
 from moon.timing.scores import time_scores
-from moon.timing.steps import BASE, noise, time_steps
+from moon.timing.steps import BASE, LOOPS, noise, time_steps
 
 __all__ = [
     "BASE",
+    "LOOPS",
     "OURS",
     "benchmark_for",
     "machine",

@@ -29,7 +29,7 @@ print(seconds, cpu, peak)
 
 
 def time_first_answer(path: Path, processes: int = 5) -> dict[str, float]:
-    """Start Python anew, load a packed network with moon-runtime and answer one image, without PyTorch.
+    """Start a new Python process, load a packed network with moon-runtime and answer one image, without PyTorch.
 
     Args:
         path: A `.moon` file with a detector and a threshold.

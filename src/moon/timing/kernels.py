@@ -87,19 +87,40 @@ def summarise(events: Iterable[Event], steps: int) -> dict[str, Any]:
     ordered = sorted(events, key=lambda event: event.start)
     if not ordered:
         raise ValueError("the profile contains no kernels; CUPTI may be missing or used by another profiler")
-    length, rest = divmod(len(ordered), steps)
-    sequences = [ordered[i : i + length] for i in range(0, len(ordered), length)] if not rest else [ordered]
-    sequences = sequences if len({tuple(sorted(e.name for e in s)) for s in sequences}) == 1 else [ordered]
-    are_divided = len(sequences) == steps
+    sequences = _divided(ordered, steps)
     span = sum(max(e.end for e in s) - s[0].start for s in sequences)
     busy = sum(_busy(s) for s in sequences)
     between = sum(max(0.0, b[0].start - max(e.end for e in a)) for a, b in pairwise(sequences)) / max(1, steps - 1)
     total = sum(event.end - event.start for event in ordered)
+    kernels = _by_kernel(ordered, steps, total)
+    return {
+        "steps": steps,
+        "span": span / steps,
+        "busy": busy / steps,
+        "sum": total / steps,
+        "idle_within": (span - busy) / steps,
+        "idle_between": between if len(sequences) == steps > 1 else None,
+        "groups": _by_group(kernels),
+        "kernels": kernels,
+    }
+
+
+def _divided(ordered: list[Event], steps: int) -> list[list[Event]]:
+    """The events of each step; all together if the steps differ in their kernels."""
+    length, rest = divmod(len(ordered), steps)
+    if rest:
+        return [ordered]
+    sequences = [ordered[i : i + length] for i in range(0, len(ordered), length)]
+    return sequences if len({tuple(sorted(e.name for e in s)) for s in sequences}) == 1 else [ordered]
+
+
+def _by_kernel(events: list[Event], steps: int, total: float) -> list[dict[str, Any]]:
+    """Count, time and share of each kernel, the longest first."""
     times, counts = defaultdict[str, float](float), Counter[str]()
-    for event in ordered:
+    for event in events:
         times[event.name] += event.end - event.start
         counts[event.name] += 1
-    kernels = [
+    return [
         {
             "group": group_of(name),
             "name": name,
@@ -109,23 +130,16 @@ def summarise(events: Iterable[Event], steps: int) -> dict[str, Any]:
         }
         for name in sorted(times, key=lambda name: -times[name])
     ]
+
+
+def _by_group(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sums over the kernels of each group, the longest first."""
     groups = []
     for group in GROUPS:
-        own = [kernel for kernel in kernels if kernel["group"] == group]
-        if own:
-            groups.append(
-                {"group": group} | {key: sum(k[key] for k in own) for key in ("count", "microseconds", "share")}
-            )
-    return {
-        "steps": steps,
-        "span": span / steps,
-        "busy": busy / steps,
-        "sum": total / steps,
-        "idle_within": (span - busy) / steps,
-        "idle_between": between if are_divided and steps > 1 else None,
-        "groups": sorted(groups, key=lambda group: -group["microseconds"]),
-        "kernels": kernels,
-    }
+        if own := [kernel for kernel in kernels if kernel["group"] == group]:
+            sums = {key: sum(kernel[key] for kernel in own) for key in ("count", "microseconds", "share")}
+            groups.append({"group": group} | sums)
+    return sorted(groups, key=lambda group: -group["microseconds"])
 
 
 def _busy(events: Sequence[Event]) -> float:

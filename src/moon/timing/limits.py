@@ -45,7 +45,7 @@ def step_limits(
     """
     recipe = make_recipe(benchmark, "cross-entropy", net=net, topology="dense")
     model = build.network(recipe, benchmark, "cpu")
-    shape = benchmark.channels, benchmark.size, benchmark.size
+    shape = benchmark.input_shape
     flops = batch_size * net_cost(layer_costs(model, shape, {})).dense_training()
     dtype = getattr(torch, precision)
     rate, bandwidth = machine_rates(device, dtype)

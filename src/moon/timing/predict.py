@@ -1,4 +1,4 @@
-"""Time the inference of sparse networks on a CPU, against programs that multiply zeros."""
+"""Time the inference of sparse networks on a CPU, compared with programs that compute dense networks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def time_predictions(
     if max(threads) > cores():
         raise ValueError(f"{max(threads)} threads are more than the {cores()} cores that this process may use")
     runtime()  # says so if it is missing, before anything is computed
-    shape = benchmark.channels, benchmark.size, benchmark.size
+    shape = benchmark.input_shape
     model, limit = _sparse_network(net, benchmark, sparsity)
     with TemporaryDirectory() as folder:
         sizes = _write(Path(folder), trace(model, shape), model, benchmark)
@@ -138,7 +138,7 @@ def _sparse_network(net: str, benchmark: Benchmark, sparsity: float) -> tuple[nn
     recipe = make_recipe(benchmark, "cross-entropy", net=_OWN_NETS.get(net, net), topology="static", sparsity=sparsity)
     model = build.network(recipe, benchmark, "cpu")
     topology = build.topology(recipe, model, torch.optim.SGD(model.parameters()), steps=1000)
-    shape = benchmark.channels, benchmark.size, benchmark.size
+    shape = benchmark.input_shape
     noise = torch.randn(8, *shape, generator=torch.Generator().manual_seed(0))
     update_bn([noise], model)  # so that values have the scale that they have in a trained network
     densities = {name: float(mask.float().mean()) for name, mask in topology.masks.items()}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from moon.data import Benchmark, DataSet, evaluation_batches
 from moon.detect import Detector
-from moon.evidence import Evidence, classifier_name, read
+from moon.evidence import Evidence, classifier_of, read
 from moon.recipe import Recipe, build, make_recipe
 from moon.run.images import BenchmarkImages
 from moon.sparse.flops import layer_costs, net_cost
@@ -68,15 +68,7 @@ def time_scores(
             return _random_evidence(model, part, benchmark.num_known, device)
         return images.evidence(model, part, precision=precision)
 
-    evaluate(data["validation"])  # warm up
-    evidence: dict[str, Evidence] = {}
-    reading: dict[str, float] = {}
-
-    def put(key: str) -> None:
-        evidence[key] = _predicting_labels(evaluate(data[key]), data[key])
-
-    for key in track(list(data), "evaluating"):
-        reading[key] = seconds(lambda key=key: put(key), device)
+    evidence, reading = _time_reading(evaluate, data, device, track)
     own, alone, left_out = _time_detectors(recipe, benchmark, names, evidence, reading, device, track)
     together = sum(reading.values()) + sum(own.values())
     slowest = max(alone, key=lambda name: alone[name])
@@ -86,7 +78,7 @@ def time_scores(
         batches = evaluation_batches(data["validation"], benchmark, device)
         dense = seconds(lambda: read(model, batches), device) * count / len(data["validation"].labels)
     densities = {name: float(mask.float().mean()) for name, mask in topology.masks.items()}
-    cost = net_cost(layer_costs(model, (benchmark.channels, benchmark.size, benchmark.size), densities))
+    cost = net_cost(layer_costs(model, benchmark.input_shape, densities))
     rate = machine_rates(device, torch.float32)[0]
     return {
         "read": not from_evidence,
@@ -108,6 +100,20 @@ def time_scores(
     }
 
 
+def _time_reading(
+    evaluate: Callable[[DataSet], Evidence], data: dict[str, DataSet], device: torch.device, track: Track
+) -> tuple[dict[str, Evidence], dict[str, float]]:
+    """The evidence of each set, and the seconds that it took."""
+    evaluate(data["validation"])  # warm up
+    evidence: dict[str, Evidence] = {}
+
+    def put(key: str) -> None:
+        evidence[key] = _predicting_labels(evaluate(data[key]), data[key])
+
+    times = {key: seconds(lambda key=key: put(key), device) for key in track(list(data), "evaluating")}
+    return evidence, times
+
+
 def _time_detectors(
     recipe: Recipe,
     benchmark: Benchmark,
@@ -115,7 +121,7 @@ def _time_detectors(
     evidence: dict[str, Evidence],
     reading: dict[str, float],
     device: torch.device,
-    track: Callable[[list, str], Iterable],
+    track: Track,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, str]]:
     """Seconds of fitting and scoring, the same plus the forward passes a detector needs, and what was left out."""
     own: dict[str, float] = {}
@@ -145,8 +151,7 @@ def _time_detectors(
 
 
 def _random_evidence(model: nn.Module, part: DataSet, num_known: int, device: torch.device) -> Evidence:
-    head = model.get_submodule(classifier_name(model))
-    assert isinstance(head, nn.Linear)
+    head = classifier_of(model)
     labels = torch.as_tensor(part.labels, device=device)
     generator = torch.Generator(device).manual_seed(len(labels))
     features = torch.rand(len(labels), head.in_features, generator=generator, device=device)

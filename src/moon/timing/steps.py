@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from statistics import median
@@ -17,7 +17,9 @@ from moon.timing.limits import seconds
 from moon.training import Training
 
 Track = Callable[[list, str], Iterable]
+Timed = tuple[str, str, str]  # objective, topology and loop
 BASE = "cross-entropy"
+LOOPS = ("plain", "captured")
 _LEAST_STEPS = 5000  # of the run that the measured steps are taken from
 
 
@@ -57,36 +59,43 @@ def time_steps(
     Returns:
         One record per contender; `by_base` is the ratio to cross-entropy on the contender's own topology.
     """
-    timed: dict[tuple[str, str, str], Callable[[], object]] = {}
-    reasons: dict[tuple[str, str], str] = {}
+    timed: dict[Timed, Callable[[], object]] = {}
+    obstacles: dict[tuple[str, str], str] = {}
     for objective, topology in contenders:
-        for loop in ("plain", "captured") if device.type == "cuda" else ("plain",):
+        for loop in LOOPS if device.type == "cuda" else LOOPS[:1]:
             training = make_training(benchmark, objective, topology, steps, device, **settings)
             training.captured = None if loop == "captured" else False
             training.begin()
             if training.capture_obstacle is not None:
-                reasons[objective, topology] = training.capture_obstacle
+                obstacles[objective, topology] = training.capture_obstacle
                 continue
             training.model.train()
             take_steps = timed[objective, topology, loop] = partial(_take_steps, training, count())
             take_steps()  # warm up queues, buffers, graphs and libraries
-    times: dict[tuple[str, str, str], list[float]] = {name: [] for name in timed}
+    times: dict[Timed, list[float]] = {key: [] for key in timed}
     for _ in track(list(range(rounds)), "timing"):
-        for name, take_steps in timed.items():
-            times[name].append(seconds(take_steps, device) / steps)
+        for key, take_steps in timed.items():
+            times[key].append(seconds(take_steps, device) / steps)
     records = []
     for pair in contenders:
         record: dict[str, Any] = {"objective": pair[0], "topology": pair[1]}
-        for loop in ("plain", "captured"):
-            own, first = times.get((*pair, loop)), times.get((*contenders[0], loop))
-            if own is not None and first is not None:
-                low, middle, high = np.quantile(_ratios(own, first), (0.25, 0.5, 0.75)).tolist()
-                measured = {"milliseconds": 1000 * median(own), "ratio": middle, "ratio_low": low, "ratio_high": high}
-                if (base := times.get((BASE, pair[1], loop))) is not None:
-                    measured["by_base"] = median(_ratios(own, base))
-                record[loop] = measured
-        records.append(record | ({"plain_because": reasons[pair]} if pair in reasons else {}))
+        for loop in LOOPS:
+            if {(*pair, loop), (*contenders[0], loop)} <= times.keys():
+                record[loop] = _measured(times, pair, contenders[0], loop)
+        records.append(record | ({"plain_because": obstacles[pair]} if pair in obstacles else {}))
     return records
+
+
+def _measured(
+    times: Mapping[Timed, list[float]], pair: tuple[str, str], first: tuple[str, str], loop: str
+) -> dict[str, float]:
+    """The median time of a contender in a loop, and its ratios to the first contender and to the base."""
+    own = times[*pair, loop]
+    low, middle, high = np.quantile(_ratios(own, times[*first, loop]), (0.25, 0.5, 0.75)).tolist()
+    measured = {"milliseconds": 1000 * median(own), "ratio": middle, "ratio_low": low, "ratio_high": high}
+    if (base := times.get((BASE, pair[1], loop))) is not None:
+        measured["by_base"] = median(_ratios(own, base))
+    return measured
 
 
 def _ratios(own: list[float], other: list[float]) -> list[float]:

@@ -126,7 +126,7 @@ class CapturedSteps:
         self._pool = None
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
-        """Take one training step; see `Steps`. The next step overwrites the loss."""
+        """Take one training step, see `Training.step`. The next step overwrites the loss."""
         with self._on_device:
             return self._step(x, y, epoch, lr)
 

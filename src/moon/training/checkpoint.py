@@ -193,7 +193,7 @@ class Checkpoints:
 
 @contextmanager
 def written_at_exit(checkpoints: Checkpoints | None) -> Iterator[None]:
-    """Context at whose end all saved checkpoints are on disk, even if it ends with an exception.
+    """Context that ends only when all saved checkpoints are on disk, even if there is an exception.
 
     If writing fails, the error is raised, or only logged if there is already an exception.
     """

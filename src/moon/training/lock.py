@@ -1,6 +1,6 @@
 """Locks that allow one process per run folder.
 
-The lock is on the folder itself, so that it does not depend on a file that somebody might delete. The file `lock` in it
+The lock is on the folder itself, so that it does not depend on a file that could be deleted. The file `lock` in it
 names the process, and is locked as well: network file systems and earlier versions know only locks of files.
 """
 

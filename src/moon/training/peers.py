@@ -1,8 +1,8 @@
-"""Collective operations of several processes that notice when one of them is lost.
+"""Collective operations of several processes that detect when one of them is lost.
 
-torch waits without end for a process that was stopped, and does not say which one ended. Here each process writes a
-sign of life to the common store every second, so that a process that takes long is told from one that is lost. This
-needs gloo; with NCCL, torch's own watchdog ends the processes.
+torch waits forever for a process that was stopped, and does not say which one ended. Here each process writes a
+heartbeat to the common store every second, which distinguishes a slow process from a lost one. This needs gloo; with
+NCCL, torch's own watchdog ends the processes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from moon.errors import RankLost
+from moon.suggest import first_line
 
-SIGN_SECONDS = 1.0  # from one sign of life to the next
-GRACE_SECONDS = 5.0  # to find out who was lost, and for the others to do so
+HEARTBEAT_SECONDS = 1.0  # from one heartbeat to the next
+GRACE_SECONDS = 5.0  # to find out which processes were lost, and for the others to do so
 CONNECT_SECONDS = 60.0  # to reach the store of torchrun, which serves it before it starts any process
 T = TypeVar("T")
-_NOTICED, _CLOSED = "noticed", "closed"  # signs of a process that knows of a loss, and of one that ends
+_NOTICED, _CLOSED = "noticed", "closed"  # the last heartbeats of a process that knows of a loss, and of one that ends
 
 
 def patience() -> float:
-    """How long a process may give no sign of life, in seconds: the environment variable MOON_RANK_SECONDS, or 300.
+    """How long a process may send no heartbeat, in seconds: the environment variable MOON_RANK_SECONDS, or 300.
 
     Raises:
-        ValueError: If it is not a number, or too small for a sign of life every second.
+        ValueError: If it is not a number, or too small for a heartbeat every second.
     """
     text = os.environ.get("MOON_RANK_SECONDS", "300")
     try:
@@ -67,8 +68,8 @@ class Peers(threading.Thread):
         self.rank, self.count, self.seconds = rank, count, patience()
         self._store = store
         self._others = [other for other in range(count) if other != rank]
-        self._signs = dict.fromkeys(self._others, 0)  # how many signs of life were heard from each
-        self._last = dict.fromkeys(self._others, "")  # the last sign of each; "" until it has given one
+        self._heartbeats = dict.fromkeys(self._others, 0)  # how many heartbeats were heard from each
+        self._last = dict.fromkeys(self._others, "")  # the last heartbeat of each; "" until it has sent one
         self._lost: list[int] = []
         self._leaving = threading.Event()
         self._deadline: float | None = None  # for the end of this thread, once it is to end
@@ -76,7 +77,7 @@ class Peers(threading.Thread):
         store.set(str(rank), "")
 
     def run(self) -> None:
-        """Give signs of life and listen to those of the others. Ends with `close`, or when the store is gone."""
+        """Send heartbeats and listen to those of the others. Ends with `close`, or when the store is gone."""
         keys = [str(other) for other in self._others]
         try:
             for number in itertools.count(1):
@@ -86,13 +87,13 @@ class Peers(threading.Thread):
                 if deadline is not None and not self._is_needed(deadline):
                     return
                 for other, value in zip(self._others, self._store.multi_get(keys), strict=True):
-                    sign = value.decode()
-                    self._signs[other] += sign != self._last[other]
-                    self._last[other] = sign
+                    heartbeat = value.decode()
+                    self._heartbeats[other] += heartbeat != self._last[other]
+                    self._last[other] = heartbeat
                 if is_leaving:
                     time.sleep(0.02)
                 else:
-                    self._leaving.wait(SIGN_SECONDS)
+                    self._leaving.wait(HEARTBEAT_SECONDS)
         except RuntimeError:  # the connection to the store was closed; is_alive() is now False
             return
 
@@ -105,12 +106,12 @@ class Peers(threading.Thread):
         """Wait for a collective operation.
 
         Raises:
-            RankLost: If it failed, or another process has given no sign of life for too long.
+            RankLost: If it failed, or another process has sent no heartbeat for too long.
         """
-        quiet, before = dict.fromkeys(self._others, 0), dict(self._signs)
+        quiet, before = dict.fromkeys(self._others, 0), dict(self._heartbeats)
         while True:
             try:
-                work.wait(timedelta(seconds=SIGN_SECONDS))
+                work.wait(timedelta(seconds=HEARTBEAT_SECONDS))
                 return
             except RuntimeError as error:
                 if work.is_completed():
@@ -118,22 +119,22 @@ class Peers(threading.Thread):
                         raise
                     raise self._lost_by(error) from error
             # Waits are counted, not seconds: if all processes were stopped and continued, none is lost.
-            now = dict(self._signs)
+            now = dict(self._heartbeats)
             quiet = {other: quiet[other] + 1 if now[other] == before[other] else 0 for other in self._others}
             before = now
-            silent = [other for other, waits in quiet.items() if waits * SIGN_SECONDS >= self.seconds]
+            silent = [other for other, waits in quiet.items() if waits * HEARTBEAT_SECONDS >= self.seconds]
             if silent:
-                text = f"gave no sign of life for {self.seconds:g} s (limit: MOON_RANK_SECONDS)"
+                text = f"sent no heartbeat for {self.seconds:g} s (limit: MOON_RANK_SECONDS)"
                 raise self._lost_are([0] if silent == self._others and self.rank else silent, text)
 
     def _lost_by(self, error: RuntimeError) -> RankLost:
         """The error of a failed operation; it names the processes that do not answer."""
-        start, deadline = dict(self._signs), time.monotonic() + GRACE_SECONDS
+        start, deadline = dict(self._heartbeats), time.monotonic() + GRACE_SECONDS
         self._leaving.set()  # the others see that this process is not the lost one
         while True:
-            # A process may have given one more sign before it was lost.
+            # A process may have sent one more heartbeat before it was lost.
             silent = [
-                other for other in self._others if self._signs[other] < start[other] + 2 and not self._knows(other)
+                other for other in self._others if self._heartbeats[other] < start[other] + 2 and not self._knows(other)
             ]
             if len(silent) <= 1 or not self.is_alive() or time.monotonic() > deadline:
                 break
@@ -172,9 +173,8 @@ def join(backend: str) -> None:
     try:
         made = _in_a_thread(lambda: _join(backend))
     except RuntimeError as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         name = f"rank {os.environ.get('RANK', '?')} of {os.environ.get('WORLD_SIZE', '?')}"
-        raise RankLost(f"{name} cannot join the others ({reason})") from error
+        raise RankLost(f"{name} cannot join the others ({first_line(error)})") from error
     if made is not None:
         _peers = made
         made.start()
@@ -183,7 +183,7 @@ def join(backend: str) -> None:
 
 def _join(backend: str) -> Peers | None:
     limit = default_pg_timeout
-    if _torchrun_serves_the_store():  # if it was killed while its processes started, nobody will ever answer them
+    if _torchrun_serves_the_store():  # if it was killed while its processes started, nothing will ever answer them
         limit = timedelta(seconds=min(CONNECT_SECONDS, patience()))
         _reach_the_store(limit.total_seconds())
     store, rank, count = next(rendezvous("env://", timeout=limit))
@@ -203,7 +203,7 @@ def _torchrun_serves_the_store() -> bool:
 
 
 def _reach_the_store(seconds: float) -> None:
-    """Wait for the store of torchrun to accept a connection: where torch itself waits in vain, it prints C++ traces.
+    """Wait for the store of torchrun to accept a connection: where torch itself times out, it prints C++ traces.
 
     Raises:
         RuntimeError: If it does not within some seconds.
@@ -225,7 +225,7 @@ def _reach_the_store(seconds: float) -> None:
 
 
 def _in_a_thread(function: Callable[[], T]) -> T:
-    """Call a function of torch that waits without returning to Python: signals are handled in the meantime."""
+    """Call a function of torch that blocks without returning to Python; signals are handled while it does."""
     future: futures.Future[T] = futures.Future()
 
     def call() -> None:

@@ -18,7 +18,7 @@ class PlainSteps:
         self.setup = setup
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
-        """Take one training step; see `Steps`. With several processes, each computes its part of the batch."""
+        """Take one training step, see `Training.step`. With several processes, each computes its part of the batch."""
         setup, ranks = self.setup, self.setup.ranks
         if batch_size is None:
             share, (x, y) = ranks.part(x, y)
@@ -40,7 +40,7 @@ class PlainSteps:
         """Replace the loss, the gradients and the moving averages of the objective by those of the whole batch."""
         setup = self.setup
         parameters = (p for group in setup.optimizer.param_groups for p in group["params"])
-        averages = [buffer for module in setup.objective.modules() for buffer in _averages(module)]
+        averages = moving_averages(setup.objective)
         for buffer in averages:
             buffer.mul_(share)
         setup.ranks.sum([loss, *(p.grad for p in parameters if p.grad is not None), *averages])
@@ -52,6 +52,6 @@ class PlainSteps:
         """Does nothing: there is no state outside of the setup."""
 
 
-def _averages(module: nn.Module) -> list[Tensor]:
+def moving_averages(objective: nn.Module) -> list[Tensor]:
     """Buffers that depend linearly on the batch, so their mean over processes is the value of the whole batch."""
-    return [module.get_buffer(name) for name in getattr(module, "averages", ())]
+    return [module.get_buffer(name) for module in objective.modules() for name in getattr(module, "averages", ())]

@@ -90,16 +90,7 @@ class Steps(Protocol):
     """A way to take training steps: `PlainSteps` or `CapturedSteps`."""
 
     def step(self, x: Tensor, y: Tensor, epoch: int, lr: float, batch_size: int | None = None) -> Tensor:
-        """Take one training step; returns the loss, which stays on the device.
-
-        Args:
-            x: The images of the batch.
-            y: Their classes.
-            epoch: The epoch, counted from 0.
-            lr: The learning rate.
-            batch_size: If several processes train as one and x is only the part of this process: the number of images
-                of all parts. None: x is the whole batch.
-        """
+        """Take one training step, see `Training.step`."""
         ...
 
     def refresh(self) -> None:

@@ -133,7 +133,7 @@ def check_vote(topology: Topology, steps: int, epochs: int, vote_from: int) -> N
         topology: The topology.
         steps: The number of steps per epoch.
         epochs: The number of epochs of the run.
-        vote_from: The first epoch, counted from 0, at whose end a vote is cast.
+        vote_from: The first epoch, counted from 0, after which a vote is cast.
 
     Raises:
         ValueError: If the masks may change after the first vote.
