@@ -11,8 +11,8 @@ from statistics import mean
 
 import numpy as np
 from cells import FOUR, Blocks, label, markdown, networks_table
+from images import contributions, ends, over_images
 from kept import COLLECTIONS, OTHER_FOLDERS, Kept
-from numpy.typing import NDArray
 from tables_cifar10 import MAIN, ORDER
 
 from moon.files import open_regular
@@ -125,52 +125,28 @@ def _root_mean_square(values: Sequence[float]) -> float:
     return sqrt(mean(value * value for value in values))
 
 
-# --- How much the choice of the test images matters, from the kept levels of the scores
-
-
-def _shares_below(of: NDArray, among: NDArray) -> NDArray:
-    """The share of the second levels that are below each of the first; ties count half."""
-    counts = np.bincount(among, minlength=256)
-    return ((np.cumsum(counts) - counts / 2) / len(among))[of]
-
-
-def placements(kept: Kept, network: str, detector: str, sets: Sequence[str]) -> tuple[NDArray, list[NDArray]]:
-    """What each image contributes to AUROC, in percent, as the mean over seeds and sets: known and unknown images."""
-    known, unknown = [], [[] for _ in sets]
-    for run in kept.runs(network).values():
-        path = kept.results / "cifar10-open" / "scores" / f"{run.folder.name}.npz"
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as levels:
-            ours, theirs = levels[f"{detector}/known"], [levels[f"{detector}/{name}"] for name in sets]
-        known += [_shares_below(ours, other) for other in theirs]
-        for found, other in zip(unknown, theirs, strict=True):
-            found.append(1 - _shares_below(other, ours))
-    return 100 * np.mean(known, 0), [100 * np.mean(found, 0) / len(sets) for found in unknown]
-
-
 @BLOCKS.add
 def image_errors(kept: Kept) -> str:
-    """The error of AUROC that comes from the choice of the test images (DeLong's variance), and that over seeds."""
-    near, far = ["cifar100-part", "tin-open"], ["mnist", "svhn", "dtd", "places"]
+    """The error of AUROC that comes from the choice of the test images, and that over seeds."""
     quick, best, reference = (f"cifar10-open/rigl95/{name}" for name in ("quick", "quick@300", "control@300"))
     rows = []
-    for name, networks, sets, metric in (
-        ("`quick`, near", [quick], near, "near"),
-        ("`quick`, `cifar100-part` alone", [quick], near[:1], near[0]),
-        ("`quick`, `tin-open` alone", [quick], near[1:], near[1]),
-        ("`quick`, far", [quick], far, "far"),
-        ("`best-2` - control, 300 epochs, near", [best, reference], near, "near"),
-        ("`best-2` - control, 300 epochs, far", [best, reference], far, "far"),
+    for name, network, other, part in (
+        ("`quick`, near", quick, None, "near"),
+        ("`quick`, `cifar100-part` alone", quick, None, "cifar100-part"),
+        ("`quick`, `tin-open` alone", quick, None, "tin-open"),
+        ("`quick`, far", quick, None, "far"),
+        ("`best-2` - control, 300 epochs, near", best, reference, "near"),
+        ("`best-2` - control, 300 epochs, far", best, reference, "far"),
     ):
-        (known, unknown), *others = [placements(kept, network, "fisher", sets) for network in networks]
-        for other_known, other_unknown in others:
-            known = known - other_known
-            unknown = [a - b for a, b in zip(unknown, other_unknown, strict=True)]
-        error = sqrt(sum(np.var(each, ddof=1) / len(each) for each in (known, *unknown)))
-        first, *rest = [kept.values(network, f"fisher {metric}") for network in networks]
-        values = [first[seed] - sum(other[seed] for other in rest) for seed in first]
-        count = str(sum(map(len, unknown)))
-        ends = interval_text(mean(values) - 1.96 * error, mean(values) + 1.96 * error, 2)
-        rows.append([name, count, f"{mean(values):.2f}", interval_text(*interval(values), 2), f"{error:.2f}", ends])
+        metric = f"fisher {part}"
+        _, error = over_images(kept, network, metric, other)
+        values = kept.values(network, metric)
+        if other:
+            values = {seed: value - kept.values(other, metric)[seed] for seed, value in values.items()}
+        middle, seeds = mean(values.values()), interval(list(values.values()))
+        count = str(sum(map(len, contributions(kept, network, metric)[1:])))
+        images = interval_text(*ends(middle, error), 2)
+        rows.append([name, count, f"{middle:.2f}", interval_text(*seeds, 2), f"{error:.2f}", images])
     headings = ["unknown images", "mean", "seeds: 95% t interval", "images: standard error", "images: 95% interval"]
     return markdown(["", *headings], rows)
 
