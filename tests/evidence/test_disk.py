@@ -117,6 +117,14 @@ def test_a_folder_that_cannot_be_written_is_not_used(tmp_path, monkeypatch, capl
     assert f"files in {tmp_path / 'other'} ({tmp_path} cannot be written to), at most" in caplog.text
 
 
+def test_files_for_a_folder_that_does_not_exist_yet_are_on_its_disk(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "moon"):
+        place = Storage(1000, tmp_path / "new" / "run", memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
+    assert place == tmp_path
+    assert f"files in {tmp_path}, at most" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("kind", "level"), [("tmpfs", "WARNING"), ("ramfs", "WARNING"), ("ext4", "INFO"), (None, "INFO")]
 )
