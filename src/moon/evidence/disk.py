@@ -140,7 +140,7 @@ def taken(tensor: Tensor, index: Tensor) -> Tensor:
     """
     if not isinstance(tensor, DiskTensor):
         return tensor[index]
-    index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index % len(tensor)
+    index = torch.arange(len(tensor))[index]  # of a mask, or counted from the end; checked as torch does
     found = torch.empty((len(index), *tensor.shape[1:]), dtype=tensor.dtype)
     start = 0
     for (part,) in chunks(tensor):
