@@ -5,8 +5,7 @@ python results/documents.py --check     names each stale place and exits with 1 
 
 Nothing is trained or scored, and no images are needed. Three kinds of places are written:
 
-- blocks of a page, between `<!-- table NAME -->` and `<!-- end -->`: the function NAME of `tables_cifar10.py`,
-  `tables_other.py`, `tables_auto.py` or `tables_frontier.py`;
+- blocks of a page, between `<!-- table NAME -->` and `<!-- end -->`: the function NAME of a file `tables_*.py`;
 - a number of a page that is followed by a comment, `91.6<!-- SOURCE -->`, or a number with its 95% interval,
   `91.6 [91.2, 92.1]<!-- SOURCE -->`: `sources.py` describes the sources. The number of decimal places, and a plus sign,
   are kept as they are. On the pages of results every number with a decimal point needs a source, except in headings,
@@ -27,13 +26,15 @@ from paper_files import stale_lines, write_paper_files
 from sources import read_source
 from tables_auto import BLOCKS as AUTO
 from tables_cifar10 import BLOCKS as CIFAR10
+from tables_evaluation import BLOCKS as EVALUATION
 from tables_frontier import BLOCKS as FRONTIER
 from tables_other import BLOCKS as OTHER
+from tables_unknown import BLOCKS as UNKNOWN
 
 from moon.files import write_text
 from moon.suggest import did_you_mean
 
-BLOCKS = CIFAR10 | OTHER | AUTO | FRONTIER
+BLOCKS = CIFAR10 | EVALUATION | OTHER | UNKNOWN | AUTO | FRONTIER
 REPOSITORY = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _DIGITS = r"[+-]?\d+(?:\.\d+)?(?:e\d+)?"

@@ -1,23 +1,17 @@
-"""The tables about CIFAR-10, about repeated runs and about versions, one function each.
+"""The tables about CIFAR-10, one function each.
 
 `<!-- table sparsities -->` on a page is followed by what the function `sparsities` returns.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
-from math import sqrt
-from statistics import mean
 
-import numpy as np
 from cells import (
     FIVE,
     FOUR,
     LONG,
     MEASURED,
-    P_UNKNOWN,
     Blocks,
     at_sparsities,
     at_trainings,
@@ -30,7 +24,7 @@ from cells import (
     metric_name,
     networks_table,
 )
-from kept import COLLECTIONS, OTHER_FOLDERS, Kept
+from kept import Kept
 from sources import (
     ABLATION_PAIRS,
     ABLATIONS,
@@ -48,11 +42,7 @@ from sources import (
     test_family,
 )
 
-from moon.files import open_regular
-from moon.metrics import auroc
-from moon.paper.names import display_name
 from moon.paper.spec import SPARSITIES
-from moon.results.collect import Run, collect
 
 BLOCKS = Blocks()
 MAIN = "cifar10"  # the collection of the first table of docs/results.md; `cifar10-open` has other near sets
@@ -87,33 +77,6 @@ def summary_differences(kept: Kept) -> str:
             [metric_name(metric), *(difference(tested.get(Pair(*pair, metric)), digits) for pair in SUMMARY_PAIRS)]
         )
     return f"{markdown(['', *names], rows)}\n\n{line_about_tests(tested)}"
-
-
-@BLOCKS.add
-def p_unknown(kept: Kept) -> str:
-    rows = list(at_sparsities("cifar10", ["moon"]))
-    others = ("without-lm", "w_f=2", "w_f=4", "eow-softmax", "eow-softmax+vote")
-    rows += [(["95%", label(name)], f"cifar10/rigl95/{name}") for name in others]
-    return networks_table(kept, ["sparsity", "training"], rows, ["unknown", P_UNKNOWN])
-
-
-@BLOCKS.add
-def p_unknown_normalised(kept: Kept) -> str:
-    rows = at_sparsities("cifar10", ["moon-logitnorm"])
-    columns = ["unknown", P_UNKNOWN, "unknown, T = 1", f"T = 1, {P_UNKNOWN}"]
-    return networks_table(kept, ["sparsity", "training"], rows, columns)
-
-
-@BLOCKS.add
-def energy(kept: Kept) -> str:
-    rows = [
-        ([data, percent, label(training)], f"{collection}/rigl{percent[:-1]}/{training}")
-        for collection, data in (("cifar10", "CIFAR-10"), ("tin100", "100 classes"))
-        for percent in ("80%", "90%", "95%", "99%")
-        for training in ("logitnorm", "logitnorm+vote", "moon-logitnorm")
-        if kept.runs(f"{collection}/rigl{percent[:-1]}/{training}")
-    ]
-    return networks_table(kept, ["known", "sparsity", "training"], rows, ["temperature", "EBO, T = 1", "EBO", "MSP"])
 
 
 @BLOCKS.add
@@ -184,120 +147,3 @@ def _sparsity(pair: tuple[str, str]) -> str:
     """The sparsity of a pair of networks, such as 90%."""
     percent = pair[0].split("/")[1].removeprefix("rigl")
     return f"{percent}%" if percent else "mean of the four"
-
-
-# --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs
-
-
-def _is_same(a: Run, b: Run) -> bool:
-    """Whether two folders contain the same run, not a repeated one."""
-    return a.result == b.result
-
-
-def _topology_name(topology: str) -> str:
-    """'95%' for `rigl95`, 'SET 95%' for `set95`, 'dense'."""
-    kind = topology.rstrip("0123456789.")
-    sparsity = f"{topology.removeprefix(kind)}%" if kind != topology else ""
-    return " ".join(part for part in (display_name(kind) if kind != "rigl" else "", sparsity) if part)
-
-
-def _open(kept: Kept) -> list[tuple[list[str], str]]:
-    """Sparsity, training and TOPOLOGY/TRAINING of the networks of cifar10-open, those at 95% first."""
-    found = []
-    for name in kept.collection("cifar10-open"):
-        topology, training = name.split("/")
-        found.append(([_topology_name(topology), label(training)], name))
-    order = [label(training) for training in ORDER]
-    return sorted(found, key=lambda row: (row[0][0] != "95%", row[0][0], [*order, row[0][1]].index(row[0][1])))
-
-
-@BLOCKS.add
-def near_sets(kept: Kept) -> str:
-    rows, every = [], []
-    for labels, name in _open(kept):
-        runs = kept.runs(f"cifar10-open/{name}")
-        found = [_near_sets(kept, name, seed, run) for seed, run in runs.items()]
-        every += found
-        means = [f"{mean(values):.1f}" for values in zip(*found, strict=True)]
-        rows.append([*labels, ", ".join(map(str, runs)), *means])
-    sets = ["`cifar100-part`", "`tin`", "`tin-open`", "near, with `tin`", "near, with `tin-open`"]
-    gains = [sorted(run[b] - run[a] for run in every) for a, b in ((1, 2), (3, 4))]
-    by_set, by_mean = (f"{found[0]:.1f} to {found[-1]:.1f} points" for found in gains)
-    sentence = (
-        f"In each of these {len(every)} runs `tin-open` is {by_set} above `tin`, and the near mean {by_mean} higher."
-    )
-    return f"{markdown(['sparsity', 'training', 'seeds', *sets], rows)}\n\n{sentence}"
-
-
-def _near_sets(kept: Kept, name: str, seed: int, run: Run) -> list[float]:
-    """AUROC with MSP on each near set. That on `tin` of a repeated run comes from the kept levels of its scores."""
-    by_set = run.summary["detectors"]["msp"]["sets"]
-    part, tin_open = (100 * by_set[key]["auroc"] for key in ("cifar100-part", "tin-open"))
-    other = kept.runs(f"cifar10/{name}").get(seed)
-    if other is not None and _is_same(run, other):
-        tin = 100 * other.summary["detectors"]["msp"]["sets"]["tin"]["auroc"]
-    else:
-        path = kept.results / "cifar10-open" / "scores" / f"{run.folder.name}.npz"
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as levels:
-            tin = 100 * auroc(levels["msp/known"], levels["msp/tin"])
-    return [part, tin, tin_open, (part + tin) / 2, (part + tin_open) / 2]
-
-
-@BLOCKS.add
-def open_networks(kept: Kept) -> str:
-    rows = [(labels, f"cifar10-open/{name}") for labels, name in _open(kept)]
-    columns = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"]
-    return networks_table(kept, ["sparsity", "training"], rows, columns)
-
-
-@BLOCKS.add
-def repeated(kept: Kept) -> str:
-    detectors = ("msp", "ebo", "knn")
-    metrics = [f"{name} {part}" for name in detectors for part in ("cifar100-part", "far")] + ["accuracy"]
-    again = [
-        (name, seed)
-        for name, runs in kept.collection("cifar10-open").items()
-        for seed, run in runs.items()
-        if seed in kept.runs(f"cifar10/{name}") and not _is_same(run, kept.runs(f"cifar10/{name}")[seed])
-    ]
-    changes: dict[str, list[float]] = {}
-    between_seeds: dict[str, list[float]] = {}
-    for metric in metrics:
-        both = [
-            (kept.values(f"cifar10-open/{name}/s{seed}", metric), kept.values(f"cifar10/{name}/s{seed}", metric))
-            for name, seed in again
-        ]
-        changes[metric] = [new[seed] - old[seed] for new, old in both for seed in new if seed in old]
-        values = [kept.values(f"cifar10/rigl95/{training}", metric).values() for training in FOUR]
-        between_seeds[metric] = [a - b for seeds in values for a, b in combinations(seeds, 2)]
-    statistics = {
-        f"mean of the {len(again)} differences": (changes, mean),
-        "their root mean square": (changes, _root_mean_square),
-        "the largest": (changes, lambda found: max(map(abs, found))),
-        "root mean square, two seeds": (between_seeds, _root_mean_square),
-    }
-    rows = []
-    for name, (differences, statistic) in statistics.items():
-        numbers = [f"{statistic(differences[metric]):.2f}" for metric in metrics]
-        rows.append([name, *(" / ".join(numbers[i : i + 2]) for i in range(0, 7, 2))])
-    return markdown(["", "MSP", "EBO", "KNN", "accuracy"], rows)
-
-
-def _root_mean_square(values: Sequence[float]) -> float:
-    return sqrt(mean(value * value for value in values))
-
-
-@BLOCKS.add
-def versions(kept: Kept) -> str:
-    folders = [folder for collection in COLLECTIONS.values() for folder in collection.folders]
-    folders += [folder for folder in OTHER_FOLDERS if any((kept.results / folder).glob("*/recipe.json"))]
-    counts = {}
-    for folder in folders:
-        runs, _ = collect([kept.results / folder])
-        counts[folder] = Counter(run.result["software"]["moon"] for run in runs)
-    names = sorted({version for count in counts.values() for version in count})
-    rows = [
-        [f"[{folder}](../../results/{folder}/)", *(str(count[name] or "") for name in names)]
-        for folder, count in counts.items()
-    ]
-    return markdown(["runs in", *names], rows)

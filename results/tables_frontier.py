@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from cells import (
     COLUMNS,
     Blocks,
@@ -15,12 +14,11 @@ from cells import (
     networks_table,
     subtracted,
 )
+from images import ends, over_images
 from kept import Kept
-from numpy.typing import NDArray
 from sources import FRONTIER_PAIRS, QUICK_TIN100_PAIRS
 
 from moon.results.format import MISSING, interval_text, signed
-from moon.score.files import KNOWN
 
 BLOCKS = Blocks()
 PLACE = "cifar10-search-2"
@@ -55,64 +53,6 @@ TITLES = {
     "quick@300": "**`best-2`**, 300 epochs",
 }
 GOALS = {"fisher near": 94.0, "fisher far": 98.0, "accuracy": 95.3, "ece-scaled": 0.008}
-_RESAMPLES = 1000
-
-
-def _kept_arrays(kept: Kept, network: str) -> list[dict[str, NDArray]]:
-    """The kept scores of each seed of a network, and `correct`, for each image."""
-    place = kept.results / network.partition("/")[0] / "scores"
-    found = []
-    for run in kept.runs(network).values():
-        with np.load(place / f"{run.folder.name}.npz") as arrays:
-            found.append(dict(arrays))
-    return found
-
-
-def _auroc(known: NDArray, unknown: NDArray) -> float:
-    """AUROC of levels, where unknown images should have the lower ones; ties count half."""
-    ours, theirs = (np.bincount(levels, minlength=256) for levels in (known, unknown))
-    below = np.cumsum(theirs) - theirs
-    return float(ours @ (below + theirs / 2) / (len(known) * len(unknown)))
-
-
-def over_images(kept: Kept, network: str, metric: str, reference: str | None = None) -> tuple[float, float, float]:
-    """A metric in percent, averaged over the seeds of a network, with a 95% bootstrap interval over the images.
-
-    All networks are evaluated on the same images in each resample. The interval says nothing about other seeds.
-
-    Args:
-        kept: The kept runs.
-        network: The network.
-        metric: `accuracy`, or `DETECTOR GROUP`, the AUROC on the near or far sets.
-        reference: A network whose value is subtracted.
-
-    Returns:
-        The value, and the ends of the interval.
-    """
-    detector, _, group = metric.partition(" ")
-    summary = next(iter(kept.runs(network).values())).summary
-    sets = [KNOWN, *(summary[group] if group else [])]
-    networks = [_kept_arrays(kept, name) for name in (network, reference) if name]
-
-    def value(seeds: list[dict[str, NDArray]], index: dict[str, NDArray]) -> float:
-        found = []
-        for arrays in seeds:
-            if group:
-                known, *unknown = (arrays[f"{detector}/{name}"][index[name]] for name in sets)
-                found += [_auroc(known, levels) for levels in unknown]
-            else:
-                found.append(np.unpackbits(arrays["correct"])[index[KNOWN]].mean())
-        return 100 * float(np.mean(found))
-
-    def difference(index: dict[str, NDArray]) -> float:
-        own, *other = (value(seeds, index) for seeds in networks)
-        return own - sum(other)
-
-    sizes = {name: summary["images"][name] for name in sets}
-    random = np.random.default_rng(0)
-    resamples = [{name: random.integers(0, size, size) for name, size in sizes.items()} for _ in range(_RESAMPLES)]
-    low, high = np.quantile([difference(index) for index in resamples], (0.025, 0.975)).tolist()
-    return difference({name: np.arange(size) for name, size in sizes.items()}), low, high
 
 
 @BLOCKS.add
@@ -136,8 +76,8 @@ def candidates_differences(kept: Kept) -> str:
 
 
 def _change(kept: Kept, network: str, metric: str) -> str:
-    middle, low, high = over_images(kept, network, metric, f"{PLACE}/{REFERENCE}")
-    return f"{signed(middle, 1)} {interval_text(low, high, 1, sign=True)}"
+    value, error = over_images(kept, network, metric, f"{PLACE}/{REFERENCE}")
+    return f"{signed(value, 1)} {interval_text(*ends(value, error), 1, sign=True)}"
 
 
 @BLOCKS.add
@@ -186,6 +126,6 @@ def frontier_goals(kept: Kept) -> str:
     network = "cifar10-open/rigl95/quick@300"
 
     def images(metric: str) -> str:
-        return MISSING if metric == "ece-scaled" else interval_text(*over_images(kept, network, metric)[1:], 2)
+        return MISSING if metric == "ece-scaled" else interval_text(*ends(*over_images(kept, network, metric)), 2)
 
     return goals_table(kept, network, GOALS, images)

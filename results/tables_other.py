@@ -16,7 +16,6 @@ from cells import (
     differences_table,
     goals_table,
     label,
-    label_without_epochs,
     line_about_tests,
     markdown,
     metric_name,
@@ -166,22 +165,41 @@ def demo(kept: Kept) -> str:
     return markdown(["", "n", *metrics], rows)
 
 
+CONTROL = "RigL with MOON's rates and vote"
+# The figures of README.md, at most five: what is added to what, and the two networks, the family and the detector.
+README = (
+    ("MOON: loss, learning rates and vote", "plain RigL", "rigl/moon", "rigl/plain", "summary", "ebo"),
+    ("MOON's loss alone", CONTROL, "rigl/moon", "rigl/control", "summary", "ebo"),
+    ("normalised logits", CONTROL, "rigl95/logitnorm+vote", "rigl95/control", "rivals", "msp"),
+    (
+        *("a rotated copy of each image, more augmentation, a warm-up: `best-2`", "row 3, both with 300 epochs"),
+        *("rigl95/quick@300", "rigl95/logitnorm+vote@300", "frontier", "fisher"),
+    ),
+    (
+        *("MOON's loss: `best-1`", "row 3, both with 300 epochs"),
+        *("rigl95/moon-logitnorm@300", "rigl95/logitnorm+vote@300", "length", "chosen"),
+    ),
+)
+
+
 @BLOCKS.add
 def readme(kept: Kept) -> str:
-    """At most five figures: differences between networks that were trained for the same number of epochs."""
     rows = []
-    for family, place, a, b, detector, where in (
-        ("summary", "cifar10/rigl", "moon", "plain", "ebo", "80 to 99%, 100 epochs"),
-        ("summary", "cifar10/rigl", "moon", "control", "ebo", "80 to 99%, 100 epochs"),
-        ("rivals", "cifar10/rigl95", "logitnorm+vote", "control", "msp", "95%, 100 epochs"),
-        ("frontier", "cifar10/rigl95", "quick@300", "control@300", "chosen", "95%, 300 epochs"),
-        ("length", "cifar10/rigl95", "moon-logitnorm@300", "logitnorm+vote@300", "chosen", "95%, 300 epochs"),
-    ):
-        pairs = [Pair(f"{place}/{a}", f"{place}/{b}", f"{detector} {group}") for group in ("near", "far")]
-        found = [test_family(kept, family)[pair] for pair in pairs]
-        name = " - ".join("`best-1`" if training == LONG[-1] else label_without_epochs(training) for training in (a, b))
-        how = "chosen for each" if detector == "chosen" else metric_name(detector)
-        rows.append([name, how, where, str(len(found[0].a)), *(difference(each, 1) for each in found)])
-    table = markdown(["points of AUROC", "detector", "RigL at", "n", "near", "far"], rows)
+    for number, (added, to, a, b, family, detector) in enumerate(README, start=1):
+        a, b = f"cifar10/{a}", f"cifar10/{b}"
+        found = [test_family(kept, family)[Pair(a, b, f"{detector} {group}")] for group in ("near", "far")]
+        if {len(each.a) for each in found} != {3}:
+            raise ValueError(f"row {number} has not three seeds, the number that the page names")
+        names = {kept.chosen(network) for network in (a, b)} if detector == "chosen" else {detector}
+        shown = ", ".join(map(detector_name, names))
+        rows.append([str(number), added, to, shown, *(difference(each, 1) for each in found)])
+    table = markdown(["", "what is added", "to what", "detector", "near", "far"], rows)
     marked = "Bold differences are" if "**" in table else "None of these differences is"
-    return f"{table}\n\n{marked} significant after Holm's correction over the comparisons of its table in docs/results."
+    pages = {
+        "rows 1 and 2": "cifar10.md#findings",
+        "row 3": "cifar10.md#other-objectives-at-95",
+        "row 4": "frontier.md",
+        "row 5": "best.md#the-same-number-of-epochs-for-all",
+    }
+    links = ", ".join(f"[{name}](docs/results/{page})" for name, page in pages.items())
+    return f"{table}\n\n{marked} significant after Holm's correction over all comparisons of its table ({links})."

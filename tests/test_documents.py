@@ -5,17 +5,18 @@ from importlib import import_module
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from moon import make_recipe
-from moon.metrics import interval
+from moon.metrics import auroc_interval, interval
 from moon.recipe import Recipe
 from moon.score.files import read_summary
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "results"))  # where `python results/documents.py` finds its modules
-documents, kept_runs, sources, cells, paper_files, frontier = map(
-    import_module, ("documents", "kept", "sources", "cells", "paper_files", "tables_frontier")
+documents, kept_runs, sources, cells, paper_files, images = map(
+    import_module, ("documents", "kept", "sources", "cells", "paper_files", "images")
 )
 
 ACCURACY = "demo/rigl95/plain accuracy"
@@ -315,13 +316,23 @@ def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
 
 
 @pytest.mark.parametrize("metric", ["fisher near", "msp far", "accuracy"])
-def test_intervals_over_images_are_around_the_value_and_paired(kept, monkeypatch, metric):
-    monkeypatch.setattr(frontier, "_RESAMPLES", 40)
+def test_errors_over_images_are_paired(kept, metric):
     network, other = "cifar10-open/rigl95/quick@300", "cifar10-open/rigl95/quick"
-    value, low, high = frontier.over_images(kept, network, metric)
+    (value, error), (second, _) = (images.over_images(kept, name, metric) for name in (network, other))
     assert value == pytest.approx(mean(kept.values(network, metric).values()), abs=0.04)  # kept as 256 levels
-    assert low < value < high
-    assert frontier.over_images(kept, network, metric, network) == (0, 0, 0)
-    found, below, above = frontier.over_images(kept, network, metric, other)
-    assert found == pytest.approx(value - frontier.over_images(kept, other, metric)[0])
-    assert above - below < 2**0.5 * (high - low)  # narrower than that of two independent networks
+    assert images.over_images(kept, network, metric, network) == (0, 0)
+    difference, its_error = images.over_images(kept, network, metric, other)
+    assert difference == pytest.approx(value - second)
+    assert 0 < its_error < error  # the networks err on the same images
+
+
+def test_the_error_over_images_is_delongs(kept):
+    network = "cifar10-open/rigl95/quick/s0"
+    value, error = images.over_images(kept, network, "fisher cifar100-part")
+    (run,) = kept.runs(network).values()
+    with np.load(ROOT / "results/cifar10-open/scores" / f"{run.folder.name}.npz") as levels:
+        low, high = auroc_interval(levels["fisher/known"], levels["fisher/cifar100-part"])
+    area = value / 100
+    assert value == pytest.approx(kept.values(network, "fisher cifar100-part")[0], abs=0.05)
+    width = 2 * 1.959964 * error / 100 / (area * (1 - area))  # of the interval of logit(area)
+    assert width == pytest.approx(np.log(high / (1 - high)) - np.log(low / (1 - low)))

@@ -18,6 +18,16 @@ def test_the_norm_includes_the_unknown_output(identity_model):
     assert loss.item() == pytest.approx(-(1 + 2 / (1 + 2 * p_unknown)) * math.log(p_y))
 
 
+@pytest.mark.parametrize("unknown", [-0.4, 0.4])
+def test_wrong_samples_move_the_unknown_logit_away_from_zero_and_right_ones_towards_it(unknown):
+    # Where p_{K+1} is negligible. The card explains with it why the first steps matter for the unknown output.
+    logits = torch.tensor([[2.0, 1.7, unknown]], requires_grad=True)
+    for y, is_right in ((0, True), (1, False)):
+        (gradient,) = torch.autograd.grad(moon_loss(normalised(logits, 0.04), torch.tensor([y]), w=1.0), logits)
+        moves = -gradient[0, -1].item()
+        assert moves * unknown < 0 if is_right else moves * unknown > 0
+
+
 def test_it_is_moon_at_normalised_logits():
     model = open_head(lenet(10))
     x, y = torch.randn(8, 1, 28, 28), torch.arange(8)

@@ -1,0 +1,72 @@
+"""How much a number depends on the choice of the test images, from the kept scores of single images.
+
+The variance of AUROC is DeLong's: that of what each image contributes to it. Averages over seeds and sets, and
+differences between networks, are averages and differences of these contributions, because all networks see the same
+images.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from kept import Kept
+from numpy.typing import NDArray
+
+from moon.files import open_regular
+from moon.score.files import KNOWN
+
+
+def over_images(kept: Kept, network: str, metric: str, reference: str | None = None) -> tuple[float, float]:
+    """A metric in percent, averaged over the seeds of a network, and its standard error over the images.
+
+    The error says nothing about other seeds.
+
+    Args:
+        kept: The kept runs.
+        network: The network.
+        metric: `accuracy`, or `DETECTOR near`, `DETECTOR far` or `DETECTOR SET`.
+        reference: A network whose value is subtracted.
+
+    Returns:
+        The value and its standard error.
+    """
+    found = contributions(kept, network, metric)
+    if reference is not None:
+        others = contributions(kept, reference, metric)
+        found = [ours - theirs for ours, theirs in zip(found, others, strict=True)]
+    return float(found[0].mean()), sqrt(sum(np.var(each, ddof=1) / len(each) for each in found))
+
+
+def ends(value: float, error: float) -> tuple[float, float]:
+    """The ends of a 95% interval."""
+    return value - 1.96 * error, value + 1.96 * error
+
+
+def contributions(kept: Kept, network: str, metric: str) -> list[NDArray]:
+    """What each image contributes to a metric, in percent: known images, and those of each unknown set.
+
+    The mean over the known images is the metric, averaged over seeds and sets.
+    """
+    detector, _, part = metric.partition(" ")
+    runs = kept.runs(network)
+    summary = next(iter(runs.values())).summary
+    sets = summary.get(part, [part])
+    known, unknown = [], [[] for _ in sets]
+    for run in runs.values():
+        path = kept.results / network.partition("/")[0] / "scores" / f"{run.folder.name}.npz"
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+            if metric == "accuracy":
+                known.append(np.unpackbits(arrays["correct"])[: summary["images"][KNOWN]])
+                continue
+            ours, theirs = arrays[f"{detector}/{KNOWN}"], [arrays[f"{detector}/{name}"] for name in sets]
+        known += [_shares_below(ours, other) for other in theirs]
+        for found, other in zip(unknown, theirs, strict=True):
+            found.append(1 - _shares_below(other, ours))
+    return [100 * np.mean(known, 0), *(100 * np.mean(found, 0) / len(sets) for found in unknown if found)]
+
+
+def _shares_below(of: NDArray, among: NDArray) -> NDArray:
+    """The share of the second levels that are below each of the first; ties count half."""
+    counts = np.bincount(among, minlength=256)
+    return ((np.cumsum(counts) - counts / 2) / len(among))[of]
