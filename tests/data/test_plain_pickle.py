@@ -126,3 +126,9 @@ def test_damaged_streams_are_rejected(length):
         read(pickle.dumps(BATCH, 2)[:length])
     with pytest.raises(PickleError):
         read(b"not a pickle")
+
+
+@pytest.mark.parametrize("stream", [b"(.", b"(\x85.", b"](a.", b"}K\x01(s."], ids=["alone", "tuple", "list", "dict"])
+def test_a_mark_is_not_a_value(stream):
+    with pytest.raises(PickleError, match="a mark"):
+        read(stream)

@@ -67,9 +67,16 @@ def test_functions_of_rows(tmp_path, small_chunks):
     numbers = mapped(lambda part: part.sum(1), stored)  # single numbers stay in memory
     assert not isinstance(numbers, DiskTensor)
     assert torch.equal(numbers, x.sum(1))
-    for index in (torch.tensor([24, 0, 0, 13]), x[:, 0] > 0, torch.tensor([], dtype=torch.int64)):
+    for index in (torch.tensor([24, 0, 0, -13]), x[:, 0] > 0, torch.tensor([], dtype=torch.int64)):
         assert torch.equal(taken(stored, index), x[index])
         assert torch.equal(taken(x, index), x[index])
+
+
+@pytest.mark.parametrize("index", [torch.tensor([25]), torch.tensor([-26]), torch.ones(30) > 0, torch.ones(3) > 0])
+def test_rows_that_do_not_exist_are_an_error(tmp_path, index):
+    for x in (torch.randn(25, 4), on_disk(torch.randn(25, 4), tmp_path)):
+        with pytest.raises(IndexError):
+            taken(x, index)
 
 
 def test_read_keeps_large_evidence_on_disk(tmp_path, caplog):
@@ -115,6 +122,14 @@ def test_a_folder_that_cannot_be_written_is_not_used(tmp_path, monkeypatch, capl
         place = Storage(1000, tmp_path, memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
     assert place == tmp_path / "other"
     assert f"files in {tmp_path / 'other'} ({tmp_path} cannot be written to), at most" in caplog.text
+
+
+def test_files_for_a_folder_that_does_not_exist_yet_are_on_its_disk(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "moon"):
+        place = Storage(1000, tmp_path / "new" / "run", memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
+    assert place == tmp_path
+    assert f"files in {tmp_path}, at most" in caplog.text
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

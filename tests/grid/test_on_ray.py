@@ -63,6 +63,18 @@ def test_without_ray_the_message_names_the_package(monkeypatch):
         RayWorkers("local", Path())
 
 
+@pytest.mark.parametrize(("error", "reason"), [(ConnectionError("refused\nlog"), "refused"), (RuntimeError(), "Runti")])
+def test_a_cluster_that_cannot_be_reached_is_named(monkeypatch, error, reason):
+    def init(**_):
+        raise error
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, is_initialized=lambda: False))
+    with pytest.raises(
+        ValueError, match=rf"^no Ray cluster at 'host:1' \({reason}.*; start one with: ray start --head$"
+    ):
+        RayWorkers("host:1", Path())
+
+
 def test_a_task_scores_the_sets_that_the_grid_names(data_root, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_gpu_ids=list))
     monkeypatch.setattr(worker, "log_to_stderr", lambda: None)

@@ -199,6 +199,8 @@ class _Resolver:
         self.limit, self.created = 4 * size + 1000, 0
 
     def __call__(self, value: Any) -> Any:
+        if value is _MARK:
+            raise PickleError("damaged pickle (a mark that nothing collects)")
         if not isinstance(value, (dict, list, tuple, _Call, _Global)):
             return value
         if id(value) not in self.done:

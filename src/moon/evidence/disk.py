@@ -140,7 +140,7 @@ def taken(tensor: Tensor, index: Tensor) -> Tensor:
     """
     if not isinstance(tensor, DiskTensor):
         return tensor[index]
-    index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index % len(tensor)
+    index = torch.arange(len(tensor))[index]  # of a mask, or counted from the end; checked as torch does
     found = torch.empty((len(index), *tensor.shape[1:]), dtype=tensor.dtype)
     start = 0
     for (part,) in chunks(tensor):
@@ -192,7 +192,7 @@ class Storage:
 
     Args:
         inputs: The number of inputs.
-        folder: Where to put the files.
+        folder: Where to put the files; if it does not exist yet, they are put into the nearest parent that does.
         memory_gib: Evidence that needs more memory than this is kept in files. Evidence on a GPU stays there.
         what: The inputs in words, for messages.
         copies: How many times evidence of this size may exist at the same time, for the check of the free space: by
@@ -235,7 +235,8 @@ class Storage:
         if size <= self.memory_gib or features.device.type != "cpu":
             return None
         temporary = Path(tempfile.gettempdir())
-        folder = self.folder if os.access(self.folder, os.W_OK) else temporary
+        nearest = next(path for path in (self.folder, *self.folder.absolute().parents) if path.is_dir())
+        folder = nearest if os.access(nearest, os.W_OK) else temporary
         needed = self.copies * size
         if (free := shutil.disk_usage(folder).free / _GIB) < needed:
             raise ValueError(
@@ -243,7 +244,7 @@ class Storage:
                 f"{_size(self.memory_gib)}, but {folder} has {_size(free)} free; free some space, write to another "
                 "disk, or allow more memory"
             )
-        why = "" if folder == self.folder else f" ({self.folder} cannot be written to)"
+        why = "" if folder == nearest else f" ({nearest} cannot be written to)"
         kind = _memory_type(folder)
         instead = "set TMPDIR to a folder on a disk" if folder == temporary else "write to a disk"
         _log.log(

@@ -76,9 +76,8 @@ def _top_masks(scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
             return _by_kernels([_without_gaps(score) for score in scores], counts)
         except Exception as error:
             _kernels_work = False
-            warnings.warn(
-                f"masks are computed by sorting, which is slower: {str(error).strip().splitlines()[0]}", stacklevel=3
-            )
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)  # an assert has no message
+            warnings.warn(f"masks are computed by sorting, which is slower: {reason}", stacklevel=3)
     return [_by_sorting(score, count) for score, count in zip(scores, counts, strict=True)]
 
 

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from moon.suggest import first_line
+
 
 class RayWorkers:
     """One Ray task per run; a fraction of a GPU lets several runs share one.
@@ -45,8 +47,9 @@ class RayWorkers:
             except TypeError:  # an existing cluster has its own dashboard
                 ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError) as error:
-                first = str(error).strip().splitlines()[0]
-                raise ValueError(f"no Ray cluster at '{address}' ({first}); start one with: ray start --head") from None
+                raise ValueError(
+                    f"no Ray cluster at '{address}' ({first_line(error)}); start one with: ray start --head"
+                ) from None
         self._settings = str(data.resolve()), max(1, int(cpus)), checkpoint_seconds, exact
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_task)
 

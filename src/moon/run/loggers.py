@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from moon.files import open_to_append, own_folder, write_text
 from moon.recipe import Recipe
-from moon.suggest import did_you_mean
+from moon.suggest import did_you_mean, first_line
 from moon.training.loop import Record
 
 _log = logging.getLogger(__name__)
@@ -209,8 +209,7 @@ class Loggers:
             if (failed := self._loggers.pop(name, None)) is not None:
                 with suppress(Exception):
                     failed.close()
-            what = str(error).strip().partition("\n")[0] or type(error).__name__
-            _log.warning("the %s log is no longer written, but training continues: %s", name, what)
+            _log.warning("the %s log is no longer written, but training continues: %s", name, first_line(error))
         else:
             if opens:
                 self._loggers[name] = result
