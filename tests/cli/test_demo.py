@@ -84,6 +84,7 @@ def test_another_seed_is_trained_and_the_finished_ones_are_reused(moon, finished
 
     monkeypatch.setattr(Processes, "start", start)
     monkeypatch.setattr(Processes, "ended", lambda *_: "")
+    monkeypatch.setattr(Processes, "warnings", lambda *_: [])
     code, out, err = moon(*finished, "--seeds", "2")
     assert (code, err) == (0, "")
     assert sorted(started) == sorted(new)
