@@ -34,7 +34,6 @@ from moon.data.image_files import (
     read_list as read_list,
 )
 from moon.data.importing import (
-    SavedSplit as SavedSplit,
     hold_out as hold_out,
     import_set as import_set,
     import_splits as import_splits,
@@ -53,6 +52,7 @@ from moon.data.readers import (
 from moon.data.resizing import (
     fit_to as fit_to,
 )
+from moon.data.saving import SavedSplit as SavedSplit
 from moon.data.sets import (
     AnySet as AnySet,
     count_images as count_images,

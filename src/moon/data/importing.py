@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from moon.data.benchmarks import BENCHMARKS
-from moon.data.class_names import check_known_names, class_key
-from moon.data.classes import enumerated, missing_classes, same_classes, warn_of_missing
 from moon.data.dataset import (
     AnyPath,
     DataSet,
     Track,
-    check_name,
-    check_root,
-    load,
-    load_classes,
-    load_labels,
-    path_of,
-    save,
     split_off,
 )
-from moon.data.embedded import EMBEDDED_SPLITS
 from moon.data.folders import SPLITS, find_splits
 from moon.data.image_files import read_folders
 from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
 from moon.data.resizing import fit_to, note_grey
+from moon.data.saving import SavedSplit, check_new_name, check_target, save_all
 from moon.data.sets import open_set
 from moon.errors import DataError
-from moon.files import check_writable
 from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
 DEFAULT_SIZE = 32  # of images from class folders and image lists, in pixels
-
-
-class SavedSplit(NamedTuple):
-    """A split under the data root, after `import_set`, `import_splits` or `hold_out`.
-
-    Args:
-        path: Its file.
-        dataset: Its contents.
-        is_new: Whether the file was written; False if it already existed with the same images.
-    """
-
-    path: Path
-    dataset: DataSet
-    is_new: bool
 
 
 def import_set(
@@ -101,11 +74,11 @@ def import_set(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be train, val or test, not '{split}'{did_you_mean(split, SPLITS)}")
-    _check_target(root, name)
+    check_target(root, name)
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
         raise ValueError(f"{source}: is not an image list, so {image_root} does not apply; leave it out (image_root)")
     dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
-    return _save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
+    return save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
 
 
 def import_splits(
@@ -153,7 +126,7 @@ def import_splits(
         >>> train.dataset.classes, train.dataset.labels.tolist(), test.dataset.labels.tolist()
         (('cat', 'dog'), [0, 1], [1])
     """
-    _check_target(root, name)
+    check_target(root, name)
     found = find_splits(source)
     if not found.splits:
         raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
@@ -162,7 +135,7 @@ def import_splits(
         split: _converted(read_folders(folder, size or DEFAULT_SIZE, track, root=source), None, grey, folder)
         for split, folder in found.splits.items()
     }
-    return _save_all(datasets, root, name, replace)
+    return save_all(datasets, root, name, replace)
 
 
 def hold_out(
@@ -207,7 +180,7 @@ def hold_out(
         raise ValueError(
             f"val_share must be at least 0 and leave images to train on beside {share:g}, not {val_share:g}"
         )
-    _check_new_name(name)
+    check_new_name(name)
     if name == source or name in BENCHMARKS:
         why = "the set that images are held out of" if name == source else "the name of a benchmark"
         raise ValueError(f"'{name}' is {why}; choose another name")
@@ -217,23 +190,7 @@ def hold_out(
     splits = {"train": rest, "test": held_out}
     if val_share:
         splits["val"], splits["train"] = split_off(rest, val_share / (1 - share))
-    return _save_all(splits, root, name, replace)
-
-
-def _check_target(root: AnyPath, name: str) -> None:
-    """Raise a ValueError if a set of this name cannot be written under the data root."""
-    _check_new_name(name)
-    check_root(root)
-    check_writable(Path(root) / name, "choose another data root (data)")
-
-
-def _check_new_name(name: str) -> None:
-    """Raise a ValueError for the names of sets that are not read from the data root."""
-    check_name(name)
-    if name in BENCHMARKS and BENCHMARKS[name].lists:
-        raise ValueError(f"'{name}' is read from OpenOOD's image lists; choose another name")
-    if name in EMBEDDED_SPLITS:
-        raise ValueError(f"'{name}' is the name of an embedded set; choose another name")
+    return save_all(splits, root, name, replace)
 
 
 def _converted(dataset: DataSet, size: int | None, grey: bool, where: AnyPath) -> DataSet:
@@ -248,54 +205,3 @@ def _converted(dataset: DataSet, size: int | None, grey: bool, where: AnyPath) -
     if not grey:
         note_grey(dataset, where)
     return fit_to(dataset, height, width, 1 if grey else channels)
-
-
-def _save_all(datasets: dict[str, DataSet], root: AnyPath, name: str, replace: bool) -> list[SavedSplit]:
-    """Save splits of a set with the classes of its training split; all are checked before one is saved."""
-    if train := datasets.get("train"):
-        classes = train.classes
-        check_known_names(classes, f"{name}/train")
-        _warn_of_other_classes(root, name, classes, [split for split in SPLITS if split not in datasets])
-    else:
-        classes = load_classes(root, name, "train") if path_of(root, name, "train").exists() else None
-    for split, dataset in datasets.items():
-        if split != "train" and classes is not None:
-            where = f"{name}/{split}"
-            datasets[split] = dataset = same_classes(dataset, classes, where, f"{name}/train")
-            warn_of_missing(missing_classes(dataset.labels, len(classes)), classes, len(classes), where)
-    saved = [
-        SavedSplit(path_of(root, name, split), dataset, _is_new(dataset, root, name, split, replace))
-        for split, dataset in datasets.items()
-    ]
-    for split, (_, dataset, is_new) in zip(datasets, saved, strict=True):
-        if is_new:
-            save(dataset, root, name, split)
-    return saved
-
-
-def _is_new(dataset: DataSet, root: AnyPath, name: str, split: str, replace: bool) -> bool:
-    """Whether a split must be written; raise a ValueError if other images would be overwritten without `replace`."""
-    path = path_of(root, name, split)
-    if replace or not path.exists():
-        return True
-    existing = load(root, name, split)
-    if existing.digest() != dataset.digest():
-        raise ValueError(f"{path}: exists with other images; choose another name, or replace it (replace)")
-    if existing.classes and [*map(class_key, existing.classes)] != [*map(class_key, dataset.classes)]:
-        raise ValueError(f"{path}: exists with other names of classes; choose another name, or replace it (replace)")
-    return not existing.classes and bool(dataset.classes)  # names are added to a split that has none
-
-
-def _warn_of_other_classes(root: AnyPath, name: str, classes: tuple[str, ...], splits: list[str]) -> None:
-    """Log a warning for each existing split that has images of classes other than those of a new training split."""
-    for split in splits:
-        if not classes or not path_of(root, name, split).exists():
-            continue
-        names, labels = load_classes(root, name, split), np.unique(load_labels(root, name, split))
-        used = [names[label] for label in labels if 0 <= label < len(names)]
-        extra = [name for name in used if class_key(name) not in {*map(class_key, classes)}]
-        if extra:
-            _log.warning(
-                "%s/%s: has images of class %s, which the new training split does not have; import it again",
-                name, split, enumerated(extra),
-            )  # fmt: skip
