@@ -25,10 +25,10 @@ def train(training, model, optimizer, steps=range(20)):
             training.end_epoch(step // 5)  # a second call does nothing
 
 
-def begun(topology="rigl", model=None, state=None, steps=20, epochs=4, **options):
+def begun(topology="rigl", sparsity=0.8, model=None, state=None, steps=20, epochs=4, **options):
     model = model or network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    training = SparseTraining(topology, 0.8, **{"vote_share": 0.5, "t_end_share": 0.5, "delta_t": 2} | options)
+    training = SparseTraining(topology, sparsity, **{"vote_share": 0.5, "t_end_share": 0.5, "delta_t": 2} | options)
     if state is not None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -127,7 +127,7 @@ def test_the_election_replaces_the_weights_in_place():
 
 
 def test_names_classes_and_schedules():
-    assert isinstance(begun("dense", vote_share=0)[0].topology, Dense)
+    assert isinstance(begun("dense", None, vote_share=0)[0].topology, Dense)
     training, *_ = begun(RigL, schedule=DropSchedule(7, 3), allocation="uniform", dense=["4.weight"])
     assert training.topology.schedule == DropSchedule(7, 3)
     assert training.topology.masks["4.weight"].all()
@@ -178,3 +178,11 @@ def test_an_objective_of_ones_own_may_take_any_option():
         assert make_objective("mine", lenet(10), epochs=50, scale=2.0).options == {"scale": 2.0}
     finally:
         unregister("objective", "mine")
+
+
+@pytest.mark.parametrize("topology", ["dense", Dense])
+def test_a_dense_network_has_no_sparsity(topology):
+    with pytest.raises(ValueError, match=r"a dense network has no sparsity \(0.8 was given\)"):
+        SparseTraining(topology, 0.8)
+    assert [SparseTraining(topology, given).sparsity for given in (None, 0.0)] == [0.0, 0.0]
+    assert [SparseTraining("rigl", given).sparsity for given in (None, 0.0, 0.5)] == [0.9, 0.0, 0.5]

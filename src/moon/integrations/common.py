@@ -43,7 +43,7 @@ class SparseTraining:
 
     Args:
         topology: The name of a topology, as for `moon train`, or its class.
-        sparsity: The fraction of weights that are zero, in [0, 1).
+        sparsity: The fraction of weights that are zero, in [0, 1). None: 0.9, or 0 if the topology is dense.
         schedule: When the masks change. None: every `delta_t` steps in the first part of the run, `t_end_share`.
         t_end_share: The fraction of the run in which the masks change.
         delta_t: The number of optimizer steps between two changes. None: 100, or fewer in a short run.
@@ -82,7 +82,7 @@ class SparseTraining:
     def __init__(
         self,
         topology: str | type[Topology] = "rigl",
-        sparsity: float = 0.9,
+        sparsity: float | None = None,
         *,
         schedule: DropSchedule | None = None,
         t_end_share: float = 0.7,
@@ -97,9 +97,12 @@ class SparseTraining:
     ) -> None:
         self.kind: type[Topology] = pick("topology", topology) if isinstance(topology, str) else topology
         self.allocation = pick("allocation", allocation) if isinstance(allocation, str) else allocation
+        if not (is_sparse := issubclass(self.kind, SparseTopology)) and sparsity:
+            raise ValueError(f"a dense network has no sparsity ({sparsity:g} was given); choose a sparse topology")
+        self.sparsity = sparsity if sparsity is not None else 0.9 if is_sparse else 0.0
         if not 0 <= t_end_share <= 1 or not 0 <= (vote_share or 0) <= 1:
             raise ValueError(f"t_end_share={t_end_share} and vote_share={vote_share} must be in [0, 1]")
-        self.sparsity, self.schedule, self.dense, self.pattern, self.seed = sparsity, schedule, dense, pattern, seed
+        self.schedule, self.dense, self.pattern, self.seed = schedule, dense, pattern, seed
         self.t_end_share, self.delta_t, self.fraction, self.vote_share = t_end_share, delta_t, fraction, vote_share
         self.first_mask: Literal["random", "magnitude"] = first_mask
         self.topology: Topology | None = None

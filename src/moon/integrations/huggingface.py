@@ -41,7 +41,7 @@ class SparseCallback(TrainerCallback):
 
     Args:
         topology: The name of a topology, such as "rigl", "set", "gmp" or "dense", or its class.
-        sparsity: The fraction of weights that are zero, in [0, 1).
+        sparsity: The fraction of weights that are zero, in [0, 1). None: 0.9, or 0 if the topology is dense.
         **settings: Further arguments of `moon.integrations.common.SparseTraining`: `schedule`, `t_end_share`,
             `delta_t`, `fraction`, `allocation`, `dense`, `pattern`, `seed`, `first_mask` ("magnitude" for a model with
             pretrained weights) and `vote_share`, the share of epochs that vote (None: that of the topology or of the
@@ -56,7 +56,7 @@ class SparseCallback(TrainerCallback):
         >>> callback = SparseCallback("rigl", sparsity=0.9, delta_t=50)  # Trainer(..., callbacks=[callback])
     """
 
-    def __init__(self, topology: str | type[Topology] = "rigl", sparsity: float = 0.9, **settings: Any) -> None:
+    def __init__(self, topology: str | type[Topology] = "rigl", sparsity: float | None = None, **settings: Any) -> None:
         self.training = SparseTraining(topology, sparsity, **settings)
         self.objective: Objective | None = None
         self.checkpoint: str | None = None

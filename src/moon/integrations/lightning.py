@@ -40,7 +40,7 @@ class Sparse(pl.Callback):
 
     Args:
         topology: The name of a topology, as for `moon train`, or its class.
-        sparsity: The fraction of weights that are zero, in [0, 1).
+        sparsity: The fraction of weights that are zero, in [0, 1). None: 0.9, or 0 if the topology is dense.
         network: The name of the submodule that is the network, such as "net". None: the whole module, which must
             implement `forward` if there is a vote.
         schedule: When the masks change, in optimizer steps. None: every `delta_t` steps in the first part of the run.
@@ -63,7 +63,7 @@ class Sparse(pl.Callback):
     def __init__(
         self,
         topology: str | type[Topology] = "rigl",
-        sparsity: float = 0.9,
+        sparsity: float | None = None,
         *,
         network: str | None = None,
         schedule: DropSchedule | None = None,
