@@ -29,7 +29,7 @@ ARROWS = {
     "objectives": {"evidence", "fast"},
     "detect": {"evidence"},
     "export": BASE | {"evidence", "detect"},
-    "training": BASE | {"evidence", "objectives", "sparse", "fast"},
+    "training": BASE | {"evidence", "objectives", "sparse", "fast", "nets"},
     "recipe": BASE | METHODS,
     "integrations": BASE | METHODS | {"recipe", "deploy", "results"},
     "run": BASE | METHODS | {"recipe", "export"},

@@ -19,6 +19,7 @@ from moon.data import DataSet, save
 from moon.evidence import classifier_name
 from moon.export.runtime import checked_graph
 from moon.export.tracing import trace
+from moon.nets import foreign, fused_blocks, resnet
 from moon.objectives import CrossEntropy
 from moon.recipe.registry import pick
 from moon.run import load
@@ -27,7 +28,7 @@ from moon.training import CosineRate, Training
 from moon.training.captured import capture_obstacle
 
 timm = pytest.importorskip("timm", minversion="1.0")
-pytest.importorskip("torchvision")
+torchvision = pytest.importorskip("torchvision")
 
 CONVOLUTIONAL = [
     "timm:resnet18", "timm:resnet50.a1_in1k", "timm:mobilenetv3_small_100", "timm:efficientnet_b0",
@@ -170,8 +171,12 @@ def test_nothing_in_a_convolutional_net_prevents_captured_steps(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["timm:resnet18", "timm:mobilenetv3_small_050", "torchvision:efficientnet_b0", "torchvision:regnet_y_400mf"]
-)
+    "name",
+    [
+        "timm:resnet18", "timm:seresnet18", "timm:mobilenetv3_small_050", "torchvision:resnet50",
+        "torchvision:efficientnet_b0", "torchvision:regnet_y_400mf",
+    ],
+)  # fmt: skip
 def test_captured_steps_compute_what_plain_steps_do(name):
     """On a CPU the same code runs without a graph. Stochastic depth and dropout draw the same numbers in both."""
     torch.manual_seed(0)
@@ -185,6 +190,49 @@ def test_captured_steps_compute_what_plain_steps_do(name):
         torch.manual_seed(2)
         losses.append([float(steps.step(x, y, 0, 0.01)) for _ in range(2)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [
+        ("torchvision:resnet18", {}, 20),
+        ("timm:resnet18", {}, 20),
+        ("torchvision:resnext50_32x4d", {}, 53),
+        ("timm:resnet50", {}, 53),
+        ("timm:resnet50d", {}, 55),  # a stem of three convolutions
+        ("timm:resnet18", {"drop_path_rate": 0.1}, 6),  # the stem, the first block, the shortcuts
+        ("timm:resnet18", {"act_layer": nn.SiLU}, 3),  # the shortcuts
+        ("timm:seresnet18", {}, 4),  # the stem, the shortcuts
+        ("torchvision:vgg11_bn", {}, 8),
+        ("torchvision:mobilenet_v2", {}, 52),
+    ],
+)
+def test_batch_norms_are_computed_as_in_our_networks(name, options, count, monkeypatch):
+    """Exactly those that no other layer separates from their residual sum and ReLU; the result is the same."""
+    package, _, model_name = name.partition(":")
+    make = timm.create_model if package == "timm" else torchvision.models.get_model
+    torch.manual_seed(0)
+    model = make(model_name, num_classes=4, **options).double()
+    called = []
+    for function in ("norm", "norm_relu"):
+        original = getattr(foreign, function)
+        for module in (foreign, resnet):
+            monkeypatch.setattr(
+                module, function, lambda layer, *rest, f=original: called.append(layer) or f(layer, *rest)
+            )
+    x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    same = deepcopy(model)
+    torch.manual_seed(1)
+    expected = same(x)
+    assert not called
+    torch.manual_seed(1)
+    with fused_blocks(model):
+        found = model(x)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert len(called) == len(set(called)) == count
+    for one, other in zip(model.buffers(), same.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert not any("forward" in vars(module) for module in model.modules())
 
 
 @pytest.mark.parametrize("name", ["timm:resnet50", "torchvision:mobilenet_v3_small"])

@@ -1,16 +1,19 @@
 """Nets of timm and torchvision on a GPU: do captured steps compute what plain ones do, and how long does a step take?
 
-    python tests/gpu/nets.py [--size 64] [--batch 128] [NET ...]
+    python tests/gpu/nets.py [--size 64] [--batch 128] [--rounds ROUNDS] [NET ...]
 
 For each net: the losses of five float32 steps with a sparse topology, plain and captured, without dropout; whether the
 random numbers of dropout and stochastic depth differ from step to step in a captured step; and the time of a bfloat16
-step of both kinds. `resnet18-imagenet` is ours, the comparison for the other ResNet-18s. Exits with 1 if any disagrees.
+step of both kinds. `resnet18-imagenet` is ours, the comparison for the other ResNet-18s, as `resnet50` is for theirs.
+Exits with 1 if any disagrees. With --rounds only captured steps are timed, of all nets in turn, several times, after the
+GPU has been busy for a second.
 """
 
 import argparse
 import sys
 import time
 from copy import deepcopy
+from statistics import median
 
 import torch
 from torch import nn
@@ -20,7 +23,7 @@ from moon.objectives import CrossEntropy
 from moon.recipe.registry import pick
 
 NETS = [
-    "resnet18-imagenet", "timm:resnet18", "torchvision:resnet18", "timm:resnet50", "torchvision:resnet50",
+    "resnet18-imagenet", "timm:resnet18", "torchvision:resnet18", "resnet50", "timm:resnet50", "torchvision:resnet50",
     "timm:mobilenetv3_small_100", "torchvision:mobilenet_v3_small", "timm:efficientnet_b0",
     "torchvision:efficientnet_b0", "timm:convnext_tiny", "torchvision:convnext_tiny",
 ]  # fmt: skip
@@ -88,7 +91,7 @@ def seconds(model: nn.Module, captured: bool, x: torch.Tensor, y: torch.Tensor) 
         torch.cuda.synchronize()
         if repetition:  # the first captures
             times.append((time.perf_counter() - started) / 20)
-    return sorted(times)[len(times) // 2]
+    return median(times)
 
 
 def check(name: str, size: int, count: int) -> bool:
@@ -109,15 +112,36 @@ def check(name: str, size: int, count: int) -> bool:
     return agrees and varies
 
 
+def time_in_turn(names: list[str], size: int, count: int, rounds: int) -> None:
+    """Print the time of a captured step of each net in each round, and its median as a multiple of the first net's."""
+    x, y = batch(size, count)
+    busy, until = torch.randn(4096, 4096, device="cuda"), time.perf_counter() + 1
+    while time.perf_counter() < until:  # the clock of the GPU rises only under load
+        (busy @ busy).sum().item()
+    times = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            times[name].append(1000 * seconds(made(name), True, x, y))
+            torch.cuda.empty_cache()
+    first = median(times[names[0]])
+    for name, found in times.items():
+        listed = ", ".join(f"{each:.2f}" for each in found)
+        print(f"{name:32} captured {listed} ms; median {median(found):.2f} ms, {median(found) / first:.2f}x {names[0]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nets", nargs="*", default=NETS, metavar="NET")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=0)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("there is no GPU")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if arguments.rounds:
+        time_in_turn(arguments.nets, arguments.size, arguments.batch, arguments.rounds)
+        return
     results = {}
     for name in arguments.nets:
         try:

@@ -1,5 +1,6 @@
 """The networks of the paper. Any torch model whose classifier is a Linear layer can be used instead."""
 
+from moon.nets.foreign import fused_blocks
 from moon.nets.lenet import lenet, lenet_norm
 from moon.nets.resnet import resnet18, resnet18_imagenet, resnet50
 
@@ -11,4 +12,4 @@ NETS = {
     "resnet50": resnet50,
 }
 
-__all__ = ["NETS", "lenet", "lenet_norm", "resnet18", "resnet18_imagenet", "resnet50"]
+__all__ = ["NETS", "fused_blocks", "lenet", "lenet_norm", "resnet18", "resnet18_imagenet", "resnet50"]

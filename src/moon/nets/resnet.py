@@ -128,9 +128,12 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(fourth * block.expansion, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.avgpool(self.feature_maps(x)).flatten(1))
+
+    def feature_maps(self, x: Tensor) -> Tensor:
+        """The output of the last stage, (N, C, H, W)."""
         x = self.maxpool(norm_relu(self.bn1, self.conv1(x)))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 
 def resnet18(num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> ResNet:

@@ -25,6 +25,7 @@ from moon.fast import (
     top_masks,
     write_addresses,
 )
+from moon.nets import fused_blocks
 from moon.objectives import Objective
 from moon.objectives.epoch import DeviceEpoch
 from moon.sparse import SparseTopology, Topology
@@ -184,7 +185,8 @@ class CapturedSteps:
 
     def _forward_backward(self, x: Tensor, y: Tensor, addresses: Tensor | None = None) -> tuple[Tensor, StepGradients]:
         """Forward and backward pass; on a GPU also the update, which is captured with them."""
-        with layers_on_buffers(self.setup.model), self.buffers.step(addresses) as gradients:
+        model = self.setup.model
+        with layers_on_buffers(model), fused_blocks(model), self.buffers.step(addresses) as gradients:
             loss = self.setup.loss(x, y, self._epoch)
             with self.buffers.collect_gradients():
                 loss.backward()
