@@ -5,8 +5,9 @@
 For each net: the losses of five float32 steps with a sparse topology, plain and captured, without dropout; whether the
 random numbers of dropout and stochastic depth differ from step to step in a captured step; and the time of a bfloat16
 step of both kinds. `resnet18-imagenet` is ours, the comparison for the other ResNet-18s, as `resnet50` is for theirs.
-Exits with 1 if any disagrees. With --rounds only captured steps are timed, of all nets in turn, several times, after the
-GPU has been busy for a second.
+Exits with 1 if any disagrees. With --rounds only captured steps are timed, of all nets in turn, several times, after
+the GPU has been busy for a second. Masks change every third step where losses are compared, and every 100th, as in
+training, where steps are timed.
 """
 
 import argparse
@@ -56,9 +57,9 @@ def with_visible_branches(model: nn.Module) -> nn.Module:
     return model
 
 
-def training_of(model: nn.Module, captured: bool, precision: torch.dtype) -> Training:
+def training_of(model: nn.Module, captured: bool, precision: torch.dtype, delta_t: int) -> Training:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
-    topology = RigL(model, optimizer, sparsity=0.8, schedule=DropSchedule(t_end=10_000, delta_t=3))
+    topology = RigL(model, optimizer, sparsity=0.8, schedule=DropSchedule(t_end=10_000, delta_t=delta_t))
     parts = CrossEntropy(), topology, CosineRate(0.01, 0.01)
     how = {"epochs": 1, "captured": captured, "precision": precision}
     training = Training(model, optimizer, *parts, [], **how)  # pyright: ignore[reportArgumentType]
@@ -74,14 +75,14 @@ def batch(size: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def losses(model: nn.Module, captured: bool, x: torch.Tensor, y: torch.Tensor, lr: float = 0.01) -> list[float]:
-    training = training_of(model, captured, torch.float32)
+    training = training_of(model, captured, torch.float32, delta_t=3)
     torch.manual_seed(2)
     return [float(training.step(x, y, 0, lr)) for _ in range(5)]
 
 
 def seconds(model: nn.Module, captured: bool, x: torch.Tensor, y: torch.Tensor) -> float:
     """The median time of a step, over 5 times 20 steps."""
-    training = training_of(model, captured, torch.bfloat16)
+    training = training_of(model, captured, torch.bfloat16, delta_t=100)
     times = []
     for repetition in range(6):
         torch.cuda.synchronize()
