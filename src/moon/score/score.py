@@ -24,7 +24,14 @@ from moon.score.examples import examples, known_values
 from moon.score.files import KNOWN, MODEL, Scores, digests, read_summary, scores_folder, write_scores
 from moon.score.scoring import Scoring
 from moon.score.tables import tables
-from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
+from moon.score.temperatures import (
+    NO_OPTIMUM,
+    P_UNKNOWN,
+    UNSCALED,
+    fit_temperature,
+    p_unknown_temperature,
+    temperatures,
+)
 from moon.training import locked
 
 
@@ -185,8 +192,8 @@ def _summary(scored: Scoring) -> dict[str, Any]:
     """The content of `scores.json`, except the metrics of the detectors."""
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
-    scaling = TemperatureScaling().fit(cache.get("fit/val", images.splits["val"]))
-    objective, fitted = scored.recipe.objective, scaling.temperature
+    scaling = fit_temperature(cache.get("fit/val", images.splits["val"]))
+    fitted = (scored.recipe.objective, scaling.temperature, scaling.no_optimum)
     return {
         "benchmark": benchmark.name,
         "lists": benchmark.lists or "the sets as they are under the root",
@@ -198,9 +205,10 @@ def _summary(scored: Scoring) -> dict[str, Any]:
         "left_out": scored.left_out,
         "search": scored.searches,
         "known": known_metrics(known),
-        "known_scaled": known_metrics(scaling(known)) | {"temperature": fitted},
-        "temperatures": temperatures(scored.scores, objective, fitted)
-        | (p_unknown_temperature(objective, fitted) if known.is_open else {}),
+        "known_scaled": known_metrics(scaling(known))
+        | {"temperature": scaling.temperature, **({NO_OPTIMUM: True} if scaling.no_optimum else {})},
+        "temperatures": temperatures(scored.scores, *fitted)
+        | (p_unknown_temperature(*fitted) if known.is_open else {}),
         **_p_unknown(scored, scaling),
         **({} if cache.precision == "float32" else {"precision": cache.precision}),
         **({"mirrored": True} if cache.mirrored else {}),
