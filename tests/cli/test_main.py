@@ -145,7 +145,7 @@ def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
         ((*TRAIN, "--t-end", "0.9", "--vote", "0.5", "--out", "run"), ["first vote", "masks change"]),
         ((*TRAIN, "--device", "cuda:99"), ["device 'cuda:99' cannot be used"]),
         ((*TRAIN, "--device", "meta"), ["device 'meta' cannot be used"]),
-        ((*TRAIN, "--device", "gpu"), ["device 'gpu' cannot be used"]),
+        ((*TRAIN, "--device", "gpu"), ["there is no device 'gpu'; choose cpu, cuda"]),
         (("train", "mnist", "--epochs", "5", "--set", "quiet_epochs=5"), ["quiet_epochs=5 of epochs=5"]),
         (("score", "nowhere"), ["nowhere is not a folder"]),
         (("data", "import"), ["moon data import: the following arguments are required: SOURCE, --name"]),

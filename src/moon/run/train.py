@@ -20,7 +20,15 @@ from moon.run.images import BenchmarkImages
 from moon.run.learning import early_epochs, warn_early
 from moon.run.log import Log, log_digest, read_log
 from moon.run.loggers import check_loggers
-from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
+from moon.run.machine import (
+    conditions,
+    cudnn_mode,
+    hardware,
+    restore_conditions,
+    software,
+    threads_kept,
+    usable_device,
+)
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
@@ -73,7 +81,8 @@ def train_run(
         The content of `result.json`.
 
     Raises:
-        ValueError: If the recipe is invalid, or the run cannot be resumed exactly (other number of processes).
+        ValueError: If the recipe is invalid, the device cannot be used, or the run cannot be resumed exactly (other
+            number of processes).
         DamagedCheckpoint: If files of the folder are damaged, or are those of another run.
 
     Example:
@@ -89,7 +98,7 @@ def train_run(
     folder, ranks = Path(folder), ranks or Ranks()
     if recipe.benchmark != images.benchmark.name:
         raise ValueError(f"the recipe is for {recipe.benchmark}, but the images are those of {images.benchmark.name}")
-    loggers = check_loggers(loggers)
+    loggers, device = check_loggers(loggers), usable_device(device)
     with cudnn_mode(exact), threads_kept():
         if not ranks.is_first:
             return _follow(recipe, folder, images, ranks, device, exact)
