@@ -152,7 +152,7 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
     if known not in BENCHMARKS and not has_set(root, known, "train"):
         names = [n for n in (*BENCHMARKS, *_own_sets(root)) if n != name]
         raise DataError(
-            f"{where} known = '{known}' is neither a benchmark nor a set under {root}{did_you_mean(known, names)}"
+            f"{where} known = '{known}'{did_you_mean(known, names)} is neither a benchmark nor a set under {root}"
         )
     base = BENCHMARKS.get(known) or _benchmark_of_set(root, known)
     values = {key: _checked_field(where, key, value, base) for key, value in table.items() if key != "known"}
@@ -194,7 +194,7 @@ def _check_unknown_sets(root: Path, benchmark: Benchmark, where: str) -> None:
         if has_images and not has_set(root, unknown, "test", benchmark):
             place = f"a list of {benchmark.lists} in" if benchmark.lists else "under"
             found = [path.parent.name for path in root.glob("*/test.npz")]
-            raise DataError(f"{where} names '{unknown}', which is not {place} {root}{did_you_mean(unknown, found)}")
+            raise DataError(f"{where} names '{unknown}'{did_you_mean(unknown, found)}, which is not {place} {root}")
 
 
 def _checked_field(where: str, key: str, value: Any, base: Benchmark) -> Any:
