@@ -1,4 +1,4 @@
-"""Words of messages: suggestions for misspelled names, numbers with their nouns, the first line of an error."""
+"""Names and words: one name or several, suggestions for misspelled ones, numbers with nouns, first lines of errors."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     close = reordered or get_close_matches(name, candidates, 1, 0.85)
     close = close or sorted(shorter, key=len, reverse=True) or get_close_matches(name, candidates, 1)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def as_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the names of an argument that is one name or several; a single one is not read letter by letter.
+
+    >>> as_names("msp"), as_names(["msp", "knn"])
+    (('msp',), ('msp', 'knn'))
+    """
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def counted(number: int, what: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moon.data.archives import read_npz
-from moon.data.class_names import checked_names
+from moon.data.class_names import checked_names, described
 from moon.errors import DataError
 from moon.files import write_arrays
 from moon.suggest import counted
@@ -35,6 +35,8 @@ class DataSet(NamedTuple):
         >>> import numpy as np
         >>> from moon import DataSet
         >>> dataset = DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, -1]), ("cat", "dog"))
+        >>> dataset
+        DataSet(4 images of 8x8x1, labels -1 to 1: 'cat', 'dog')
         >>> dataset.take(dataset.labels >= 0).images.shape
         (3, 8, 8, 1)
     """
@@ -42,6 +44,10 @@ class DataSet(NamedTuple):
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, np.shape(self.images)[1:]))
+        return f"DataSet({counted(len(self.images), 'image')} of {size}, {described(self.labels, self.classes)})"
 
     def take(self, indices: NDArray) -> DataSet:
         """Select samples.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
@@ -18,7 +19,7 @@ from moon.data.sets import has_set
 from moon.data.streamed_folders import streamed_benchmark
 from moon.data.toml_file import read_toml
 from moon.errors import DataError
-from moon.suggest import did_you_mean
+from moon.suggest import as_names, did_you_mean
 
 DECLARATIONS = "benchmarks.toml"  # under the data root
 _FIELDS: dict[str, tuple[type, str]] = {
@@ -33,7 +34,9 @@ _FIELDS: dict[str, tuple[type, str]] = {
 }
 
 
-def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Benchmark:
+def find_benchmark(
+    root: AnyPath, name: str, near: str | Sequence[str] = (), far: str | Sequence[str] = ()
+) -> Benchmark:
     """Find a benchmark by name.
 
     The name is a key of `BENCHMARKS`, a table in `<root>/benchmarks.toml`, or a set under the root. In the last case
@@ -43,8 +46,8 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
     Args:
         root: The data root.
         name: The name of the benchmark.
-        near: Near unknown sets, in place of the benchmark's.
-        far: Far unknown sets, in place of the benchmark's.
+        near: Near unknown sets, one name or several, in place of the benchmark's.
+        far: Far unknown sets, one name or several, in place of the benchmark's.
 
     Returns:
         The benchmark.
@@ -58,7 +61,7 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
         >>> find_benchmark("data", "cifar10", near=("cifar100",)).near
         ('cifar100',)
     """
-    root = Path(root)
+    root, near, far = Path(root), as_names(near), as_names(far)
     check_root(root)
     for unknown in (*near, *far):
         check_name(unknown)

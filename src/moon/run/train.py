@@ -54,7 +54,7 @@ def train_run(
     ranks: Ranks | None = None,
     captured: bool | None = None,
     exact: bool = True,
-    loggers: Sequence[str] | None = None,
+    loggers: str | Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Train a recipe in its folder, or resume it from its last checkpoint.
 
@@ -74,8 +74,8 @@ def train_run(
         exact: Whether the result is reproducible bit for bit with the same software, hardware, and number of processes
             and CPU threads. A resumed run then gets as many threads as before. Otherwise the fastest kernels are used
             on a GPU, and `result.json` says why it is not exact.
-        loggers: Where the log is written besides `log.jsonl`: "tensorboard", "wandb" (Weights & Biases, offline) and
-            "csv". None: "tensorboard" if it is installed. One that fails does not end the run.
+        loggers: Where the log is written besides `log.jsonl`, one name or several: "tensorboard", "wandb" (Weights &
+            Biases, offline) and "csv". None: "tensorboard" if it is installed. One that fails does not end the run.
 
     Returns:
         The content of `result.json`.

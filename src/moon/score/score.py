@@ -32,6 +32,7 @@ from moon.score.temperatures import (
     p_unknown_temperature,
     temperatures,
 )
+from moon.suggest import as_names
 from moon.training import locked
 
 
@@ -104,7 +105,7 @@ def score_run(
 
 def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: BenchmarkImages) -> dict[str, Detector | None]:
     """The detectors by name: all for None, and None for `auto`, which is chosen when there is evidence."""
-    names = list(table("detector")) if names is None else [names] if isinstance(names, str) else list(names)
+    names = list(table("detector")) if names is None else list(as_names(names))
     if not names:
         raise ValueError("no detector was given; name at least one")
     check_names(names)
