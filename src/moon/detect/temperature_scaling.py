@@ -75,11 +75,10 @@ class TemperatureScaling:
             while loss(target) > loss(inverse) and (target - inverse).abs() > 1e-14:
                 target = (target + inverse) / 2
             moved, inverse = (target - inverse).abs(), target
+            self.no_optimum = bool(curvature <= _FLAT) or not 1 / _WIDEST < inverse < _WIDEST
             if moved < 1e-12:
                 break
         self.temperature = 1 / float(inverse)
-        is_limit = not 1 / _WIDEST < inverse < _WIDEST
-        self.no_optimum = is_limit or float(curvature) <= _FLAT
         return self
 
     def __call__(self, evidence: Evidence) -> Evidence:
