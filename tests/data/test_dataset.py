@@ -53,10 +53,14 @@ def test_unreadable_files_are_rejected_naming_the_file(tmp_path):
     with pytest.raises(DataError, match=r"train\.npz: cannot be read"):
         load(tmp_path, "a", "train")
     np.savez(tmp_path / "a" / "train.npz", images=images())
-    with pytest.raises(DataError, match="has no array 'labels'"):
+    with pytest.raises(DataError, match=r"has no array 'labels'.*; labels are one integer per image"):
         load(tmp_path, "a", "train")
+    for empty in (np.array([]), np.array([], int)):
+        np.savez(tmp_path / "a" / "train.npz", images=images(), labels=empty)
+        with pytest.raises(DataError, match=r"4 images but no labels; there must be one label per image, -1 if"):
+            load(tmp_path, "a", "train")
     np.savez(tmp_path / "a" / "train.npz", images=images(), labels=np.array([{}] * 4, dtype=object))
-    with pytest.raises(DataError, match=r"train\.npz: cannot be read"):  # a pickle inside is never executed
+    with pytest.raises(DataError, match=r"cannot be read .* array of Python objects"):  # a pickle is never executed
         load(tmp_path, "a", "train")
 
 
