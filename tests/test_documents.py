@@ -99,16 +99,19 @@ def test_a_changed_table_is_reported_and_rewritten(repository, capsys):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("<!-- table dem -->\n<!-- end -->", "table dem: there is no such table, did you mean 'demo'?"),
-        ("1.0<!-- demo/rigl95/plan accuracy -->", "no run of 'demo/rigl95/plan' is kept, did you mean 'rigl95/plain'?"),
-        ("1.0<!-- dmo/rigl95/plain accuracy -->", "there is no collection 'dmo', did you mean 'demo'?"),
-        ("1.0<!-- demo/rigl95/plain acuracy -->", "there is no metric 'acuracy', did you mean 'accuracy'?"),
+        ("<!-- table dem -->\n<!-- end -->", "table dem: there is no such table (did you mean 'demo'?)"),
+        (
+            "1.0<!-- demo/rigl95/plan accuracy -->",
+            "no run of 'demo/rigl95/plan' is kept (did you mean 'rigl95/plain'?)",
+        ),
+        ("1.0<!-- dmo/rigl95/plain accuracy -->", "there is no collection 'dmo' (did you mean 'demo'?)"),
+        ("1.0<!-- demo/rigl95/plain acuracy -->", "there is no metric 'acuracy' (did you mean 'accuracy'?)"),
         ("1.0<!-- demo/rigl95/plain -->", "is not of the form NETWORK [- NETWORK] METRIC [STATISTIC]"),
         ("1.0<!-- demo/rigl95/plain fisher near -->", "'fisher near' of demo/rigl95/plain was not measured"),
         ("1.0<!-- demo/rigl95/plain accuracy p -->", "only a difference of two networks has a p-value"),
         (
             "1.0<!-- demo/rigl95/moon - demo/rigl95/plain accuracy p:sumary -->",
-            "there is no family of comparisons 'sumary', did you mean 'summary'?",
+            "there is no family of comparisons 'sumary' (did you mean 'summary'?)",
         ),
         ("1.0<!-- demo/rigl95/moon - demo/rigl95/plain accuracy p:rivals -->", "is not in the family 'rivals'"),
         ("about<!-- demo/rigl95/plain accuracy -->", "is neither right after a number, nor a table with <!-- end -->"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
-from io import BufferedIOBase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moon_runtime.answers import Answers
-from moon_runtime.images import MAX_PIXELS, ImageError, check_pixels, fit_image, is_pillow
+from moon_runtime.images import MAX_PIXELS, ImageError, check_pixels, fit_image, is_picture
 from moon_runtime.network import Network, NetworkError
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ class Classifier:
     def __call__(self, images: AnyImage | Sequence[AnyImage]) -> Answers:
         """Answer about images. Those of another size are resized to cover the input and cropped at the centre.
 
+        That is how files and Pillow images are prepared; if arrays are resized, there is a warning.
+
         Args:
-            images: A batch, uint8 with the shape (images, rows, columns, channels) or, grey, (images, rows, columns),
-                which a colour network refuses for 1 or 3 images, as they look like channels; one image: an array, a
-                Pillow image, or the path of a file; or a list of images.
+            images: A batch, uint8 with the shape (images, rows, columns, channels) or, for a grey network, (images,
+                rows, columns); one image: an array, a Pillow image, or the path of a file; or a list of images.
 
         Raises:
             ImageError: If something is not an image, has the wrong type or number of channels, or is too large.
@@ -101,27 +102,38 @@ class Classifier:
         return rows, columns, channels
 
     def _fit(self, images: Any) -> np.ndarray:
-        if isinstance(images, (str, os.PathLike, BufferedIOBase)) or is_pillow(images):
-            return self.prepare(images)[None]
-        if not isinstance(images, (list, tuple)):
+        is_one = is_picture(images)
+        if not is_one and not isinstance(images, (list, tuple)):
             images = check_pixels(np.asarray(images), "images")
             if images.ndim not in (2, 3, 4):
                 raise ImageError(f"images: must have the shape (images, rows, columns, channels), not {images.shape}")
             # The last of three sizes is the channels of one image, or the columns of grey images.
-            if images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4):
-                return self.prepare(images)[None]
-            if images.ndim == 3 and images.shape[0] in (1, 3) and self.input_shape[0] == 3:
+            is_one = images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
+            if images.ndim == 3 and not is_one and self.input_shape[0] != 1:
                 raise ImageError(
                     f"images: has the shape {images.shape}: channels come last, (rows, columns, channels); for a batch "
                     "of grey images give (images, rows, columns, 1)"
                 )
             if images.shape[1:] == self._size():
                 return images
+        images = [images] if is_one else images
         result = np.empty((len(images), *self._size()), np.uint8)
         for i, image in enumerate(images):
-            name = None if isinstance(image, (str, os.PathLike)) else f"image {i}"
+            name = None if is_one or isinstance(image, (str, os.PathLike)) else f"image {i}"
             result[i] = self.prepare(image, name)
+        self._warn_of_resizing([np.shape(image) for image in images if not is_picture(image)])
         return result
+
+    def _warn_of_resizing(self, shapes: list[tuple[int, ...]]) -> None:
+        """Files are meant to be resized; an array of another size may be a mistake."""
+        rows, columns, _ = self._size()
+        if others := [shape for shape in shapes if shape[:2] != (rows, columns)]:
+            warnings.warn(
+                f"{len(others)} of {len(shapes)} arrays (first: {others[0][0]} rows, {others[0][1]} columns) are "
+                f"resized to cover {rows} rows and {columns} columns, and cropped at the centre; use prepare(image) to "
+                "resize them without this warning",
+                stacklevel=4,  # the caller of the classifier
+            )
 
 
 def load(path: str | os.PathLike[str] | bytes, threads: int = 1) -> Classifier:

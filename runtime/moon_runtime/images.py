@@ -94,11 +94,11 @@ def fit_image(
     Raises:
         ImageError: If it cannot be used; the message says why.
     """
-    is_prepared = isinstance(image, np.ndarray)  # an array that has the input's size already
+    is_prepared = not is_picture(image)  # an array that has the input's size already
     where = where or _name(image)
     if isinstance(image, (str, os.PathLike, BufferedIOBase)):
         image = read_image(image, where, max_pixels)
-    elif is_pillow(image):
+    elif _is_pillow(image):
         image = _to_array(image, where, max_pixels)
     pixels = check_pixels(np.asarray(image), where)
     if pixels.ndim == 2:
@@ -122,7 +122,12 @@ def check_pixels(pixels: np.ndarray, where: str) -> np.ndarray:
     return pixels
 
 
-def is_pillow(image: Any) -> bool:
+def is_picture(image: Any) -> bool:
+    """Whether this is a file or a Pillow image, which are resized as the network needs it, and not an array."""
+    return isinstance(image, (str, os.PathLike, BufferedIOBase)) or _is_pillow(image)
+
+
+def _is_pillow(image: Any) -> bool:
     """Whether this is a Pillow image; does not import Pillow."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(image, module.Image)

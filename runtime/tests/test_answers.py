@@ -199,7 +199,7 @@ def test_a_changed_number_of_threads_needs_no_new_model() -> None:
         assert np.array_equal(model(images).score, expected)
 
 
-@pytest.mark.parametrize("shape", [(0, 1, 1, 4), (0, 7, 5, 4), (0, 9, 9)])
+@pytest.mark.parametrize("shape", [(0, 1, 1, 4), (0, 7, 5, 4), (0, 9, 9, 1)])
 def test_no_images_no_answers(shape: tuple[int, ...]) -> None:
     answers = load(classifier(MAXIMUM))(np.zeros(shape, np.uint8))
     assert len(answers) == 0

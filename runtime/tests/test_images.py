@@ -63,8 +63,9 @@ def test_grey_and_colour() -> None:
     grey, colour = picture(4, 6, 6), picture(4, 6, 6, 3)
     expected = [float(image.mean()) for image in grey]
     for channels in (1, 3):
-        for images in (grey, grey[..., None], list(grey), list(grey[..., None])):
+        for images in (grey[..., None], list(grey), list(grey[..., None])):
             assert scores(model(channels)(images)) == pytest.approx(expected, abs=1e-2)
+    assert scores(model(1)(grey)) == pytest.approx(expected, abs=1e-2)
     assert scores(model(1)(grey[0])) == pytest.approx(expected[:1], abs=1e-2)
     luminance = np.rint(colour.astype("f") @ np.array([0.299, 0.587, 0.114], "f"))
     assert scores(model(1)(colour)) == pytest.approx(luminance.mean((1, 2)).tolist(), abs=1e-2)
@@ -111,7 +112,8 @@ def test_the_shorter_side_may_be_longer_than_the_input() -> None:
 
 def test_an_array_of_the_right_size_is_taken_as_it_is_but_a_file_is_prepared(tmp_path: Path) -> None:
     image = picture(16, 16, 3)
-    assert np.array_equal(fit_image(image, (3, 16, 16), "x", shorter_side=20), image)
+    for array in (image, memoryview(image)):
+        assert np.array_equal(fit_image(array, (3, 16, 16), "x", shorter_side=20), image)
     expected = resized_as_the_training_library_does(image, 20)[2:18, 2:18]
     Image.fromarray(image).save(tmp_path / "a.png")
     with (tmp_path / "a.png").open("rb") as file:
@@ -119,10 +121,29 @@ def test_an_array_of_the_right_size_is_taken_as_it_is_but_a_file_is_prepared(tmp
             assert np.array_equal(fit_image(given, (3, 16, 16), "x", shorter_side=20), expected)
 
 
-def test_a_batch_of_another_size_is_resized() -> None:
+RESIZED = "arrays .first: 9 rows, 12 columns. are resized to cover 6 rows and 6 columns, and cropped"
+
+
+def test_arrays_of_another_size_are_resized_with_a_warning() -> None:
     images = picture(3, 9, 12, 3)
-    assert scores(model()(images)) == scores(model()([fit_image(i, (3, 6, 6), "x") for i in images]))
-    assert len(model()(picture(5, 9, 12))) == len(model(1)(picture(3, 9, 12))) + 2 == 5
+    with pytest.warns(UserWarning, match=f"3 of 3 {RESIZED}") as warned:
+        answers = model()(images)
+    assert scores(answers) == scores(model()([fit_image(i, (3, 6, 6), "x") for i in images]))
+    assert [warning.filename for warning in warned] == [__file__]
+    with pytest.warns(UserWarning, match=f"2 of 3 {RESIZED}"):
+        assert len(model()([picture(6, 6, 3), *images[:2], Image.fromarray(images[0])])) == 4
+    with pytest.warns(UserWarning, match=f"1 of 1 {RESIZED}"):
+        assert len(model(1)(images[0])) == 1
+    with pytest.warns(UserWarning, match=f"5 of 5 {RESIZED}"):
+        assert len(model(1)(picture(5, 9, 12))) == 5
+
+
+def test_pictures_and_prepared_arrays_are_resized_without_a_warning(tmp_path: Path) -> None:
+    image = Image.fromarray(picture(9, 12, 3))
+    image.save(tmp_path / "a.png")
+    ask = model()
+    for given in (image, tmp_path / "a.png", [image], ask.prepare(picture(9, 12, 3)), picture(0, 9, 12, 3)):
+        ask(given)
 
 
 def test_other_kinds_of_files_are_rgb(tmp_path: Path) -> None:
@@ -162,6 +183,7 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
         (picture(3, 6, 6), r"^images: has the shape \(3, 6, 6\): channels come last, \(rows, columns, channels\); "
                            r"for a batch of grey images give \(images, rows, columns, 1\)$"),
         (picture(1, 20, 30), r"images: has the shape \(1, 20, 30\): channels come last"),
+        (picture(5, 6, 6), r"images: has the shape \(5, 6, 6\): channels come last"),  # whatever the number of images
         ([picture(6, 6, 3), picture(2, 6, 6, 3)], "image 1: an image has the shape"),
         ([picture(0, 6, 3)], "image 0: an image has the shape"),
         (picture(2, 0, 6, 3), "image 0: an image has the shape"),

@@ -1,4 +1,4 @@
-"""Words of messages: suggestions for misspelled names, numbers with their nouns, the first line of an error."""
+"""Names and words: one name or several, suggestions for misspelled ones, numbers with nouns, first lines of errors."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Return ", did you mean 'X'?" for the closest candidate, or "" if none is close.
+    """Return " (did you mean 'X'?)", to follow a name in a sentence, for the closest candidate, or "" if none is close.
 
     >>> did_you_mean("rgl", ["set", "rigl"])
-    ", did you mean 'rigl'?"
+    " (did you mean 'rigl'?)"
 
     Names of parts joined by "+" are closest to those with the same parts in another order.
 
     >>> did_you_mean("cutout+trivial", ["trivial", "trivial+cutout"])
-    ", did you mean 'trivial+cutout'?"
+    " (did you mean 'trivial+cutout'?)"
 
     Unless another one is very close, a name to which a hyphen adds something is closest to the name before it.
 
     >>> did_you_mean("--lr-start", ["--delta-t", "--lr"])
-    ", did you mean '--lr'?"
+    " (did you mean '--lr'?)"
     """
     candidates, parts = list(candidates), sorted(name.split("+"))
     reordered = [candidate for candidate in candidates if sorted(candidate.split("+")) == parts]
     shorter = [candidate for candidate in candidates if candidate.strip("-") and name.startswith(f"{candidate}-")]
     close = reordered or get_close_matches(name, candidates, 1, 0.85)
     close = close or sorted(shorter, key=len, reverse=True) or get_close_matches(name, candidates, 1)
-    return f", did you mean '{close[0]}'?" if close else ""
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def as_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the names of an argument that is one name or several; a single one is not read letter by letter.
+
+    >>> as_names("msp"), as_names(["msp", "knn"])
+    (('msp',), ('msp', 'knn'))
+    """
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def counted(number: int, what: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from moon.deploy import load
 from moon.records import write_record
 from moon.run.images import BenchmarkImages
 from moon.score.files import load_summary
@@ -57,7 +58,9 @@ def test_python_of_the_page_about_use(packed, data_root, tmp_path, monkeypatch, 
 def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
     run = trained_runs(epochs=6, options={"quiet_epochs": 1})
     code, out, err = moon("pack", run, "-o", tmp_path / "a.moon", "--accept", "0.5", "--data", data_root)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert re.fullmatch(r"warning: the temperature fitted on 5 validation images, T = .*\n", err)
+    assert load(tmp_path / "a.moon").metadata["provenance"]["temperature_no_optimum"] is True
     assert "a.moon: " in out
     assert "kB (" in out
     assert re.search(

@@ -10,23 +10,26 @@ from moon.cli.parsing import Parser
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trian",), "moon: unknown command 'trian', did you mean 'train'? (see moon --help)"),
-        (("--verison",), "moon: unknown option '--verison', did you mean '--version'? (see moon --help)"),
-        (("data", "imprt"), "moon data: unknown action 'imprt', did you mean 'import'? (see moon data --help)"),
-        (("data", "--dta", "x", "list"), "moon data: unknown option '--dta', did you mean '--data'? (see moon data "),
-        (("data", "import", "x", "--nmae", "y"), "moon data import: unknown option '--nmae', did you mean '--name'?"),
-        (("paper", "shwo"), "moon paper: unknown action 'shwo', did you mean 'show'?"),
-        (("paper", "list", "--sedes", "3"), "moon paper: unknown option '--sedes', did you mean '--seeds'?"),
-        (("bench", "trian"), "moon bench: unknown action 'trian', did you mean 'train'?"),
+        (("trian",), "moon: unknown command 'trian' (did you mean 'train'?); see moon --help"),
+        (("--verison",), "moon: unknown option '--verison' (did you mean '--version'?); see moon --help"),
+        (("data", "imprt"), "moon data: unknown action 'imprt' (did you mean 'import'?); see moon data --help"),
+        (("data", "--dta", "x", "list"), "moon data: unknown option '--dta' (did you mean '--data'?); see moon data "),
+        (("data", "import", "x", "--nmae", "y"), "moon data import: unknown option '--nmae' (did you mean '--name'?)"),
+        (("paper", "shwo"), "moon paper: unknown action 'shwo' (did you mean 'show'?)"),
+        (("paper", "list", "--sedes", "3"), "moon paper: unknown option '--sedes' (did you mean '--seeds'?)"),
+        (("bench", "trian"), "moon bench: unknown action 'trian' (did you mean 'train'?)"),
         (
             ("train", "digits", "--objctive=moon"),
-            "moon train: unknown option '--objctive', did you mean '--objective'?",
+            "moon train: unknown option '--objctive' (did you mean '--objective'?)",
         ),
-        (("train", "digits", "--lr-start", "1"), "moon train: unknown option '--lr-start', did you mean '--lr'?"),
-        (("train", "--qqqq"), "moon train: unknown option '--qqqq' (see moon train --help)"),
-        (("score", "run", "--detectr", "msp"), "moon score: unknown option '--detectr', did you mean '--detector'?"),
-        (("grid", "digits", "--sparcity", "0.9"), "moon grid: unknown option '--sparcity', did you mean '--sparsity'?"),
-        (("methods", "a", "b"), "moon methods: unrecognized arguments: b (see moon methods --help)"),
+        (("train", "digits", "--lr-start", "1"), "moon train: unknown option '--lr-start' (did you mean '--lr'?)"),
+        (("train", "--qqqq"), "moon train: unknown option '--qqqq'; see moon train --help"),
+        (("score", "run", "--detectr", "msp"), "moon score: unknown option '--detectr' (did you mean '--detector'?)"),
+        (
+            ("grid", "digits", "--sparcity", "0.9"),
+            "moon grid: unknown option '--sparcity' (did you mean '--sparsity'",
+        ),
+        (("methods", "a", "b"), "moon methods: unrecognized arguments: b; see moon methods --help"),
     ],
 )
 def test_one_line_with_the_nearest_word_and_exit_code_2(moon, arguments, message):
@@ -48,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 def test_values_of_options(parser, capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["--size", "smal"])
-    assert capsys.readouterr().err == "test: unknown value 'smal' of --size, did you mean 'small'? (see test --help)\n"
+    assert capsys.readouterr().err == "test: unknown value 'smal' of --size (did you mean 'small'?); see test --help\n"
     with pytest.raises(SystemExit):
         parser.parse_args(["--size", "x"])
     assert "unknown value 'x' of --size; choose from: small, large" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from moon import cli
 from moon.cli import bench, methods, report, score, train
 from moon.cli.main import VERBS
-from moon.cli.stopping import STOPPED
+from moon.cli.stopping import RESUMES, STOPPED
 from moon.training import is_locked
 
 
@@ -33,7 +33,11 @@ def interruptible():
 @pytest.mark.parametrize(
     ("module", "arguments", "line"),
     [
-        (train, ("digits",), "moon train: stopped; the same command resumes from the last checkpoint"),
+        (
+            train,
+            ("digits",),
+            "moon train: stopped; the same command resumes from the last checkpoint, or starts again if",
+        ),
         (score, ("run",), "moon score: stopped; runs that were scored completely are written; run the"),
         (report, ("run",), "moon report: stopped; no page was written"),
         (bench, ("train",), "moon bench: stopped; no times were written"),
@@ -80,7 +84,7 @@ def test_ctrl_c_during_an_import_is_one_line_and_not_an_error_of_the_imported_mo
         check=False,
     )
     assert done.returncode == 130
-    assert done.stderr.strip() == "moon train: stopped; the same command resumes from the last checkpoint"
+    assert done.stderr.strip() == f"moon train: stopped; {RESUMES}"
     assert done.stdout == ""
 
 
@@ -102,7 +106,7 @@ def test_signals_outside_of_imports_raise_and_the_handlers_are_restored(moon, mo
     monkeypatch.setattr(train, "act", work)
     found, _, err = moon("train", "digits")
     assert found == code
-    assert err.strip() == "moon train: stopped; the same command resumes from the last checkpoint"
+    assert err.strip() == f"moon train: stopped; {RESUMES}"
     assert cleaned == [True]
     assert [signal.getsignal(each) for each, _ in SIGNALS] == before
 
@@ -118,7 +122,7 @@ def test_an_error_while_a_command_is_stopped_does_not_change_its_exit_code(moon,
     monkeypatch.setattr(train, "act", work)
     code, _, err = moon("train", "digits")
     assert code == 75
-    assert err.strip() == "moon train: stopped; the same command resumes from the last checkpoint"
+    assert err.strip() == f"moon train: stopped; {RESUMES}"
 
 
 def test_a_forked_process_ends_as_without_a_handler(moon, monkeypatch):

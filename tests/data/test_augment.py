@@ -238,5 +238,5 @@ def test_images_that_are_streamed_from_disk_are_augmented(augment, tmp_path):
 
 
 def test_an_unknown_augmentation_is_an_error():
-    with pytest.raises(ValueError, match=r"unknown augmentation 'cutuot'.* did you mean 'cutout'"):
+    with pytest.raises(ValueError, match=r"unknown augmentation 'cutuot'.*did you mean 'cutout'"):
         batches("cutuot")

@@ -63,7 +63,7 @@ def test_invalid_names_are_rejected_before_anything_is_read(tmp_path, name, kind
 
 
 def test_invalid_splits_are_rejected(sources, tmp_path):
-    with pytest.raises(ValueError, match="split must be train, val or test, not 'tets', did you mean 'test'"):
+    with pytest.raises(ValueError, match=r"split must be train, val or test, not 'tets' \(did you mean 'test'"):
         import_set(tmp_path, sources[0], "mine", "tets")
 
 

@@ -38,5 +38,5 @@ def test_nothing_to_verify_is_an_error(published, tmp_path):
     with pytest.raises(DataError, match="no set to verify"):
         list(verify_sets(tmp_path))
     save(published, tmp_path, "mine", "test")
-    with pytest.raises(DataError, match="no set 'mina', did you mean 'mine'"):
+    with pytest.raises(DataError, match=r"no set 'mina' \(did you mean 'mine'"):
         list(verify_sets(tmp_path, "mina"))

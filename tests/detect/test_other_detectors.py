@@ -226,6 +226,17 @@ def test_temperature_scaling_stays_in_its_bounds():
     assert TemperatureScaling().fit(wrong).temperature == pytest.approx(100)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 0.001, 0.1, 1.0, 5.0, 30.0, 1000.0])
+def test_temperature_scaling_says_if_there_is_no_optimum(scale):
+    logits, labels = torch.eye(3).repeat(40, 1) * scale, torch.arange(120) % 3
+    for shift in (0, 1):  # all are right, none is
+        e = Evidence(logits, torch.zeros(120, 2), 3, (labels + shift) % 3)
+        assert TemperatureScaling().fit(e).no_optimum
+    labels[0] = 1  # one of 120 is wrong
+    is_within = 0.01 < scale / 5.4 < 100  # about T
+    assert TemperatureScaling().fit(Evidence(logits, torch.zeros(120, 2), 3, labels)).no_optimum != is_within
+
+
 def test_temperature_scaling_keeps_predictions_and_scales_the_head(evidence):
     e = evidence(100)
     scaled = TemperatureScaling().fit(e)(e)

@@ -155,11 +155,12 @@ def test_a_long_list_of_layers_is_shortened_and_shows_the_outer_ones():
 
 def test_wrong_names_are_refused_with_a_suggestion_and_the_list():
     with pytest.raises(
-        ValueError, match=r"there is no 'fcc', did you mean 'fc'\? .*'hidden' \(4 -> 6\), 'fc' \(6 -> 3\)"
+        ValueError, match=r"there is no 'fcc' \(did you mean 'fc'\?\)\. .*'hidden' \(4 -> 6\), 'fc' \(6 -> 3\)"
     ):
         open_head(Net("hidden", "fc"), "fcc")
     with pytest.raises(
-        ValueError, match=r"'body' is a Sequential, did you mean 'body.10'\? Its Linear layers: 'fc' .*, 'body.10' "
+        ValueError,
+        match=r"'body' is a Sequential \(did you mean 'body.10'\?\)\. Its Linear layers: 'fc' .*, 'body.10'",
     ):
         look(lenet(), torch.zeros(2, 1, 28, 28), classifier="body")
     with pytest.raises(ValueError, match="there is no 'head'"):

@@ -53,8 +53,8 @@ def test_a_block_may_have_an_objective_in_place_of_a_preset(data_root, tmp_path)
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("benchmrk = 'mnist'", "a grid has no axis 'benchmrk', did you mean 'benchmark'"),
-        ("benchmark = 'mnst'", "unknown benchmark 'mnst', did you mean 'mnist'"),
+        ("benchmrk = 'mnist'", "a grid has no axis 'benchmrk' .did you mean 'benchmark'"),
+        ("benchmark = 'mnst'", "unknown benchmark 'mnst' .did you mean 'mnist'"),
         ("epochs = 3", "needs at least one benchmark"),
         ("benchmark = 'mnist'\nset = 3", "'set' must be a table"),
         ("benchmark = 'mnist'\nruns = 3", "must be blocks"),

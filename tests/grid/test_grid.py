@@ -107,6 +107,14 @@ def test_failures_due_to_the_recipe_are_reported_and_not_retried(data_root, tmp_
     assert started == []
 
 
+def test_a_single_name_is_not_read_letter_by_letter(data_root, tmp_path):
+    (recipe,) = small(data_root)
+    (job,) = Grid.plan(tmp_path, [recipe], "msp", near="dtd", far="notmnist").jobs
+    assert job.detectors == ["msp"]
+    assert Todo.read(job.folder) == Todo(("msp",), ("dtd",), ("notmnist",))
+    assert Grid.of(tmp_path, [recipe], {recipe: "ebo"}).jobs[0].detectors == ["ebo"]
+
+
 def test_failures_due_to_the_machine_are_retried_a_few_times(data_root, tmp_path):
     class Broken:
         places = 1

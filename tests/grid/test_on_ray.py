@@ -1,11 +1,13 @@
 """A grid on a local Ray cluster; the run of a killed worker resumes from its checkpoint in another worker."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,6 +85,24 @@ def test_a_task_scores_the_sets_that_the_grid_names(data_root, tmp_path, monkeyp
     on_ray._task(str(job.folder), str(data_root), torch.get_num_threads(), 30.0, True)
     scores = json.loads((job.folder / "scores.json").read_text())
     assert (scores["near"], scores["far"]) == (["dtd"], ["notmnist"])
+
+
+def test_warnings_of_a_run_reach_the_driver(data_root, tmp_path, monkeypatch):
+    """On a stand-in for Ray, whose tasks are executed when they are asked for."""
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, remote=lambda **_: lambda task: SimpleNamespace(remote=partial(partial, task)),
+        wait=lambda handles, timeout: (handles, []), get=lambda handle: handle(), get_gpu_ids=list,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(worker, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(worker, "work", lambda *_: logging.getLogger("moon.run.learning").warning("learned\nnothing"))
+    workers = RayWorkers("local", data_root)
+    for name in ("a", "b"):  # executed by the same process
+        handle = workers.start(tmp_path / name)
+        assert workers.warnings(handle) == []
+        assert workers.ended(handle) == ""
+        assert workers.warnings(handle) == ["learned nothing"]
+        assert workers.warnings(handle) == []
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import subprocess
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_a_process_that_has_ended_has_not_answered(pipe):
 
 def test_a_warning_is_one_line_and_is_not_lost_without_a_driver(pipe, capsys):
     process, end = pipe
-    handler = worker._Warnings(end.fileno())
+    handler = worker.Warnings(partial(worker._tell, end.fileno()))
     record = logging.makeLogRecord({"msg": "nothing\nlearned: %d", "args": (3,), "levelno": logging.WARNING})
     handler.handle(record)
     assert not process.answered()

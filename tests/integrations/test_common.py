@@ -151,7 +151,7 @@ def test_objectives_by_name():
         make_objective(objective, model, epochs=50, final=1.0)
     with pytest.raises(ValueError, match="unknown objective 'mon'"):
         make_objective("mon", model, epochs=50)
-    with pytest.raises(ValueError, match=r"'moon' has no option 'finale', did you mean 'final'\?; choose from: "):
+    with pytest.raises(ValueError, match=r"'moon' has no option 'finale' \(did you mean 'final'\?\); choose from: "):
         make_objective("moon", model, epochs=50, finale=1.0)
     with pytest.raises(ValueError, match="objective 'hod' needs outliers, outlier_classes; build it yourself"):
         make_objective("hod", lenet(10), epochs=50)

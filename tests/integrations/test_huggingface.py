@@ -352,7 +352,7 @@ def test_the_state_of_the_objective_does_not_change_in_an_evaluation(tmp_path):
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor have no effect: leave them out"),
         ({"objective": Moon(AutoWeight(epochs=10))}, r"AutoWeight\(epochs=10\), but the training has 4"),
         ({"callbacks": [callback(t_end_share=1.0)]}, "the first vote is cast after 3 epochs of 4 steps, but the masks"),
-        ({"objective": "mon"}, "unknown objective 'mon', did you mean 'moon'"),
+        ({"objective": "mon"}, "unknown objective 'mon' .did you mean 'moon'"),
         (
             {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
             "the vote averages the last epochs, but load_best_model_at_end takes one",

@@ -64,7 +64,7 @@ def test_recipes_take_composed_objectives():
     [
         ("mixup+moon", "Mixup takes no inner objective"),
         ("logitnorm+moon-logitnorm", "both have the parameter 'temperature'"),
-        ("rotpred+mooon", "unknown objective 'mooon', did you mean 'moon'"),
+        ("rotpred+mooon", "unknown objective 'mooon' .did you mean 'moon'"),
         ("rotpred+", "unknown objective ''"),
         ("rotpred+hod", "Hod computes with features, which RotPred may change, so it cannot be its inner objective"),
         ("logitnorm+vos", "Vos computes with features"),

@@ -55,7 +55,7 @@ def test_an_import_path_is_accepted_as_the_name_of_a_net(package):
             "importing 'my_networks.broken' failed (ModuleNotFoundError: No module named 'no_su",
         ),
         ("my_networks.raising:make", "importing 'my_networks.raising' failed (RuntimeError: not today)"),
-        ("my_networks.small:mke", "small.py has no 'mke', did you mean 'make'?"),
+        ("my_networks.small:mke", "small.py has no 'mke' (did you mean 'make'?)"),
         ("my_networks.small:sizes", "must be a function, not [16]"),
         (
             "my_networks.small:other",
@@ -74,7 +74,7 @@ def test_errors_say_what_failed(package, name, message):
 def test_other_kinds_have_no_import_paths():
     with pytest.raises(ValueError, match="unknown detector 'a:b'"):
         pick("detector", "a:b")
-    with pytest.raises(ValueError, match=r"unknown net 'lenett', did you mean 'lenet'.*or an import path such as"):
+    with pytest.raises(ValueError, match=r"unknown net 'lenett' .did you mean 'lenet'.*or an import path such as"):
         pick("net", "lenett")
 
 

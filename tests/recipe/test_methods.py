@@ -44,5 +44,5 @@ def test_papers_options_and_facts_are_read_from_the_code():
 
 
 def test_a_misspelled_name_gets_a_suggestion():
-    with pytest.raises(ValueError, match="there is no method or kind 'rgil', did you mean 'rigl'"):
+    with pytest.raises(ValueError, match=r"there is no method or kind 'rgil' \(did you mean 'rigl'"):
         find("rgil")

@@ -35,7 +35,7 @@ def test_a_package_that_cannot_be_imported_is_explained(monkeypatch):
 def test_openoods_networks_are_ours():
     assert isinstance(pick("net", "openood:lenet")(num_classes=3, in_channels=3), LeNet)
     assert isinstance(pick("net", "openood:resnet18_32x32")(num_classes=3, in_channels=3), ResNet)
-    with pytest.raises(ValueError, match=r"openood has no .* 'resnet18', .* \(it has lenet, resnet18_32x32, "):
+    with pytest.raises(ValueError, match=r"openood has no .* 'resnet18' \(.*\); it has lenet, resnet18_32x32, "):
         pick("net", "openood:resnet18")
 
 

@@ -146,6 +146,7 @@ def test_the_paper_s_final_weights():
         {"t_end_share": 1.2},
         {"vote_share": -0.1},
         {"precision": "float8"},
+        {"precision": 16},
         {"weight_decay": -1.0},
         {"weight_decay": float("nan")},
         {"sparsity": 1.5},

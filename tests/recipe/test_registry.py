@@ -124,7 +124,7 @@ def test_a_net_can_be_any_callable(registered):
         ("detector", "a:b", Margin, "not a valid detector name"),
         ("detector", "a+b", Margin, "not a valid detector name"),
         ("allocation", "mine", tiny, "kinds that can: objective, topology, detector, net"),
-        ("detectr", "mine", Margin, "unknown kind 'detectr', did you mean 'detector'"),
+        ("detectr", "mine", Margin, "unknown kind 'detectr' .did you mean 'detector'"),
     ],
 )
 def test_invalid_registrations_are_rejected(kind, name, entry, what):

@@ -124,6 +124,17 @@ def test_temperatures_are_named_below_the_tables():
     assert expected in text(summary_table(methods), width=500)
     assert describe_temperatures(runs, {"gen"}) == expected.rpartition(". ")[2].removesuffix(", p_unknown")
     assert describe_temperatures([scored(0.8, False)]) == ""
+
+
+def test_a_temperature_that_is_not_an_optimum_is_marked():
+    fitted = {"value": 0.135, "from": "fitted on validation images"}
+    limit = {"temperatures": {"ebo": fitted | {"no_optimum": True}}}
+    expected = "Logits are divided by T = 0.135, fitted on validation images (not an optimum): ebo"
+    assert describe_temperatures([limit, limit]) == expected
+    assert "images (not always an optimum): ebo" in describe_temperatures([limit, {"temperatures": {"ebo": fitted}}])
+
+
+def test_tables_without_temperatures_have_no_remark():
     assert "Logits are divided" not in text(unknown_table(METHODS))
 
 

@@ -121,3 +121,14 @@ def test_runs_of_earlier_versions_are_resumed(data_root, tmp_path):
     del earlier["known"]
     (tmp_path / "data.json").write_text(json.dumps(earlier), encoding="utf-8")
     check_data(tmp_path, images)
+
+
+def test_unknown_sets_are_given_as_one_name_or_several(data_root):
+    for near in ("notmnist", ["notmnist"], ("notmnist",)):
+        opened = BenchmarkImages.open(data_root, "mnist", near=near)
+        assert opened.benchmark.near == ("notmnist",)
+        assert list(opened.unknown) == ["notmnist", "dtd"]
+    assert list(BenchmarkImages.open(data_root, "mnist", far="fashionmnist", near=["dtd"]).unknown) == [
+        "dtd", "fashionmnist"
+    ]  # fmt: skip
+    assert list(BenchmarkImages.open(data_root, "mnist", tune_on="notmnist").tuning) == ["notmnist"]

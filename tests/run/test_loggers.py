@@ -153,8 +153,9 @@ def test_a_full_disk_costs_one_line(recipe, tmp_path, caplog, capfd, name, size)
 
 
 def test_names_are_checked_before_anything_is_written(recipe, images, tmp_path):
-    with pytest.raises(ValueError, match="unknown logger 'tensorbord', did you mean 'tensorboard'"):
+    with pytest.raises(ValueError, match=r"unknown logger 'tensorbord' \(did you mean 'tensorboard'"):
         train_run(recipe, tmp_path / "run", images, loggers=["tensorbord"])
+    assert check_loggers("csv") == ("csv",)
     assert not (tmp_path / "run").exists()
 
 

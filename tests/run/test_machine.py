@@ -1,4 +1,4 @@
-"""How many CPU threads train a run."""
+"""The machine of a run: how many CPU threads train it, and devices that cannot be used."""
 
 import logging
 
@@ -7,9 +7,13 @@ import torch
 from torch import nn
 
 from moon.data import BENCHMARKS
-from moon.recipe import make_recipe, register, unregister
+from moon.recipe import Recipe, make_recipe, register, unregister
 from moon.run import machine
+from moon.run.folder import load
 from moon.run.machine import chosen_threads, conditions, restore_conditions, threads_for
+from moon.run.train import train_run
+from moon.score.checkpoint import score_checkpoint
+from moon.score.score import score_run
 
 DIGITS, CIFAR = BENCHMARKS["digits"], BENCHMARKS["cifar10"]
 SMALL = make_recipe("digits", "cross-entropy", batch_size=64, epochs=10)
@@ -103,3 +107,24 @@ def test_threads_are_restored(tmp_path, torch_threads):
     with chosen_threads(SMALL, DIGITS, tmp_path, "cuda"):
         assert torch.get_num_threads() == 2
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_cannot_be_used_is_one_clear_error_before_anything_is_written(images, trained_runs, tmp_path):
+    run = trained_runs(epochs=6, options={"quiet_epochs": 1})
+    recipe = Recipe.load(run / "recipe.json")
+    for device in ("cuda", "cuda:3", torch.device("cuda")):
+        expected = rf"^device '{device}' cannot be used \(PyTorch (.* without CUDA|finds no GPU)\); choose another"
+        with pytest.raises(ValueError, match=expected):
+            train_run(recipe, tmp_path / "run", images, device=device)
+        with pytest.raises(ValueError, match=expected):
+            load(run, device)
+        with pytest.raises(ValueError, match=expected):
+            score_run(run, images, ["msp"], device=device, out=tmp_path / "scores")
+        with pytest.raises(ValueError, match=expected):
+            score_checkpoint(
+                run / "model.safetensors", "lenet-norm", images, ["msp"], device=device, out=tmp_path / "scores"
+            )
+    with pytest.raises(ValueError, match="there is no device 'gpu'; choose cpu, cuda, or cuda:N for one of several"):
+        train_run(recipe, tmp_path / "run", images, device="gpu")
+    assert not list(tmp_path.rglob("*.json"))

@@ -178,8 +178,8 @@ def test_names(images, plain_folder):
     check_names(["auto", "msp", "fisher:msp+knn"])
     for name, reason in (
         ("auto:scaled", "auto chooses a detector by itself and has no variant 'scaled'"),
-        ("autto", "unknown detector 'autto', did you mean 'auto'"),
-        ("AUTO", r"unknown detector 'AUTO', did you mean 'auto'.*; choose from: msp, .*, auto$"),
+        ("autto", "unknown detector 'autto' .did you mean 'auto'"),
+        ("AUTO", r"unknown detector 'AUTO' .did you mean 'auto'.*; choose from: msp, .*, auto$"),
     ):
         with pytest.raises(ValueError, match=reason):
             score_run(plain_folder, images, [name])

@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(run, images, tm
     more = state | {"fc.weight": torch.zeros(7, 84), "fc.bias": torch.zeros(7)}
     with pytest.raises(ValueError, match=r"has 7 outputs .* digits has 10 known classes, so this network cannot be"):
         score(more)
-    with pytest.raises(ValueError, match="unknown net 'lenett', did you mean 'lenet'"):
+    with pytest.raises(ValueError, match=r"unknown net 'lenett' \(did you mean 'lenet'"):
         score(state, "lenett")
     torch.save(nn.Linear(2, 2), tmp_path / "w.pth")  # a pickled object
     with pytest.raises(ValueError, match="contains Python objects besides tensors"):

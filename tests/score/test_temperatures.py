@@ -6,11 +6,13 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
+from moon.evidence import Evidence
 from moon.recipe import make_recipe
 from moon.score.files import read_scores, read_summary
 from moon.score.score import score_run
-from moon.score.temperatures import current_names, temperatures, upgraded
+from moon.score.temperatures import current_names, fit_temperature, temperatures, upgraded
 
 FITTED = "fitted on validation images"
 
@@ -162,3 +164,16 @@ def test_methods_of_packages_that_are_not_installed():
 
 def test_without_a_fitted_temperature_only_the_others_are_recorded():
     assert temperatures(["ebo", "ebo:unscaled"], "logitnorm", None).keys() == {"ebo:unscaled"}
+
+
+def test_a_temperature_that_is_not_an_optimum_is_a_warning_and_recorded(images, normalised, monkeypatch, caplog):
+    all_right = Evidence(torch.eye(3), torch.zeros(3, 2), 3, torch.arange(3))
+    monkeypatch.setattr("moon.score.score.fit_temperature", lambda _: fit_temperature(all_right))
+    result, _ = score_run(normalised, images, ["msp", "ebo", "ebo:unscaled"])
+    assert "the temperature fitted on 3 validation images, T = 0.0" in caplog.text
+    assert result["known_scaled"]["no_optimum"] is True
+    noted = {name: "no_optimum" in temperature for name, temperature in result["temperatures"].items()}
+    assert noted == {"ebo": True, "ebo:unscaled": False, "p_unknown": True}
+    caplog.clear()
+    fit_temperature(Evidence(torch.eye(3), torch.zeros(3, 2), 3, torch.tensor([0, 1, 1])))  # one is wrong
+    assert not caplog.text

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from moon.cli.stopping import RESUMES
+
 NET = '''
 """A small network that sends a signal to its process in the second epoch, as PLAN says: attempt -> (rank, signal)."""
 import json, os
@@ -68,7 +70,7 @@ def test_a_killed_process_is_named_in_one_line_and_the_same_command_resumes(trai
     assert killed.wait(600) == -9
     assert first.returncode == 8
     assert error.startswith("moon train: rank 1 of 2 was lost (")
-    assert error.endswith(f"), after 1 of {EPOCHS} epochs; the same command resumes from the last checkpoint\n")
+    assert error.endswith(f"), after 1 of {EPOCHS} epochs; {RESUMES}\n")
     assert error.count("\n") == 1
     assert (folder / "run" / "checkpoints" / "000001").is_dir()
     assert [process.wait(600) for process in train(plan())] == [0, 0]
@@ -82,7 +84,7 @@ def test_a_stopped_process_is_not_waited_for_without_end(train):
     assert second.returncode == 8
     assert error == (
         "moon train: rank 0 of 2 sent no heartbeat for 10 s (limit: MOON_RANK_SECONDS), "
-        f"after 1 of {EPOCHS} epochs; the same command resumes from the last checkpoint\n"
+        f"after 1 of {EPOCHS} epochs; {RESUMES}\n"
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moon.recipe import PARAMETERS, names_of
-from moon.suggest import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -155,15 +154,9 @@ def _parsed(
 
 
 def device_of(name: str | None) -> torch.device:
-    """Return the device of this name; raise a ValueError if a test allocation on it fails."""
+    """Return the device of this name, or the default; raise a ValueError if a test allocation on it fails."""
     import torch
 
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = first_line(error)
-        raise ValueError(f"device '{name}' cannot be used ({reason}); choose another one, such as cpu") from None
-    return device
+    from moon.run.machine import usable_device
+
+    return usable_device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

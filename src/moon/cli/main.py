@@ -111,7 +111,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
     stop.verb = arguments.verb
     command = f"moon {arguments.verb}"
     if unknown:
-        print(f"{command}: unrecognized arguments: {' '.join(unknown)} (see {command} --help)", file=sys.stderr)
+        print(f"{command}: unrecognized arguments: {' '.join(unknown)}; see {command} --help", file=sys.stderr)
         sys.exit(2)
     if os.getcwd() not in sys.path:  # last, so that a file of the user cannot replace a module of Python
         sys.path.append(os.getcwd())

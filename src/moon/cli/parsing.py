@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**(defaults | settings))
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
+        print(f"{self.prog}: {printable(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

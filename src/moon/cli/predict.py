@@ -31,7 +31,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", type=Path, metavar="FILE.moon", help="a packed network, written by moon pack")
     add(
-        "images", nargs="+", metavar="IMAGE", help="image files, folders of images, or - for an image on standard input"
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="image files, folders of images, or - for an image on standard input; resized to cover the network's "
+        "input and cropped at the centre",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object per line, with the detector's score")

@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+RESUMES = "the same command resumes from the last checkpoint, or starts again if there is none"
 STOPPED = {
-    "demo": "the same command resumes from the last checkpoint",
-    "train": "the same command resumes from the last checkpoint",
+    "demo": RESUMES,
+    "train": RESUMES,
     "score": "runs that were scored completely are written; run the same command again for the others",
     "grid": "finished runs are kept; the same command resumes the others",
     "paper": "finished runs are kept; the same command resumes the others",

@@ -112,6 +112,7 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def _leave(error: Exception, debug: bool) -> NoReturn:
     """Print the loss of a process, and end at once: an ordinary exit waits for the lost one as long as torch does."""
     from moon.cli.failing import explained
+    from moon.cli.stopping import RESUMES
     from moon.training import peers
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # torchrun sends one as soon as a process is lost
@@ -120,7 +121,7 @@ def _leave(error: Exception, debug: bool) -> NoReturn:
     with suppress(OSError):  # the terminal may be gone; the signals that would end the process are ignored now
         if debug:
             traceback.print_exception(error)
-        print(f"moon train: {text}; the same command resumes from the last checkpoint", file=sys.stderr, flush=True)
+        print(f"moon train: {text}; {RESUMES}", file=sys.stderr, flush=True)
         sys.stdout.flush()
     peers.close()
     os._exit(code)

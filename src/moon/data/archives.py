@@ -142,5 +142,8 @@ def read_npz(path: Path, names: Collection[str] | None = None) -> tuple[dict[str
         except DataError:
             raise
         except (Exception, MemoryError) as error:  # a damaged file can fail anywhere in NumPy's reader
-            raise DataError(f"{path}: cannot be read as .npz ({first_line(error)})") from error
+            reason = first_line(error)
+            if reason.startswith("Object arrays"):
+                reason = "it has an array of Python objects, such as None; save integers or strings instead"
+            raise DataError(f"{path}: cannot be read as .npz ({reason})") from error
     return arrays, list(members)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moon.errors import DataError
 from moon.suggest import counted
+
+_SHOWN = 6  # names in the text of a data set
 
 
 def class_key(name: str) -> str:
@@ -76,3 +78,15 @@ def checked_names(classes: ArrayLike, labels: NDArray[np.int64], where: object) 
             f"{where}: label {labels.max()}, but there are only {counted(len(checked), 'name')}; name every class"
         )
     return checked
+
+
+def described(labels: ArrayLike, classes: Sequence[str]) -> str:
+    """Return the range of labels and the first names of classes, for the text of a data set.
+
+    >>> described(np.arange(20), [*"abcdefghijklmnopqrst"]), described([], ())
+    ("labels 0 to 19: 'a', 'b', 'c', 'd', 'e', 'f', ... (20 names)", 'no labels')
+    """
+    labels = np.asarray(labels)
+    text = f"labels {labels.min()} to {labels.max()}" if labels.size else "no labels"
+    names = ", ".join(map(repr, classes[:_SHOWN])) + (f", ... ({len(classes)} names)" if classes[_SHOWN:] else "")
+    return f"{text}: {names}" if names else text

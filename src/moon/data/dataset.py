@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moon.data.archives import read_npz
-from moon.data.class_names import checked_names
+from moon.data.class_names import checked_names, described
 from moon.errors import DataError
 from moon.files import write_arrays
 from moon.suggest import counted
@@ -35,6 +35,8 @@ class DataSet(NamedTuple):
         >>> import numpy as np
         >>> from moon import DataSet
         >>> dataset = DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, -1]), ("cat", "dog"))
+        >>> dataset
+        DataSet(4 images of 8x8x1, labels -1 to 1: 'cat', 'dog')
         >>> dataset.take(dataset.labels >= 0).images.shape
         (3, 8, 8, 1)
     """
@@ -42,6 +44,10 @@ class DataSet(NamedTuple):
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, np.shape(self.images)[1:]))
+        return f"DataSet({counted(len(self.images), 'image')} of {size}, {described(self.labels, self.classes)})"
 
     def take(self, indices: NDArray) -> DataSet:
         """Select samples.
@@ -89,11 +95,11 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: Arr
         raise DataError(
             f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 (N, H, W, 1 or 3)"
         )
-    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+    if labels.ndim != 1 or (labels.dtype.kind not in "iu" and len(labels)):  # an empty list is an array of floats
         raise DataError(f"{where}: labels are {labels.dtype} of shape {labels.shape}; they must be integers (N,)")
     if len(images) != len(labels):
         both = f"{counted(len(images), 'image')} but {counted(len(labels), 'label')}"
-        raise DataError(f"{where}: {both}; there must be one label per image")
+        raise DataError(f"{where}: {both}; there must be one label per image, -1 if it is of no known class")
     if images.size == 0:
         raise DataError(f"{where}: no images")
     labels = labels.astype(np.int64)
@@ -202,7 +208,9 @@ def _read(path: Path, *names: str) -> dict[str, NDArray]:
         )
     arrays, present = read_npz(path, names)
     if missing := set(names) - {"classes"} - arrays.keys():
-        raise DataError(f"{path}: has no array '{min(missing)}'; it has {sorted(present)[:20]}")
+        found = f"{path}: has no array '{min(missing)}'; it has {sorted(present)[:20]}"
+        labels = "; labels are one integer per image, 0 to K-1, or -1 for an image of no known class"
+        raise DataError(found + (labels if "labels" in missing else ""))
     return arrays
 
 

@@ -74,7 +74,10 @@ def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tupl
         raise DataError(f"{source}: contains the splits {', '.join(splits)}, not classes; read one of them ({one})")
     folders = subfolders(source, root)
     if not folders:
-        raise DataError(f"{source}: contains no class folders; expected {source.name}/<class>/<image>")
+        raise DataError(
+            f"{source}: contains no class folders; expected {source.name}/<class>/<image> (images of no known "
+            "class: in one folder of any name)"
+        )
     names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
     check_distinct(names, source)
     images: list[tuple[Path, int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
@@ -18,7 +19,7 @@ from moon.data.sets import has_set
 from moon.data.streamed_folders import streamed_benchmark
 from moon.data.toml_file import read_toml
 from moon.errors import DataError
-from moon.suggest import did_you_mean
+from moon.suggest import as_names, did_you_mean
 
 DECLARATIONS = "benchmarks.toml"  # under the data root
 _FIELDS: dict[str, tuple[type, str]] = {
@@ -33,7 +34,9 @@ _FIELDS: dict[str, tuple[type, str]] = {
 }
 
 
-def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Benchmark:
+def find_benchmark(
+    root: AnyPath, name: str, near: str | Sequence[str] = (), far: str | Sequence[str] = ()
+) -> Benchmark:
     """Find a benchmark by name.
 
     The name is a key of `BENCHMARKS`, a table in `<root>/benchmarks.toml`, or a set under the root. In the last case
@@ -43,8 +46,8 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
     Args:
         root: The data root.
         name: The name of the benchmark.
-        near: Near unknown sets, in place of the benchmark's.
-        far: Far unknown sets, in place of the benchmark's.
+        near: Near unknown sets, one name or several, in place of the benchmark's.
+        far: Far unknown sets, one name or several, in place of the benchmark's.
 
     Returns:
         The benchmark.
@@ -58,7 +61,7 @@ def find_benchmark(root: AnyPath, name: str, near: tuple[str, ...] = (), far: tu
         >>> find_benchmark("data", "cifar10", near=("cifar100",)).near
         ('cifar100',)
     """
-    root = Path(root)
+    root, near, far = Path(root), as_names(near), as_names(far)
     check_root(root)
     for unknown in (*near, *far):
         check_name(unknown)
@@ -152,7 +155,7 @@ def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
     if known not in BENCHMARKS and not has_set(root, known, "train"):
         names = [n for n in (*BENCHMARKS, *_own_sets(root)) if n != name]
         raise DataError(
-            f"{where} known = '{known}' is neither a benchmark nor a set under {root}{did_you_mean(known, names)}"
+            f"{where} known = '{known}'{did_you_mean(known, names)} is neither a benchmark nor a set under {root}"
         )
     base = BENCHMARKS.get(known) or _benchmark_of_set(root, known)
     values = {key: _checked_field(where, key, value, base) for key, value in table.items() if key != "known"}
@@ -194,7 +197,7 @@ def _check_unknown_sets(root: Path, benchmark: Benchmark, where: str) -> None:
         if has_images and not has_set(root, unknown, "test", benchmark):
             place = f"a list of {benchmark.lists} in" if benchmark.lists else "under"
             found = [path.parent.name for path in root.glob("*/test.npz")]
-            raise DataError(f"{where} names '{unknown}', which is not {place} {root}{did_you_mean(unknown, found)}")
+            raise DataError(f"{where} names '{unknown}'{did_you_mean(unknown, found)}, which is not {place} {root}")
 
 
 def _checked_field(where: str, key: str, value: Any, base: Benchmark) -> Any:

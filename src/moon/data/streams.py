@@ -17,9 +17,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from moon.data.augment import Augmentation
 from moon.data.batches import batch_sizes
+from moon.data.class_names import described
 from moon.data.decoding import decode_rgb
 from moon.data.image_files import decode_image
 from moon.seeds import derive, generator
+from moon.suggest import counted
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ _transparent: set[Path] = set()  # folders that a warning about transparent imag
 _EVALUATION = -1  # used as the epoch for images that are not augmented
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageList:
     """A data set as a list of image files, which stay on disk.
 
@@ -52,6 +54,10 @@ class ImageList:
     labels: NDArray[np.int64]
     classes: tuple[str, ...] = ()
     upright: bool = False
+
+    def __repr__(self) -> str:
+        count = counted(len(self.paths), "image")
+        return f"ImageList({count} in {self.root}, {described(self.labels, self.classes)})"
 
     def take(self, indices: NDArray) -> ImageList:
         """Select samples.

@@ -17,7 +17,7 @@ from moon.deploy.calibration import Guarantee, calibrate
 from moon.deploy.choice import named_or_chosen
 from moon.deploy.measure import CHECKED, measure
 from moon.deploy.packed import PackedNetwork, preprocessing
-from moon.detect import Detector, Scaled, TemperatureScaling
+from moon.detect import Detector, Scaled
 from moon.evidence import Evidence, RotationHead
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
@@ -29,7 +29,7 @@ from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.auto import Track
 from moon.score.cache import TRAINING, EvidenceCache
-from moon.score.temperatures import temperatures
+from moon.score.temperatures import NO_OPTIMUM, fit_temperature, temperatures
 from moon.seeds import generator
 
 _log = logging.getLogger(__name__)
@@ -114,10 +114,11 @@ def pack_run(
             known["train"] = cache.get(TRAINING, images.splits["train"])
     made = build.detector(detector, recipe, b, **options)
     small = _fitted(reduced(made, bank, len(images.splits["train"].labels)), known)
+    scaling = fit_temperature(known["validation"])
     packed = PackedNetwork(
         _traced(model.cpu(), b.input_shape),
         trace_detector(small, known["validation"]),
-        _description(folder, b, known["validation"]) | {"detector": {"name": detector, "options": small.options()}},
+        _description(folder, b, scaling.temperature) | {"detector": {"name": detector, "options": small.options()}},
         precision,
     )
     answers = packed.answer(calibration, b)
@@ -128,7 +129,7 @@ def pack_run(
     measured = measure(packed, _fitted(original, known), cache, checked, track) if checked else {}
     for name in {*chosen_on} & {*measured}:
         measured[name]["chosen_on"] = True
-    temperature = temperatures([detector], recipe.objective, packed.description["temperature"])
+    temperature = temperatures([detector], recipe.objective, scaling.temperature, scaling.no_optimum)
     provenance = {
         "moon": __version__,
         "recipe": recipe.to_json() | _without_paths(recipe),
@@ -137,6 +138,7 @@ def pack_run(
         **({"auto": why} if why else {}),
         "features_kept": features_kept(small),
         "detector_temperature": temperature.get(detector),
+        **({f"temperature_{NO_OPTIMUM}": True} if scaling.no_optimum else {}),
         "calibration_images": len(calibration.labels),
         "dense_bytes": sum(4 * parameter.numel() for parameter in model.parameters()),
         "measured": measured,
@@ -202,10 +204,10 @@ def _fitted(detector: Detector, known: dict[str, Evidence]) -> Detector:
     return detector.fit(*splits) if splits else detector
 
 
-def _description(folder: Path, benchmark: Benchmark, validation: Evidence) -> dict[str, Any]:
+def _description(folder: Path, benchmark: Benchmark, temperature: float) -> dict[str, Any]:
     """How to prepare an image, and what the outputs mean."""
     return {
         "preprocess": preprocessing(benchmark),
         "classes": list(class_names(folder, benchmark.num_known)),
-        "temperature": TemperatureScaling().fit(validation).temperature,
+        "temperature": temperature,
     }

@@ -12,13 +12,15 @@ from torch.nn.functional import cross_entropy
 from moon.evidence import Evidence, mapped
 
 _WIDEST = 100.0  # T stays in 1/100..100, even where the likelihood has no minimum
+_FLAT = 1e-12  # a curvature of the likelihood that is taken as none
 
 
 class TemperatureScaling:
     """Temperature scaling: logits / T, with T the minimiser of the negative log-likelihood on validation inputs.
 
     The negative log-likelihood is convex in 1 / T, so Newton's method with step halving finds its only minimum.
-    T is limited to [0.01, 100].
+    T is limited to [0.01, 100]. Where the likelihood has no minimum in this range, for example because all inputs are
+    classified correctly, T is where the search ended, and `no_optimum` is True.
 
     K+1 rule: all outputs are divided by T; the likelihood uses one softmax over all outputs, as in training.
 
@@ -39,6 +41,7 @@ class TemperatureScaling:
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = temperature
+        self.no_optimum = False
 
     def fit(self, evidence: Evidence) -> Self:
         """Find the temperature that minimises the negative log-likelihood of the labels.
@@ -47,7 +50,7 @@ class TemperatureScaling:
             evidence: Evidence of known inputs that were not trained on, with labels.
 
         Returns:
-            The object itself; `temperature` is set.
+            The object itself; `temperature` and `no_optimum` are set.
 
         Raises:
             ValueError: If the evidence has no labels.
@@ -65,13 +68,14 @@ class TemperatureScaling:
             p = (logits * inverse).softmax(1)
             mean = (p * logits).sum(1)
             gradient = (mean - picked).mean()
-            curvature = ((p * logits.square()).sum(1) - mean.square()).mean().clamp(min=1e-12)
+            curvature = ((p * logits.square()).sum(1) - mean.square()).mean().clamp(min=_FLAT)
             step = gradient / curvature
             # Stay within the bounds, and halve the step until it lowers the loss.
             target = (inverse - step).clamp(1 / _WIDEST, _WIDEST)
             while loss(target) > loss(inverse) and (target - inverse).abs() > 1e-14:
                 target = (target + inverse) / 2
             moved, inverse = (target - inverse).abs(), target
+            self.no_optimum = bool(curvature <= _FLAT) or not 1 / _WIDEST < inverse < _WIDEST
             if moved < 1e-12:
                 break
         self.temperature = 1 / float(inverse)

@@ -131,10 +131,9 @@ def _named(model: nn.Module, linears: _Linears, name: str) -> str:
     if name not in linears:
         modules = dict(model.named_modules())
         found = f"'{name}' is a {type(modules[name]).__name__}" if name in modules else f"there is no '{name}'"
-        hint = did_you_mean(name, linears) or "."
         raise ValueError(
-            f"{type(model).__name__} has no Linear layer of this name: {found}{hint} Its Linear layers: "
-            f"{_listed(linears, _outer_first(linears))}"
+            f"{type(model).__name__} has no Linear layer of this name: {found}{did_you_mean(name, linears)}. Its "
+            f"Linear layers: {_listed(linears, _outer_first(linears))}"
         )
     for layer in linears.values():
         vars(layer).pop("_is_classifier", None)

@@ -22,6 +22,7 @@ from moon.run.folder import check_data, find_run, is_done, is_trained, load_resu
 from moon.run.log import read_log
 from moon.score.auto import AUTO
 from moon.score.files import read_summary, which_scored
+from moon.suggest import as_names
 from moon.training import DamagedCheckpoint, is_locked
 
 
@@ -155,25 +156,25 @@ class Grid:
         cls,
         folder: Path,
         recipes: Iterable[Recipe],
-        detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
+        detectors: str | Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
         retries: int = 3,
-        near: Sequence[str] = (),
-        far: Sequence[str] = (),
+        near: str | Sequence[str] = (),
+        far: str | Sequence[str] = (),
     ) -> Grid:
         """Create a grid from the current state of the run folders; nothing is written.
 
         Args:
             folder: The folder of run folders.
             recipes: The runs.
-            detectors: The detectors to score with, for all runs or by recipe.
+            detectors: The detectors to score with, one name or several, for all runs or by recipe.
             retries: As for `Grid`.
             near: Near unknown sets to score, in place of the benchmarks'.
             far: Far unknown sets to score, in place of the benchmarks'.
         """
-        given = {group: list(names) for group, names in (("near", near), ("far", far)) if names}
+        given = {group: list(as_names(names)) for group, names in (("near", near), ("far", far)) if names}
         jobs = []
         for recipe in recipes:
-            wanted = detectors[recipe] if isinstance(detectors, Mapping) else detectors
+            wanted = as_names(detectors[recipe] if isinstance(detectors, Mapping) else detectors)
             job = Job(recipe, find_run(folder, recipe), list(wanted))
             names, scored = scored_with(job.folder)
             on_others = bool(wanted) and any(scored.get(group) != sets for group, sets in given.items())
@@ -186,11 +187,11 @@ class Grid:
         cls,
         folder: Path,
         recipes: Iterable[Recipe],
-        detectors: Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
+        detectors: str | Sequence[str] | Mapping[Recipe, Sequence[str]] = (),
         retries: int = 3,
         facts: Callable[[Recipe], DataFacts] | None = None,
-        near: Sequence[str] = (),
-        far: Sequence[str] = (),
+        near: str | Sequence[str] = (),
+        far: str | Sequence[str] = (),
     ) -> Grid:
         """Like `of`, but also create missing run folders and write into each what remains to be done.
 
@@ -223,7 +224,7 @@ class Grid:
             is_stale = current is not None and current.has_unknown and bool(names) and scored != current.scored
             if job.lacks_scores or is_stale or todo.detectors:
                 everything = tuple(dict.fromkeys([*todo.detectors, *names, *job.detectors]))
-                remaining = Todo(everything, tuple(near), tuple(far))
+                remaining = Todo(everything, as_names(near), as_names(far))
                 if remaining != todo:
                     remaining.write(job.folder)
             job.lacks_scores = False  # `todo.json` lists them now

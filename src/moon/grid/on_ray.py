@@ -50,6 +50,7 @@ class RayWorkers:
                 raise ValueError(
                     f"no Ray cluster at '{address}' ({first_line(error)}); start one with: ray start --head"
                 ) from None
+        self._warnings: dict[Any, list[str]] = {}  # of runs that have ended
         self._settings = str(data.resolve()), max(1, int(cpus)), checkpoint_seconds, exact
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_task)
 
@@ -61,13 +62,13 @@ class RayWorkers:
         if not ready:
             return None
         try:
-            self._ray.get(handle)
+            self._warnings[handle] = self._ray.get(handle)
         except Exception as error:  # any error that ended the task
             return (str(error).strip().splitlines() or [type(error).__name__])[0]
         return ""
 
     def warnings(self, handle: Any) -> list[str]:
-        return []  # they are in Ray's log of the task
+        return self._warnings.pop(handle, [])  # at the end of the run; before, they are in Ray's log of the task
 
     def stop(self, handles: list[Any]) -> None:
         if not handles:
@@ -77,13 +78,21 @@ class RayWorkers:
         self._ray.wait(handles, num_returns=len(handles), timeout=20)
 
 
-def _task(folder: str, data: str, threads: int, checkpoint_seconds: float, exact: bool) -> None:
-    """The Ray task."""
+def _task(folder: str, data: str, threads: int, checkpoint_seconds: float, exact: bool) -> list[str]:
+    """The Ray task; it returns the warnings that the driver should show."""
     import ray
     import torch
 
-    from moon.grid.worker import log_to_stderr, work
+    from moon.grid.worker import Warnings, log_to_stderr, work
+    from moon.run import learning
 
     log_to_stderr()
     torch.set_num_threads(threads)
-    work(Path(folder), Path(data), "cuda" if ray.get_gpu_ids() else "cpu", checkpoint_seconds, exact)
+    found: list[str] = []
+    logger, handler = logging.getLogger(learning.__name__), Warnings(found.append)
+    logger.addHandler(handler)  # removed at the end, as a process of Ray executes several tasks
+    try:
+        work(Path(folder), Path(data), "cuda" if ray.get_gpu_ids() else "cpu", checkpoint_seconds, exact)
+    finally:
+        logger.removeHandler(handler)
+    return found

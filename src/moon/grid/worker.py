@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +78,21 @@ def log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
-class _Warnings(logging.Handler):
-    """Writes each warning as one line to a pipe. If the driver has ended, it is in worker.log only."""
+class Warnings(logging.Handler):
+    """Passes each warning on as one line."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, write: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
-        self._descriptor = descriptor
+        self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(BrokenPipeError):
-            os.write(self._descriptor, f"{' '.join(record.getMessage().split())}\n".encode())
+        self._write(" ".join(record.getMessage().split()))
+
+
+def _tell(descriptor: int, text: str) -> None:
+    """Write a line to a pipe. If the driver has ended, it is in worker.log only."""
+    with suppress(BrokenPipeError):
+        os.write(descriptor, f"{text}\n".encode())
 
 
 def main() -> None:
@@ -100,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     log_to_stderr()
     answers = os.dup(1)
-    logging.getLogger(learning.__name__).addHandler(_Warnings(answers))
+    logging.getLogger(learning.__name__).addHandler(Warnings(partial(_tell, answers)))
     open_images = lru_cache(maxsize=1)(BenchmarkImages.open)
     for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
         folder = Path(line.rstrip("\n"))

@@ -79,7 +79,7 @@ def _checked(name: str, package: str, model: str) -> Any:
         tags = [known.partition(".")[2] for known in found.list_models(f"{base}.*", pretrained=True)]
         tag = model.partition(".")[2]
         if tag and tag not in tags:
-            raise ValueError(f"net '{name}': timm has no weights '{tag}' of {base}{did_you_mean(tag, tags)}")
+            raise ValueError(f"net '{name}': timm has no weights '{tag}'{did_you_mean(tag, tags)} of {base}")
         return found
     models = found.models
     if model not in (names := models.list_models(module=models)):
@@ -104,7 +104,7 @@ def _imported(name: str, package: str) -> Any:
 def _unknown(name: str, model: str, models: list[str]) -> str:
     package = name.partition(":")[0]
     listed = ", ".join(models) if len(models) < 10 else f"{len(models):,} models"
-    return f"net '{name}': {package} has no image classifier '{model}'{did_you_mean(model, models)} (it has {listed})"
+    return f"net '{name}': {package} has no image classifier '{model}'{did_you_mean(model, models)}; it has {listed}"
 
 
 def _timm(model: str, timm: Any, num_classes: int, in_channels: int) -> nn.Module:

@@ -132,7 +132,7 @@ class Recipe:
             raise ValueError(f"weight_decay={self.weight_decay} must be at least 0, momentum={self.momentum} in [0, 1)")
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name} must be {_either(choices)}, not {value}{did_you_mean(value, choices)}")
+                raise ValueError(f"{name} must be {_either(choices)}, not {value}{did_you_mean(str(value), choices)}")
         if isinstance(self.width, bool) or not isinstance(self.width, int | float):
             raise ValueError(f"width must be a number, not {self.width!r}")
         object.__setattr__(self, "width", float(self.width))  # 2 and 2.0 are the same run

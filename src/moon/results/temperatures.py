@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from moon.recipe.variants import FITTED, LOSS, SUFFIX
-from moon.score.temperatures import P_UNKNOWN, UNSCALED
+from moon.score.temperatures import NO_OPTIMUM, P_UNKNOWN, UNSCALED
 
 _SOURCES = {LOSS: "as in the loss", FITTED: FITTED, SUFFIX: "not fitted"}
 
@@ -27,12 +27,12 @@ def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[s
         'Logits are divided by T = 0.135, fitted on validation images: ebo'
     """
     runs = list(runs)
-    found: dict[str, list[tuple[int, str, float]]] = {source: [] for source in _SOURCES}
+    found: dict[str, list[tuple[int, str, float, bool]]] = {source: [] for source in _SOURCES}
     only_unscaled: list[tuple[int, str]] = []
     for number, run in enumerate(runs):
         for name, temperature in run.get("temperatures", {}).items():
             if names is None or name in names:
-                found[temperature["from"]].append((number, name, temperature["value"]))
+                found[temperature["from"]].append((number, name, temperature["value"], NO_OPTIMUM not in temperature))
         unscaled = [name for name in run.get("detectors", ()) if name.endswith(":unscaled")]
         lacking = {name: name.removesuffix(":unscaled") for name in unscaled}
         lacking = {name: other for name, other in lacking.items() if other not in run["detectors"]}
@@ -42,10 +42,12 @@ def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[s
     parts = []
     for source, entries in found.items():
         if entries:
-            values = [value for _, _, value in entries]
+            values = [value for _, _, value, _ in entries]
             low, high = f"{min(values):.3g}", f"{max(values):.3g}"
             value = low if low == high else f"{low} to {high}"
-            parts.append(f"T = {value}, {_SOURCES[source]}{_which(entries, len(runs))}")
+            optimal = {entry[3] for entry in entries}
+            note = "" if optimal == {True} else " (not always an optimum)" if True in optimal else " (not an optimum)"
+            parts.append(f"T = {value}, {_SOURCES[source]}{note}{_which(entries, len(runs))}")
     text = f"Logits are divided by {'; '.join(parts)}" if parts else ""
     if only_unscaled:
         lacks = f"Not scored at the fitted T{_which(only_unscaled, len(runs))}"

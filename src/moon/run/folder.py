@@ -23,6 +23,7 @@ from moon.recipe import Recipe, build
 from moon.records import read_record, write_record
 from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
+from moon.run.machine import usable_device
 from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
@@ -199,12 +200,12 @@ def load(folder: Path | str, device: torch.device | str = "cpu", benchmark: Benc
         The network in evaluation mode.
 
     Raises:
-        ValueError: If the folder is not that of a finished run.
+        ValueError: If the folder is not that of a finished run, or the device cannot be used.
         DamagedCheckpoint: If the model file is missing or damaged.
     """
     folder = Path(folder)
     recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
     check_model(folder, result)
-    model = build.network(recipe, benchmark or trained_on(folder), device)
+    model = build.network(recipe, benchmark or trained_on(folder), usable_device(device))
     model.load_state_dict(load_tensors(folder / "model.safetensors"))
     return model.eval()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from moon.data import (
 )  # fmt: skip
 from moon.evidence import Evidence, Storage, find_rotation_head, mapped, read
 from moon.run.sparse_reading import faster_model
+from moon.suggest import as_names
 
 _log = logging.getLogger(__name__)
 Perturb = Callable[[nn.Module, Tensor], Tensor]
@@ -63,10 +64,10 @@ class BenchmarkImages:
         cls,
         root: Path | str,
         name: str,
-        near: tuple[str, ...] = (),
-        far: tuple[str, ...] = (),
+        near: str | Sequence[str] = (),
+        far: str | Sequence[str] = (),
         outliers: str = "",
-        tune_on: tuple[str, ...] = (),
+        tune_on: str | Sequence[str] = (),
         track: Callable[[list], Iterable] = iter,
     ) -> BenchmarkImages:
         """Load and check the images of a benchmark.
@@ -76,8 +77,8 @@ class BenchmarkImages:
         Args:
             root: The data root.
             name: The benchmark.
-            near: Near unknown sets in place of the benchmark's; these must exist.
-            far: Far unknown sets in place of the benchmark's; these must exist.
+            near: Near unknown sets in place of the benchmark's, one name or several; these must exist.
+            far: Far unknown sets in place of the benchmark's, one name or several; these must exist.
             outliers: An unknown set to train with (its train split, else its test split).
             tune_on: Unknown sets to tune detectors' options on (their val split, else their test split). Images
                 that are used for training or tuning are not scored.
@@ -90,7 +91,7 @@ class BenchmarkImages:
             ValueError: A set has two roles.
             DataError: A set is missing or invalid, or images of the known set are not of the benchmark's size.
         """
-        root = Path(root)
+        root, near, far, tune_on = Path(root), as_names(near), as_names(far), as_names(tune_on)
         benchmark = find_benchmark(root, name, near, far)
         tuned = {s: "val" if has_set(root, s, "val", benchmark) else "test" for s in tune_on}
         used = ({outliers} if outliers else set()) | {s for s, split in tuned.items() if split == "test"}

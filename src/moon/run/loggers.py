@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from moon.files import open_to_append, own_folder, write_text
 from moon.recipe import Recipe
-from moon.suggest import did_you_mean, first_line
+from moon.suggest import as_names, did_you_mean, first_line
 from moon.training.loop import Record
 
 _log = logging.getLogger(__name__)
@@ -159,11 +159,11 @@ LOGGERS: Mapping[str, _Make] = {"tensorboard": TensorBoardLogger, "wandb": Wandb
 _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
-def check_loggers(names: Sequence[str] | None) -> tuple[str, ...]:
+def check_loggers(names: str | Sequence[str] | None) -> tuple[str, ...]:
     """The names of the loggers of a run.
 
     Args:
-        names: Names of loggers; none for no logger. None: "tensorboard" if it is installed.
+        names: One name of a logger or several; none for no logger. None: "tensorboard" if it is installed.
 
     Returns:
         The names, each once.
@@ -178,7 +178,7 @@ def check_loggers(names: Sequence[str] | None) -> tuple[str, ...]:
     """
     if names is None:
         return ("tensorboard",) if find_spec("tensorboard") is not None else ()
-    for name in names:
+    for name in (names := as_names(names)):
         if name not in LOGGERS:
             raise ValueError(f"unknown logger '{name}'{did_you_mean(name, LOGGERS)}; choose from: {', '.join(LOGGERS)}")
         package = _PACKAGES.get(name)

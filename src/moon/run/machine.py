@@ -16,6 +16,7 @@ from moon import __version__
 from moon.data import Benchmark
 from moon.recipe import Recipe, build
 from moon.sparse.flops import layer_costs, net_cost
+from moon.suggest import first_line
 
 # Speed-up of training with a second thread, by FLOPs per step (2 cores of a Xeon, medians of 5 alternating rounds):
 # lenet-norm on 28x28, batch 64: 0.16e9, 1.01; batch 256: 0.64e9, 1.05; batch 1024: 2.6e9, 1.09;
@@ -28,6 +29,23 @@ _log = logging.getLogger(__name__)
 def software() -> dict[str, str]:
     """The versions of moon, torch and Python."""
     return {"moon": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """Return the device of this name; raise a ValueError if there is none, or a test allocation on it fails."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"there is no device '{name}'; choose cpu, cuda, or cuda:N for one of several GPUs") from None
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, AttributeError) as error:  # depending on how PyTorch was built
+        reason = first_line(error)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            is_built = torch.backends.cuda.is_built()
+            reason = "PyTorch finds no GPU" if is_built else f"PyTorch {torch.__version__} was built without CUDA"
+        raise ValueError(f"device '{name}' cannot be used ({reason}); choose another one, such as cpu") from error
+    return device
 
 
 def hardware(device: torch.device | str) -> str:

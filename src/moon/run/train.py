@@ -20,7 +20,15 @@ from moon.run.images import BenchmarkImages
 from moon.run.learning import early_epochs, warn_early
 from moon.run.log import Log, log_digest, read_log
 from moon.run.loggers import check_loggers
-from moon.run.machine import conditions, cudnn_mode, hardware, restore_conditions, software, threads_kept
+from moon.run.machine import (
+    conditions,
+    cudnn_mode,
+    hardware,
+    restore_conditions,
+    software,
+    threads_kept,
+    usable_device,
+)
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
@@ -46,7 +54,7 @@ def train_run(
     ranks: Ranks | None = None,
     captured: bool | None = None,
     exact: bool = True,
-    loggers: Sequence[str] | None = None,
+    loggers: str | Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Train a recipe in its folder, or resume it from its last checkpoint.
 
@@ -66,14 +74,15 @@ def train_run(
         exact: Whether the result is reproducible bit for bit with the same software, hardware, and number of processes
             and CPU threads. A resumed run then gets as many threads as before. Otherwise the fastest kernels are used
             on a GPU, and `result.json` says why it is not exact.
-        loggers: Where the log is written besides `log.jsonl`: "tensorboard", "wandb" (Weights & Biases, offline) and
-            "csv". None: "tensorboard" if it is installed. One that fails does not end the run.
+        loggers: Where the log is written besides `log.jsonl`, one name or several: "tensorboard", "wandb" (Weights &
+            Biases, offline) and "csv". None: "tensorboard" if it is installed. One that fails does not end the run.
 
     Returns:
         The content of `result.json`.
 
     Raises:
-        ValueError: If the recipe is invalid, or the run cannot be resumed exactly (other number of processes).
+        ValueError: If the recipe is invalid, the device cannot be used, or the run cannot be resumed exactly (other
+            number of processes).
         DamagedCheckpoint: If files of the folder are damaged, or are those of another run.
 
     Example:
@@ -89,7 +98,7 @@ def train_run(
     folder, ranks = Path(folder), ranks or Ranks()
     if recipe.benchmark != images.benchmark.name:
         raise ValueError(f"the recipe is for {recipe.benchmark}, but the images are those of {images.benchmark.name}")
-    loggers = check_loggers(loggers)
+    loggers, device = check_loggers(loggers), usable_device(device)
     with cudnn_mode(exact), threads_kept():
         if not ranks.is_first:
             return _follow(recipe, folder, images, ranks, device, exact)

@@ -14,6 +14,7 @@ from moon.files import check_writable
 from moon.recipe import Recipe, build, make_recipe
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.run.images import BenchmarkImages
+from moon.run.machine import usable_device
 from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
 from moon.score.files import MODEL, Scores, read_summary, scores_folder
@@ -85,7 +86,7 @@ def score_checkpoint(
     weights = read_weights(path, net)
     recipe = _recipe(net, width, images, weights)
     chosen = named_detectors(detectors, recipe, images)
-    model = build.network(recipe, images.benchmark, device)
+    model = build.network(recipe, images.benchmark, usable_device(device))
     if reasons := load_pretrained(model, weights, path, net):
         known = f"{images.benchmark.name} has {images.benchmark.num_known} known classes"
         raise ValueError(f"{reasons[0]}; {known}, so this network cannot be scored on it")

@@ -24,7 +24,15 @@ from moon.score.examples import examples, known_values
 from moon.score.files import KNOWN, MODEL, Scores, digests, read_summary, scores_folder, write_scores
 from moon.score.scoring import Scoring
 from moon.score.tables import tables
-from moon.score.temperatures import P_UNKNOWN, UNSCALED, p_unknown_temperature, temperatures
+from moon.score.temperatures import (
+    NO_OPTIMUM,
+    P_UNKNOWN,
+    UNSCALED,
+    fit_temperature,
+    p_unknown_temperature,
+    temperatures,
+)
+from moon.suggest import as_names
 from moon.training import locked
 
 
@@ -97,7 +105,7 @@ def score_run(
 
 def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: BenchmarkImages) -> dict[str, Detector | None]:
     """The detectors by name: all for None, and None for `auto`, which is chosen when there is evidence."""
-    names = list(table("detector")) if names is None else [names] if isinstance(names, str) else list(names)
+    names = list(table("detector")) if names is None else list(as_names(names))
     if not names:
         raise ValueError("no detector was given; name at least one")
     check_names(names)
@@ -185,8 +193,8 @@ def _summary(scored: Scoring) -> dict[str, Any]:
     """The content of `scores.json`, except the metrics of the detectors."""
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
-    scaling = TemperatureScaling().fit(cache.get("fit/val", images.splits["val"]))
-    objective, fitted = scored.recipe.objective, scaling.temperature
+    scaling = fit_temperature(cache.get("fit/val", images.splits["val"]))
+    fitted = (scored.recipe.objective, scaling.temperature, scaling.no_optimum)
     return {
         "benchmark": benchmark.name,
         "lists": benchmark.lists or "the sets as they are under the root",
@@ -198,9 +206,10 @@ def _summary(scored: Scoring) -> dict[str, Any]:
         "left_out": scored.left_out,
         "search": scored.searches,
         "known": known_metrics(known),
-        "known_scaled": known_metrics(scaling(known)) | {"temperature": fitted},
-        "temperatures": temperatures(scored.scores, objective, fitted)
-        | (p_unknown_temperature(objective, fitted) if known.is_open else {}),
+        "known_scaled": known_metrics(scaling(known))
+        | {"temperature": scaling.temperature, **({NO_OPTIMUM: True} if scaling.no_optimum else {})},
+        "temperatures": temperatures(scored.scores, *fitted)
+        | (p_unknown_temperature(*fitted) if known.is_open else {}),
         **_p_unknown(scored, scaling),
         **({} if cache.precision == "float32" else {"precision": cache.precision}),
         **({"mirrored": True} if cache.mirrored else {}),

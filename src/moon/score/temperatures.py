@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from moon.detect import TemperatureScaling
+from moon.evidence import Evidence
 from moon.recipe import table
 from moon.recipe.variants import FITTED, normalises_logits, temperature_from
+from moon.suggest import counted
 
 P_UNKNOWN, UNSCALED = "p_unknown", "p_unknown_unscaled"  # at the temperature of the run, and at T = 1 where it differs
+NO_OPTIMUM = "no_optimum"  # True in the record of a temperature that validation images do not determine
+
+_log = logging.getLogger(__name__)
 
 
-def temperatures(names: Iterable[str], objective: str, fitted: float | None) -> dict[str, dict[str, Any]]:
+def fit_temperature(validation: Evidence) -> TemperatureScaling:
+    """Fit the temperature of a network, with a warning if the validation images do not determine it.
+
+    Args:
+        validation: Evidence of validation images.
+
+    Returns:
+        The fitted scaling.
+    """
+    scaling = TemperatureScaling().fit(validation)
+    if scaling.no_optimum:
+        _log.warning(
+            "the temperature fitted on %s, T = %.3g, is not an optimum, so probabilities are not calibrated: these "
+            "images are all classified correctly, or no better than at random; more of them may help",
+            counted(len(validation), "validation image"),
+            scaling.temperature,
+        )
+    return scaling
+
+
+def temperatures(
+    names: Iterable[str], objective: str, fitted: float | None, no_optimum: bool = False
+) -> dict[str, dict[str, Any]]:
     """The temperatures by which detectors divide the logits, and where they come from.
 
     Args:
         names: The detectors. Those that do not depend on the scale of the logits are skipped.
         objective: The objective of the run.
         fitted: The temperature fitted on validation images. If it is not known, detectors that use it are skipped.
+        no_optimum: Whether these images do not determine it, which is recorded.
 
     Returns:
         `{"value": ..., "from": ...}` for each detector.
@@ -29,17 +59,18 @@ def temperatures(names: Iterable[str], objective: str, fitted: float | None) -> 
         >>> temperatures(["msp", "ebo"], "cross-entropy", 1.4)
         {'ebo': {'value': 1.0, 'from': 'the loss'}}
     """
+    note = {NO_OPTIMUM: True} if no_optimum else {}
     sources = {name: temperature_from(name, objective) for name in names if name.partition(":")[0] in table("detector")}
     return {
-        name: {"value": fitted if source == FITTED else 1.0, "from": source}
+        name: {"value": fitted, "from": source, **note} if source == FITTED else {"value": 1.0, "from": source}
         for name, source in sources.items()
         if source is not None and (source != FITTED or fitted is not None)
     }
 
 
-def p_unknown_temperature(objective: str, fitted: float | None) -> dict[str, dict[str, Any]]:
+def p_unknown_temperature(objective: str, fitted: float | None, no_optimum: bool = False) -> dict[str, dict[str, Any]]:
     """The entry of p_unknown among the temperatures; the rule is that of the detector `unknown`."""
-    found = temperatures(["unknown"], objective, fitted)
+    found = temperatures(["unknown"], objective, fitted, no_optimum)
     return {P_UNKNOWN: found["unknown"]} if found else {}
 
 
