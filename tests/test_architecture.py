@@ -1,4 +1,4 @@
-"""The rooms and the arrows between them, as docs/architecture.md draws them. Any other import fails here."""
+"""Which package may import which, as in docs/architecture.md. Any other import fails here."""
 
 import ast
 from functools import cache
@@ -9,9 +9,9 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "moon"
 
-BASE = {"arrays", "seeds", "suggest", "files", "records", "shapes", "errors", "lazy"}  # every room may import them
+BASE = {"arrays", "seeds", "suggest", "files", "records", "shapes", "errors", "lazy"}  # every package may import them
 METHODS = {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"}
-ARROWS = {
+MAY_IMPORT = {
     "arrays": set(),
     "seeds": set(),
     "suggest": set(),
@@ -57,7 +57,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -77,16 +77,17 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def test_rooms_import_only_what_the_arrows_allow():
+def test_packages_import_only_what_they_may():
     for name, path in modules().items():
-        room = room_of(path)
+        package = package_of(path)
         for target in imports(path):
             if target == "moon":  # the version only
                 text = path.read_text(encoding="utf-8")
-                assert "from moon import __version__" in text, f"{name}: import from a room, not from moon"
+                assert "from moon import __version__" in text, f"{name}: import from its package, not from moon"
                 continue
             other = target.split(".")[1]
-            assert other == room or other in ARROWS[room], f"{name} imports {target}: {room} -> {other} is not allowed"
+            allowed = {package} | MAY_IMPORT[package]
+            assert other in allowed, f"{name} imports {target}: {package} -> {other} is not allowed"
 
 
 def test_there_is_no_import_cycle():
@@ -98,18 +99,19 @@ def test_there_is_no_import_cycle():
     list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_every_room_is_in_the_documentation():
-    rooms = {room_of(path) for path in SOURCE.rglob("*.py")}
-    assert rooms == ARROWS.keys()
+def test_every_package_is_in_the_documentation():
+    packages = {package_of(path) for path in SOURCE.rglob("*.py")}
+    assert packages == MAY_IMPORT.keys()
     architecture = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
-    for room in rooms - {"__main__", "__init__"}:
-        assert f"`{room}/`" in architecture or f"`{room}.py`" in architecture, f"docs/architecture.md lacks {room}"
+    for package in packages - {"__main__", "__init__"}:
+        is_listed = f"`{package}/`" in architecture or f"`{package}.py`" in architecture
+        assert is_listed, f"docs/architecture.md lacks {package}"
 
 
-def test_no_room_contains_a_fifth_of_the_code():
+def test_no_package_contains_a_fifth_of_the_code():
     lines: dict[str, int] = {}
     for path in SOURCE.rglob("*.py"):
-        lines[room_of(path)] = lines.get(room_of(path), 0) + len(path.read_text().splitlines())
+        lines[package_of(path)] = lines.get(package_of(path), 0) + len(path.read_text().splitlines())
     assert max(lines.values()) < sum(lines.values()) / 5
 
 
@@ -133,6 +135,6 @@ def test_names_become_objects_in_one_place():
         assert not (TABLES & used) - defined, f"{name}: only moon.recipe.registry looks methods up"
 
 
-@pytest.mark.parametrize("room", sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()))
-def test_tests_mirror_the_rooms(room):
-    assert any((Path(__file__).parent / room).glob("test_*.py")), f"tests/{room} is missing"
+@pytest.mark.parametrize("package", sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()))
+def test_tests_mirror_the_packages(package):
+    assert any((Path(__file__).parent / package).glob("test_*.py")), f"tests/{package} is missing"

@@ -41,7 +41,7 @@ def _imported(code: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_rooms_are_attributes():
+def test_packages_are_attributes():
     assert "RigL" in _output("import moon; print(moon.sparse.RigL)")
 
 
@@ -56,7 +56,7 @@ def test_importing_moon_imports_nothing_heavy():
 
 
 @pytest.mark.slow
-def test_using_a_name_imports_its_room_only():
+def test_using_a_name_imports_its_package_only():
     assert _imported("from moon import Moon, RigL, Knn, WeightVote, open_head, auroc") & HEAVY == {"torch", "numpy"}
 
 

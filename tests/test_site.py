@@ -44,7 +44,7 @@ def test_links_point_to_pages_of_the_site(hooks, uri, markdown, expected):
 def test_every_public_name_is_in_the_reference(hooks):
     import moon
 
-    listed = {name.rpartition(".")[2] for _, names in hooks.room_pages() for name in names}
+    listed = {name.rpartition(".")[2] for _, names in hooks.package_pages() for name in names}
     assert listed == set(moon.__all__)
 
 

@@ -31,7 +31,7 @@ KINDS = {"objective": "Objectives", "topology": "Topologies", "detector": "Detec
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List the cards and the pages of the reference, which mkdocs.yml names by folder only."""
-    pages = {"methods/": method_nav(), "reference/": ["reference/index.md", *(uri for uri, _ in room_pages())]}
+    pages = {"methods/": method_nav(), "reference/": ["reference/index.md", *(uri for uri, _ in package_pages())]}
     assert config.nav is not None
     for entry in config.nav:
         for title, target in entry.items():
@@ -156,25 +156,25 @@ def method_nav() -> list[str | dict[str, list[str]]]:
 
 
 def reference_pages() -> Iterator[tuple[str, str]]:
-    """The pages of the rooms, and one that lists them all."""
+    """The pages of the packages, and one that lists them all."""
     overview = ["# API reference", "", "Every name can be imported from `moon`.", ""]
-    for uri, names in room_pages():
-        room = Path(uri).stem
-        title = TITLES.get(room, room)
-        links = ", ".join(f"[`{name.rpartition('.')[2]}`]({room}.md#{name})" for name in names)
-        overview.append(f"- [{title}]({room}.md): {links}")
+    for uri, names in package_pages():
+        package = Path(uri).stem
+        title = TITLES.get(package, package)
+        links = ", ".join(f"[`{name.rpartition('.')[2]}`]({package}.md#{name})" for name in names)
+        overview.append(f"- [{title}]({package}.md): {links}")
         body = "\n\n".join(f"::: {name}" for name in names)
         yield uri, f"# {title}\n\n{body}\n"
     yield "reference/index.md", "\n".join(overview) + "\n"
 
 
-def room_pages() -> list[tuple[str, list[str]]]:
-    """The page of each room, and its public names."""
+def package_pages() -> list[tuple[str, list[str]]]:
+    """The page of each package, and its public names."""
     tree = ast.parse((ROOT / "src/moon/__init__.pyi").read_text())
-    rooms: dict[str, list[str]] = {}
+    packages: dict[str, list[str]] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            room = node.module.removeprefix("moon.").partition(".")[0]
-            rooms.setdefault(room, []).extend(f"{node.module}.{alias.name}" for alias in node.names)
-    by_title = sorted(rooms, key=lambda room: TITLES.get(room, room))
-    return [(f"reference/{room}.md", sorted(rooms[room], key=str.lower)) for room in by_title]
+            package = node.module.removeprefix("moon.").partition(".")[0]
+            packages.setdefault(package, []).extend(f"{node.module}.{alias.name}" for alias in node.names)
+    by_title = sorted(packages, key=lambda package: TITLES.get(package, package))
+    return [(f"reference/{package}.md", sorted(packages[package], key=str.lower)) for package in by_title]

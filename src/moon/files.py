@@ -264,6 +264,23 @@ def check_writable(path: Path, advice: str) -> None:
         raise ValueError(f"{path}: cannot be written (no permission to write to {folder}); {advice}")
 
 
+def check_output(path: Path, advice: str = "choose another file") -> None:
+    """Check that a file can be written into a folder that exists, before the work whose result it receives.
+
+    Args:
+        path: The file; it need not exist.
+        advice: What to do if it cannot be written, for the message.
+
+    Raises:
+        ValueError: If it is a folder, or its folder does not exist or cannot be written to.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; {advice}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: there is no such folder; create it first")
+    check_writable(path, advice)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8"))

@@ -4,8 +4,10 @@ import json
 import sys
 
 import pytest
+import torch
 
 from moon import timing
+from moon.run.machine import threads_kept
 
 pytest.importorskip("moon_runtime")
 
@@ -102,6 +104,25 @@ def test_all_objectives_that_need_no_trained_network_are_timed(moon, monkeypatch
     assert f"timing {len(timed)} methods, 2 rounds of 5 steps of 128 images each: lenet-norm on " in out
     assert {"cross-entropy", "moon", "outlier-exposure"} <= {*timed}
     assert "distill" not in timed
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, [1, 2]), ("2", [2, 2])])
+def test_steps_are_timed_with_the_threads_of_a_training(moon, monkeypatch, given, expected):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    threads = []
+
+    def time_steps(*_, **__):
+        threads.append(torch.get_num_threads())
+        raise ValueError("enough")
+
+    monkeypatch.setattr("moon.timing.time_steps", time_steps)
+    with threads_kept():
+        torch.set_num_threads(2)
+        for net in ("lenet-norm", "resnet18"):
+            moon("bench", "train", "--benchmark", "digits", "--net", net)
+    assert threads == expected
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,9 @@ def test_onnx_is_named_if_it_is_missing(moon, no_package):
         (["plain.moon", "--onnx", "b"], 3, "plain.moon: the file has no detector; write it with `moon pack`"),
         (["odd.moon", "--onnx", "b"], 3,
          "odd.moon: the file cannot be exported: operation 0 (fft): is not supported"),
-        (["a.moon", "--onnx", "gone/b"], 2, "gone: there is no such folder"),
+        (["a.moon", "--onnx", "gone/b"], 2, "gone: there is no such folder; create it first"),
+        (["a.moon", "--onnx", "empty"], 2, "empty: is a folder; choose another file (--onnx)"),
+        (["begun", "--onnx", "b", "--torch", "gone/b"], 2, "gone: there is no such folder; create it first"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(moon, tmp_path, data_root, arguments, code, message):

@@ -36,6 +36,20 @@ def test_parameters_become_flags():
     assert explained(ValueError("sparsity must be below 1")) == (2, "sparsity must be below 1")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    ],
+)
+def test_too_little_memory_says_what_needs_less(error):
+    code, text = explained(error)
+    assert code == 1
+    assert text.startswith("out of memory; smaller batches (--batch-size)")
+
+
 class SafetensorError(Exception):
     """As safetensors raises it."""
 

@@ -145,7 +145,7 @@ def test_an_unfinished_run_is_not_packed(moon, trained_runs, data_root, tmp_path
     code, _, err = moon("pack", tmp_path / "empty")
     assert (code, err) == (2, f"moon pack: {tmp_path / 'empty'}: is not the folder of a run; it has no recipe.json\n")
     code, _, err = moon("pack", run, "-o", tmp_path / "no" / "x.moon")
-    assert (code, err) == (2, f"moon pack: {tmp_path / 'no'}: there is no such folder (--out)\n")
+    assert (code, err) == (2, f"moon pack: {tmp_path / 'no'}: there is no such folder; create it first\n")
 
 
 def test_answers_as_a_table(moon, packed, photos):

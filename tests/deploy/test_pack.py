@@ -129,7 +129,7 @@ def test_a_folder_that_does_not_exist_is_said_before_anything_is_computed(folder
     monkeypatch.setattr("moon.deploy.pack.load", lambda *_: pytest.fail("the network is loaded"))
     with pytest.raises(ValueError, match="nowhere: there is no such folder; create it first"):
         pack_run(folder, images, tmp_path / "nowhere" / "net.moon", "mls", HALF)
-    with pytest.raises(ValueError, match="is a folder; give the path of a file"):
+    with pytest.raises(ValueError, match="is a folder; choose another file"):
         pack_run(folder, images, tmp_path, "mls", HALF)
 
 

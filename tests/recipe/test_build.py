@@ -82,6 +82,14 @@ def test_a_net_that_cannot_take_the_images_is_rejected(data_root):
         build.training(make_recipe(small), small, images, "cpu")
 
 
+def test_the_trial_takes_no_more_images_than_there_are(monkeypatch):
+    images, seen = DataSet(np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10), []
+    monkeypatch.setattr(build, "_try_out", lambda *arguments: seen.append(arguments[-1]))
+    for size in (8, 100_000):
+        build.training(make_recipe(DIGITS, batch_size=size), DIGITS, images, "cpu")
+    assert seen == [8, 20]
+
+
 def test_the_schedule_is_in_steps():
     recipe = make_recipe(DIGITS, epochs=10, delta_t_steps=7, t_end_share=0.5, drop_fraction=0.2)
     model = build.network(recipe, DIGITS, "cpu")
@@ -241,7 +249,7 @@ def test_the_sparsity_follows_from_the_pattern():
 def test_impossible_batches_and_layers_are_rejected_by_a_trial_step_that_changes_nothing():
     images = DataSet(np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10)
     for objective, options, what in (
-        ("vos", {"queue": 3}, "a batch of 128 does not fit in queues of 3"),
+        ("vos", {"queue": 3}, "a batch of 40 does not fit in queues of 3"),
         ("eow-softmax", {"layer": "nonsense"}, "has no module 'nonsense'"),
     ):
         with pytest.raises(ValueError, match=what):

@@ -170,6 +170,16 @@ def _on_device(
 
 
 def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:
+    from moon.cli.screen import training_threads
+    from moon.recipe import make_recipe
+    from moon.run.machine import hardware
+
+    recipe = make_recipe(benchmark, net=arguments.net, batch_size=arguments.batch_size)
+    with training_threads(recipe, benchmark, None, device):
+        return {"hardware": hardware(device)} | _time_steps(arguments, benchmark, device)
+
+
+def _time_steps(arguments: argparse.Namespace, benchmark: Benchmark, device: torch.device) -> dict[str, Any]:
     from moon import timing
     from moon.cli.screen import tracked
     from moon.recipe import Recipe

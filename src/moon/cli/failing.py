@@ -40,6 +40,8 @@ def explained(error: Exception) -> tuple[int, str]:
         text = f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
     if code == 1:
         text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows the traceback)"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+        text = "out of memory; smaller batches (--batch-size), a smaller network or fewer runs at a time need less"
     return code, text
 
 

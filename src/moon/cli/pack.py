@@ -72,21 +72,17 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> dict[str, Any]:
     from moon.cli.screen import tracked
     from moon.deploy import Guarantee, pack_run
-    from moon.files import check_writable
+    from moon.files import check_output
     from moon.recipe import Recipe
     from moon.run.folder import load_result
     from moon.run.images import BenchmarkImages
 
     path = arguments.out or Path(f"{arguments.run.resolve().name}.moon")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder; give a file (--out)")
     if not arguments.run.exists():
         raise ValueError(f"{arguments.run}: no such folder; give the folder of a finished run")
     if not (arguments.run / "recipe.json").exists():
         raise ValueError(f"{arguments.run}: is not the folder of a run; it has no recipe.json")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent}: there is no such folder (--out)")
-    check_writable(path, "choose another file (--out)")
+    check_output(path, "choose another file (--out)")
     guarantee = Guarantee(arguments.accept, arguments.confidence, arguments.per_class)
     load_result(arguments.run)  # fails before images are read
     recipe = Recipe.load(arguments.run / "recipe.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Column
 
+from moon.data import Benchmark
 from moon.recipe import Recipe
 from moon.run.images import BenchmarkImages
 from moon.run.machine import chosen_threads, hardware
@@ -49,19 +50,22 @@ def train_on_screen(
     exact: bool = True,
     loggers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """`train_run` with its progress, which only the first of several processes shows.
-
-    On a CPU, the number of threads is OMP_NUM_THREADS if it is set; otherwise it is chosen, see `threads_for`.
-    """
+    """`train_run` with its progress, which only the first of several processes shows."""
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
     settings |= {"captured": False if plain else None, "exact": exact, "loggers": loggers}
-    is_given = "OMP_NUM_THREADS" in os.environ
-    with nullcontext() if is_given else chosen_threads(recipe, images.benchmark, folder, device):
+    with training_threads(recipe, images.benchmark, folder, device):
         if ranks is not None and not ranks.is_first:
             return train_run(recipe, folder, images, **settings)
         with _bar(recipe) if get_console().is_interactive else nullcontext(_lines(recipe)) as callbacks:
             settings |= callbacks
             return train_run(recipe, folder, images, **settings)
+
+
+def training_threads(
+    recipe: Recipe, benchmark: Benchmark, folder: Path | None, device: torch.device
+) -> AbstractContextManager[None]:
+    """Context with the CPU threads of a training: OMP_NUM_THREADS if it is set; otherwise chosen, see `threads_for`."""
+    return nullcontext() if "OMP_NUM_THREADS" in os.environ else chosen_threads(recipe, benchmark, folder, device)
 
 
 def _state(record: Mapping[str, Any], separator: str = " ") -> str:

@@ -128,7 +128,12 @@ def _leave(error: Exception, debug: bool) -> NoReturn:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise a ValueError if the folder contains something other than a run."""
+    """Raise a ValueError if the folder contains something other than a run, or a new run cannot be written there."""
+    from moon.files import check_writable
+
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if "recipe.json" not in names and (others := [name for name in names if name != "lock" and name[0] != "."]):
+    if "recipe.json" in names:
+        return
+    check_writable(folder, "choose another folder (--out)")
+    if others := [name for name in names if name != "lock" and name[0] != "."]:
         raise ValueError(f"{folder}: contains {others[0]} but no run; choose an empty or new folder (--out)")

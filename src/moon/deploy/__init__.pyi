@@ -1,4 +1,4 @@
-"""The public names of this room and where they are defined."""
+"""The public names of this package and where they are defined."""
 
 from moon.deploy.calibration import Guarantee as Guarantee
 from moon.deploy.drift import DriftMonitor as DriftMonitor

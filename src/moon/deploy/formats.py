@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.errors import DataError
-from moon.files import write_atomic
+from moon.files import check_output, write_atomic
 from moon.suggest import first_line
 
 if TYPE_CHECKING:
@@ -238,7 +238,5 @@ def _largest_difference(found: NDArray, expected: NDArray) -> float:
 
 
 def _write(path: Path | str, content: bytes) -> None:
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent}: there is no such folder")
+    check_output(path := Path(path))
     write_atomic(path, lambda partial: partial.write_bytes(content))

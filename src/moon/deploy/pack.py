@@ -22,7 +22,7 @@ from moon.evidence import Evidence, RotationHead
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
-from moon.files import check_writable, write_atomic
+from moon.files import check_output, write_atomic
 from moon.recipe import Recipe, build
 from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
@@ -93,11 +93,7 @@ def pack_run(
     """
     runtime()  # says so if it is missing, before anything is computed
     folder, path, guarantee = Path(folder), Path(path), guarantee or Guarantee()
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent}: there is no such folder; create it first")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder; give the path of a file")
-    check_writable(path, "choose another file")
+    check_output(path)
     b, recipe, result = images.benchmark, Recipe.load(folder / "recipe.json"), load_result(folder)
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")

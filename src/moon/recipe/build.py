@@ -227,7 +227,7 @@ def training(
         draw = supply.draw, int(outliers.labels.max()) + 1
     loss = objective(recipe, model, draw, teachers(recipe, benchmark, device)).to(device)
     with kernel_search(False):  # kernels for one call are not worth a search
-        _try_out(model, loss, recipe, benchmark)
+        _try_out(model, loss, recipe, benchmark, min(recipe.batch_size, len(train.labels)))
     updates = optimizer(recipe, model, loss)
     return Training(
         model,
@@ -257,11 +257,11 @@ def _start_from_weights(recipe: Recipe, model: nn.Module) -> list[str]:
 
 
 @torch.no_grad()
-def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: Benchmark) -> None:
+def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: Benchmark, batch: int) -> None:
     """Raise a ValueError if the network does not accept the images, or the objective the network or the batch."""
     device = next(model.parameters()).device
-    shape = recipe.batch_size, *benchmark.input_shape
-    x, y = torch.zeros(shape, device=device), torch.zeros(recipe.batch_size, dtype=torch.int64, device=device)
+    x = torch.zeros(batch, *benchmark.input_shape, device=device)
+    y = torch.zeros(batch, dtype=torch.int64, device=device)
     model.eval()
     try:
         model(x[:1])

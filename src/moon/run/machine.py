@@ -73,7 +73,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path, most: int) -> int:
+def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path | None, most: int) -> int:
     """How many CPU threads should train a run: one for a small network, whose threads would mostly wait for each other.
 
     This is for a run that starts. One that is resumed gets as many as before, see `restore_conditions`.
@@ -81,10 +81,10 @@ def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path, most: int) -
     Args:
         recipe: The run.
         benchmark: Its benchmark.
-        folder: Its folder; it need not exist yet.
+        folder: Its folder, which need not exist yet; None if it has none.
         most: The number of threads for other networks.
     """
-    if any((folder / "checkpoints").glob("[0-9]*")):  # an earlier version did not choose
+    if folder is not None and any((folder / "checkpoints").glob("[0-9]*")):  # an earlier version did not choose
         return most
     return 1 if 0 < _step_flops(recipe, benchmark) < SMALL_STEP_FLOPS else most
 
@@ -170,7 +170,9 @@ def threads_kept() -> Iterator[None]:
 
 
 @contextmanager
-def chosen_threads(recipe: Recipe, benchmark: Benchmark, folder: Path, device: torch.device | str) -> Iterator[None]:
+def chosen_threads(
+    recipe: Recipe, benchmark: Benchmark, folder: Path | None, device: torch.device | str
+) -> Iterator[None]:
     """Context in which torch uses as many CPU threads as `threads_for` recommends."""
     with threads_kept():
         if torch.device(device).type == "cpu":
