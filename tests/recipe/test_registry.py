@@ -219,3 +219,14 @@ def test_a_method_that_is_not_here_may_be_that_of_another_package():
         with pytest.raises(ValueError, match="unknown ") as error:
             pick(kind, name)
         assert hint not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["objective", "topology", "net", "allocation", "rates"])
+def test_a_method_is_chosen_by_its_name(kind):
+    with pytest.raises(ValueError, match=r"must be a name, such as '[\w-]+', not <class 'moon.objectives.moon.Moon'>"):
+        make_recipe("digits", **{kind: moon.Moon})
+
+
+def test_a_pattern_that_is_no_text_is_refused():
+    with pytest.raises(ValueError, match="a pattern is n:m, such as 2:4, not '3'"):
+        make_recipe("digits", pattern=3)

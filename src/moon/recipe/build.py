@@ -145,7 +145,7 @@ def pattern(text: str) -> NOfM | Unstructured:
     """The pattern "n:m"; an empty string means no constraint."""
     if not text:
         return UNSTRUCTURED
-    n, _, m = text.partition(":")
+    n, _, m = str(text).partition(":")
     if not (n.isdecimal() and m.isdecimal()):
         raise ValueError(f"a pattern is n:m, such as 2:4, not '{text}'")
     return NOfM(int(n), int(m))

@@ -178,6 +178,10 @@ def pick(kind: str, name: str) -> Any:
         ValueError: If there is none, the message suggests the closest name; or if objectives cannot be composed.
     """
     entries = table(kind)
+    called = "learning rates" if kind == "rates" else kind
+    if not isinstance(name, str):
+        own = "; give your own a name with moon.register" if entries.group else ""
+        raise ValueError(f"{called} must be a name, such as '{next(iter(entries))}', not {name!r}{own}")
     if name in entries:
         return entries[name]
     if kind == "net" and name.partition(":")[0] in PACKAGES:
@@ -186,7 +190,6 @@ def pick(kind: str, name: str) -> Any:
         return imported(kind, name, num_classes=10, in_channels=3)
     if kind == "objective":
         name = next((part for part in name.split("+") if part not in entries), name)
-    called = "learning rates" if kind == "rates" else kind
     choices = ", ".join(entries) + (_OTHER_NETS if kind == "net" else "")
     close = did_you_mean(name, entries)
     # A name that is like no other is probably that of a run, trained where the method was known.
