@@ -171,6 +171,7 @@ def test_a_temperature_that_is_not_an_optimum_is_a_warning_and_recorded(images, 
     monkeypatch.setattr("moon.score.score.fit_temperature", lambda _, where: fit_temperature(all_right, where))
     result, _ = score_run(normalised, images, ["msp", "ebo", "ebo:unscaled"])
     assert f"{normalised}: the temperature fitted on 3 validation images, T = 0.0" in caplog.text
+    assert "usually because these images are all classified correctly" in caplog.text  # or the logits are very large
     assert result["known_scaled"]["no_optimum"] is True
     noted = {name: "no_optimum" in temperature for name, temperature in result["temperatures"].items()}
     assert noted == {"ebo": True, "ebo:unscaled": False, "p_unknown": True}

@@ -31,8 +31,9 @@ def fit_temperature(validation: Evidence, where: object) -> TemperatureScaling:
     scaling = TemperatureScaling().fit(validation)
     if scaling.no_optimum:
         _log.warning(
-            "%s: the temperature fitted on %s, T = %.3g, is not an optimum, so probabilities are not calibrated: these "
-            "images are all classified correctly, or no better than at random; more of them may help",
+            "%s: the temperature fitted on %s, T = %.3g, is not an optimum, so probabilities are not calibrated, "
+            "usually because these images are all classified correctly, or no better than at random; more of them may "
+            "help",
             where,
             counted(len(validation), "validation image"),
             scaling.temperature,
