@@ -129,9 +129,9 @@ class Classifier:
         rows, columns, _ = self._size()
         if others := [shape for shape in shapes if shape[:2] != (rows, columns)]:
             warnings.warn(
-                f"{len(others)} of {len(shapes)} arrays (first: {others[0][0]} rows, {others[0][1]} columns) are "
-                f"resized to cover {rows} rows and {columns} columns, and cropped at the centre; use prepare(image) to "
-                "resize them without this warning",
+                f"arrays are resized to cover {rows} rows and {columns} columns, and cropped at the centre "
+                f"({len(others)} of {len(shapes)}; first: {others[0][0]} rows, {others[0][1]} columns); use "
+                "prepare(image) to resize them without this warning",
                 stacklevel=4,  # the caller of the classifier
             )
 

@@ -121,7 +121,7 @@ def test_steps_are_timed_with_the_threads_of_a_training(moon, monkeypatch, given
     with threads_kept():
         torch.set_num_threads(2)
         for net in ("lenet-norm", "resnet18"):
-            moon("bench", "train", "--benchmark", "digits", "--net", net)
+            moon("bench", "train", "--benchmark", "digits", "--net", net, "--device", "cpu")
     assert threads == expected
 
 

@@ -47,7 +47,22 @@ def test_parameters_become_flags():
 def test_too_little_memory_says_what_needs_less(error):
     code, text = explained(error)
     assert code == 1
-    assert text.startswith("out of memory; smaller batches (--batch-size)")
+    assert text == (
+        "out of memory; training with smaller batches (--batch-size) or a smaller network needs less (--debug shows "
+        "the traceback)"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("device 'cuda' cannot be used (CUDA error: out of memory); choose another one, such as cpu"),
+        RankLost("rank 1 of 2 was lost (CUDA out of memory)"),
+        DataError("out of memory/train.npz: no such file"),
+    ],
+)
+def test_a_message_about_something_else_that_names_memory_is_kept(error):
+    assert explained(error)[1] == str(error)
 
 
 class SafetensorError(Exception):

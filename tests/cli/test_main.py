@@ -115,13 +115,13 @@ def test_data_imports(moon, data_root):
         assert file["labels"].tolist() == [0, 1]
 
 
-@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_named_before_images_are_read(moon, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     monkeypatch.setattr("moon.run.images.BenchmarkImages.open", None)
     fails(moon(*TRAIN, "--out", "new"), 2, "new: cannot be written (no permission to write to ", "(--out)")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("dear")

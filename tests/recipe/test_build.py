@@ -82,6 +82,16 @@ def test_a_net_that_cannot_take_the_images_is_rejected(data_root):
         build.training(make_recipe(small), small, images, "cpu")
 
 
+def test_too_little_memory_is_not_an_error_of_the_net(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("torch.nn.Conv2d.forward", full)
+    images = DataSet(np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10)
+    with pytest.raises(torch.OutOfMemoryError):
+        build.training(make_recipe(DIGITS), DIGITS, images, "cpu")
+
+
 def test_the_trial_takes_no_more_images_than_there_are(monkeypatch):
     images, seen = DataSet(np.zeros((20, 28, 28, 1), np.uint8), np.arange(20) % 10), []
     monkeypatch.setattr(build, "_try_out", lambda *arguments: seen.append(arguments[-1]))

@@ -9,8 +9,8 @@ from torch import nn
 from moon.data import BENCHMARKS
 from moon.recipe import Recipe, make_recipe, register, unregister
 from moon.run import machine
-from moon.run.folder import load
-from moon.run.machine import chosen_threads, conditions, restore_conditions, threads_for
+from moon.run.folder import load, load_result
+from moon.run.machine import chosen_threads, conditions, restore_conditions, threads_for, usable_device
 from moon.run.train import train_run
 from moon.score.checkpoint import score_checkpoint
 from moon.score.score import score_run
@@ -115,8 +115,10 @@ def test_a_device_that_cannot_be_used_is_one_clear_error_before_anything_is_writ
     recipe = Recipe.load(run / "recipe.json")
     for device in ("cuda", "cuda:3", torch.device("cuda")):
         expected = rf"^device '{device}' cannot be used \(PyTorch (.* without CUDA|finds no GPU)\); choose another"
-        with pytest.raises(ValueError, match=expected):
+        with pytest.raises(ValueError, match=expected) as raised:
             train_run(recipe, tmp_path / "run", images, device=device)
+        assert raised.value.__suppress_context__  # one traceback
+        assert train_run(recipe, run, images, device=device) == load_result(run)  # finished: no device is needed
         with pytest.raises(ValueError, match=expected):
             load(run, device)
         with pytest.raises(ValueError, match=expected):
@@ -125,6 +127,8 @@ def test_a_device_that_cannot_be_used_is_one_clear_error_before_anything_is_writ
             score_checkpoint(
                 run / "model.safetensors", "lenet-norm", images, ["msp"], device=device, out=tmp_path / "scores"
             )
+    with pytest.raises(ValueError, match="device 'hpu' cannot be used"):  # of a package that is not installed
+        usable_device("hpu")
     with pytest.raises(ValueError, match="there is no device 'gpu'; choose cpu, cuda, or cuda:N for one of several"):
         train_run(recipe, tmp_path / "run", images, device="gpu")
     assert not list(tmp_path.rglob("*.json"))

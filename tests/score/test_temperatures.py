@@ -168,12 +168,13 @@ def test_without_a_fitted_temperature_only_the_others_are_recorded():
 
 def test_a_temperature_that_is_not_an_optimum_is_a_warning_and_recorded(images, normalised, monkeypatch, caplog):
     all_right = Evidence(torch.eye(3), torch.zeros(3, 2), 3, torch.arange(3))
-    monkeypatch.setattr("moon.score.score.fit_temperature", lambda _: fit_temperature(all_right))
+    monkeypatch.setattr("moon.score.score.fit_temperature", lambda _, where: fit_temperature(all_right, where))
     result, _ = score_run(normalised, images, ["msp", "ebo", "ebo:unscaled"])
-    assert "the temperature fitted on 3 validation images, T = 0.0" in caplog.text
+    assert f"{normalised}: the temperature fitted on 3 validation images, T = 0.0" in caplog.text
+    assert "usually because these images are all classified correctly" in caplog.text  # or the logits are very large
     assert result["known_scaled"]["no_optimum"] is True
     noted = {name: "no_optimum" in temperature for name, temperature in result["temperatures"].items()}
     assert noted == {"ebo": True, "ebo:unscaled": False, "p_unknown": True}
     caplog.clear()
-    fit_temperature(Evidence(torch.eye(3), torch.zeros(3, 2), 3, torch.tensor([0, 1, 1])))  # one is wrong
+    fit_temperature(Evidence(torch.eye(3), torch.zeros(3, 2), 3, torch.tensor([0, 1, 1])), "a")  # one is wrong
     assert not caplog.text

@@ -39,9 +39,10 @@ def explained(error: Exception) -> tuple[int, str]:
         where = "" if error.filename is None else f"{error.filename}: "
         text = f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
     if code == 1:
-        text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]} (--debug shows the traceback)"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
-        text = "out of memory; smaller batches (--batch-size), a smaller network or fewer runs at a time need less"
+        text = f"{type(error).__name__}: {(text.splitlines() or [''])[0]}"
+        if isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+            text = "out of memory; training with smaller batches (--batch-size) or a smaller network needs less"
+        text += " (--debug shows the traceback)"
     return code, text
 
 

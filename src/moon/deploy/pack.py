@@ -110,7 +110,7 @@ def pack_run(
             known["train"] = cache.get(TRAINING, images.splits["train"])
     made = build.detector(detector, recipe, b, **options)
     small = _fitted(reduced(made, bank, len(images.splits["train"].labels)), known)
-    scaling = fit_temperature(known["validation"])
+    scaling = fit_temperature(known["validation"], folder)
     packed = PackedNetwork(
         _traced(model.cpu(), b.input_shape),
         trace_detector(small, known["validation"]),

@@ -74,7 +74,8 @@ def work(
 def log_to_stderr() -> None:
     """Write what `moon` logs to stderr, which goes to worker.log."""
     logger = logging.getLogger("moon")
-    logger.addHandler(logging.StreamHandler())
+    if not logger.handlers:  # a process of Ray executes several tasks
+        logger.addHandler(logging.StreamHandler())
     logger.setLevel(logging.INFO)
 
 

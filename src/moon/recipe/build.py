@@ -265,6 +265,8 @@ def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: 
     model.eval()
     try:
         model(x[:1])
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         size = f"{benchmark.size}x{benchmark.size}"
         reason = first_line(error)

@@ -39,12 +39,12 @@ def usable_device(name: torch.device | str) -> torch.device:
         raise ValueError(f"there is no device '{name}'; choose cpu, cuda, or cuda:N for one of several GPUs") from None
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, AttributeError) as error:  # depending on how PyTorch was built
+    except (RuntimeError, AssertionError, AttributeError, ImportError) as error:  # depending on how PyTorch was built
         reason = first_line(error)
         if device.type == "cuda" and not torch.cuda.is_available():
             is_built = torch.backends.cuda.is_built()
             reason = "PyTorch finds no GPU" if is_built else f"PyTorch {torch.__version__} was built without CUDA"
-        raise ValueError(f"device '{name}' cannot be used ({reason}); choose another one, such as cpu") from error
+        raise ValueError(f"device '{name}' cannot be used ({reason}); choose another one, such as cpu") from None
     return device
 
 

@@ -98,7 +98,9 @@ def train_run(
     folder, ranks = Path(folder), ranks or Ranks()
     if recipe.benchmark != images.benchmark.name:
         raise ValueError(f"the recipe is for {recipe.benchmark}, but the images are those of {images.benchmark.name}")
-    loggers, device = check_loggers(loggers), usable_device(device)
+    loggers = check_loggers(loggers)
+    if not is_trained(folder):  # the result of a finished run needs no device
+        device = usable_device(device)
     with cudnn_mode(exact), threads_kept():
         if not ranks.is_first:
             return _follow(recipe, folder, images, ranks, device, exact)

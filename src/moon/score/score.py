@@ -143,7 +143,7 @@ def score_network(
     if AUTO in detectors:
         scored.choose(track, is_run="checkpoint" not in about)
     scored.run(detectors, track)
-    result = about | _summary(scored) | {"detectors": tables(scored.scores, images)}
+    result = about | _summary(scored, home) | {"detectors": tables(scored.scores, images)}
     target = scores_folder(home, cache.mirrored)
     with locked(home):
         if cache.mirrored:
@@ -189,11 +189,11 @@ def check_unknown(images: BenchmarkImages) -> None:
         )
 
 
-def _summary(scored: Scoring) -> dict[str, Any]:
+def _summary(scored: Scoring, home: Path) -> dict[str, Any]:
     """The content of `scores.json`, except the metrics of the detectors."""
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
-    scaling = fit_temperature(cache.get("fit/val", images.splits["val"]))
+    scaling = fit_temperature(cache.get("fit/val", images.splits["val"]), home)
     fitted = (scored.recipe.objective, scaling.temperature, scaling.no_optimum)
     return {
         "benchmark": benchmark.name,

@@ -18,11 +18,12 @@ NO_OPTIMUM = "no_optimum"  # True in the record of a temperature that validation
 _log = logging.getLogger(__name__)
 
 
-def fit_temperature(validation: Evidence) -> TemperatureScaling:
+def fit_temperature(validation: Evidence, where: object) -> TemperatureScaling:
     """Fit the temperature of a network, with a warning if the validation images do not determine it.
 
     Args:
         validation: Evidence of validation images.
+        where: The run, for the warning.
 
     Returns:
         The fitted scaling.
@@ -30,8 +31,10 @@ def fit_temperature(validation: Evidence) -> TemperatureScaling:
     scaling = TemperatureScaling().fit(validation)
     if scaling.no_optimum:
         _log.warning(
-            "the temperature fitted on %s, T = %.3g, is not an optimum, so probabilities are not calibrated: these "
-            "images are all classified correctly, or no better than at random; more of them may help",
+            "%s: the temperature fitted on %s, T = %.3g, is not an optimum, so probabilities are not calibrated, "
+            "usually because these images are all classified correctly, or no better than at random; more of them may "
+            "help",
+            where,
             counted(len(validation), "validation image"),
             scaling.temperature,
         )
