@@ -73,7 +73,10 @@ def test_a_net_has_the_classes_and_channels_of_the_benchmark(name, root):
         ("timm:resnet50.a1_in2k", "timm has no weights 'a1_in2k' .did you mean 'a1_in1k'.* of resnet50"),
         ("timm:hf-hub:someone/net", "timm has no image classifier 'hf-hub:someone/net'"),
         ("timm:", "timm has no image classifier ''"),
-        ("torchvision:mobilenet_v3_smal", "torchvision has no image classifier .* did you mean 'mobilenet_v3_small'?"),
+        (
+            "torchvision:mobilenet_v3_smal",
+            r"torchvision has no image classifier 'mobilenet_v3_smal' \(did you mean 'mobilenet_v3_small'\?\)",
+        ),
         ("torchvision:fcn_resnet50", "torchvision has no image classifier 'fcn_resnet50'"),
         ("torchvision:squeezenet1_0", "SqueezeNet has no Linear classifier"),
     ],
