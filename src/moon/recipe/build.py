@@ -24,8 +24,8 @@ from moon.recipe.registry import arguments_of, pick, table
 from moon.recipe.teachers import read_teachers
 from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
-from moon.sparse import Dense, DropSchedule, NOfM, SparseTopology, TicketSchedule, Topology
-from moon.sparse.pattern import UNSTRUCTURED, Unstructured
+from moon.sparse import Dense, DropSchedule, SparseTopology, TicketSchedule, Topology
+from moon.sparse.pattern import pattern_of
 from moon.suggest import first_line
 from moon.training import CosineRate, Training
 from moon.training.ranks import Ranks
@@ -141,16 +141,6 @@ def schedule(recipe: Recipe, steps: int) -> DropSchedule:
     return TicketSchedule(min(t_end, first), *rest, first=first, cycle=cycle, tickets=recipe.lr_cycles)
 
 
-def pattern(text: str) -> NOfM | Unstructured:
-    """The pattern "n:m"; an empty string means no constraint."""
-    if not text:
-        return UNSTRUCTURED
-    n, _, m = str(text).partition(":")
-    if not (n.isdecimal() and m.isdecimal()):
-        raise ValueError(f"a pattern is n:m, such as 2:4, not '{text}'")
-    return NOfM(int(n), int(m))
-
-
 def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Topology:
     """The topology, with its masks, for a run of `steps` steps."""
     kind = pick("topology", recipe.topology)
@@ -165,7 +155,7 @@ def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
         schedule(recipe, steps) if kind.rewires else None,
         pick("allocation", recipe.allocation),
         seed=recipe.seed,
-        pattern=pattern(recipe.pattern),
+        pattern=pattern_of(recipe.pattern),
         **first,
     )
 

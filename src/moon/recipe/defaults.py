@@ -21,6 +21,7 @@ from moon.recipe.registry import pick
 from moon.recipe.teachers import teachers_digest
 from moon.sparse import DropSchedule, SparseTopology, Topology, sparse_weights
 from moon.sparse.allocation import check_sparse
+from moon.sparse.pattern import pattern_of
 from moon.sparse.schedule import FEW_CHANGES, check_fraction
 from moon.suggest import counted, did_you_mean
 from moon.training import CosineRate
@@ -163,7 +164,7 @@ def _share_of_cycles(rate: CosineRate, asked: float | None, epochs: int) -> floa
 def _sparsity(topology: type[Topology], given: float | None, pattern: str) -> float:
     """The sparsity of a run: the given one, else that of the pattern, else the default; 0 for a dense network."""
     if issubclass(topology, SparseTopology):
-        return build.pattern(pattern).sparsity or Recipe.sparsity if given is None else given
+        return pattern_of(pattern).sparsity or Recipe.sparsity if given is None else given
     if given:
         raise ValueError(f"a dense network has no sparsity ({given:g} was given); choose a sparse topology")
     return 0.0
@@ -240,7 +241,7 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
     allocation, topology = pick("allocation", recipe.allocation), pick("topology", recipe.topology)
     if issubclass(topology, SparseTopology):
-        pattern = build.pattern(recipe.pattern)
+        pattern = pattern_of(recipe.pattern)
         topology.check_pattern(pattern)
         densities = pattern.densities(shapes, recipe.sparsity, allocation)
         check_sparse(densities, recipe.sparsity, topology.__name__)

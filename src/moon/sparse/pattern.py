@@ -182,6 +182,25 @@ class NOfM:
 UNSTRUCTURED = Unstructured()
 
 
+def pattern_of(text: str) -> NOfM | Unstructured:
+    """The pattern "n:m"; an empty string means no constraint.
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example:
+        >>> from moon.sparse.pattern import pattern_of
+        >>> pattern_of("2:4")
+        NOfM(n=2, m=4)
+    """
+    if not text:
+        return UNSTRUCTURED
+    n, _, m = str(text).partition(":")
+    if not (n.isdecimal() and m.isdecimal()):
+        raise ValueError(f"a pattern is n:m, such as 2:4, not '{text}'")
+    return NOfM(int(n), int(m))
+
+
 def __getattr__(name: str) -> Any:
     """Names of version 0.2."""
     renamed = {"Anywhere": "Unstructured", "ANYWHERE": "UNSTRUCTURED"}
