@@ -13,7 +13,6 @@ import numpy as np
 from kept import Kept
 from numpy.typing import NDArray
 
-from moon.files import open_regular
 from moon.score.files import KNOWN
 
 
@@ -54,12 +53,11 @@ def contributions(kept: Kept, network: str, metric: str) -> list[NDArray]:
     sets = summary.get(part, [part])
     known, unknown = [], [[] for _ in sets]
     for run in runs.values():
-        path = kept.results / network.partition("/")[0] / "scores" / f"{run.folder.name}.npz"
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
-            if metric == "accuracy":
-                known.append(np.unpackbits(arrays["correct"])[: summary["images"][KNOWN]])
-                continue
-            ours, theirs = arrays[f"{detector}/{KNOWN}"], [arrays[f"{detector}/{name}"] for name in sets]
+        levels = kept.levels(run)
+        if metric == "accuracy":
+            known.append(levels["correct"])
+            continue
+        ours, theirs = levels[f"{detector}/{KNOWN}"], [levels[f"{detector}/{name}"] for name in sets]
         known += [_shares_below(ours, other) for other in theirs]
         for found, other in zip(unknown, theirs, strict=True):
             found.append(1 - _shares_below(other, ours))

@@ -2,9 +2,10 @@
 
 Copies what the tables need of each run, without weights, into FOLDER: recipe, data, result, log, metrics of the far
 sets and of the near sets that are named, and the choice of a detector if there is one (`choose.py`). The scores of the
-images go to FOLDER/scores/RUN.npz in a compact form: an array of bytes `DETECTOR/SET` in the order of the images, the
-scores of one detector on all sets divided into 256 levels of equal size (also of sets that are not named as near), and
-`correct`, a bit for each known image.
+images go to scores/RUN.npz beside FOLDER, once for all folders that keep the run, in a compact form: an array of bytes
+`DETECTOR/SET` in the order of the images, the scores of one detector on all sets divided into 256 levels of equal size
+(also of sets that are not named as near), `correct`, a bit for each known image, and `model_sha256`, which tells a
+repeated run from the first one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.files import open_regular, write_arrays, write_json
+from moon.run.folder import load_result
 from moon.score.files import KNOWN, read_scores
 from moon.score.tables import mean_metrics
 
-DETECTORS = ("msp", "ebo", "ebo:scaled", "gen", "knn", "fdbd", "fisher", "unknown")
+DETECTORS = ("msp", "ebo", "knn", "fisher", "unknown")
 COPIED = ("recipe.json", "data.json", "result.json", "log.jsonl", "choice.json")
 LEVELS = 256
 
@@ -56,20 +58,29 @@ def keep(run: Path, folder: Path, near: list[str]) -> None:
     if (found := read_scores(run)) is None:
         raise SystemExit(f"{run}: has no readable scores; score it first (moon score)")
     summary, scores = found
+    model = np.frombuffer(bytes.fromhex(load_result(run)["model_sha256"]), np.uint8)
+    path = folder.parent / "scores" / f"{run.name}.npz"
+    if path.exists() and _arrays(path).get("model_sha256", np.empty(0)).tobytes() != model.tobytes():
+        raise SystemExit(f"{path}: has the scores of another run of this name; delete it if they are not needed")
     target = folder / run.name
     target.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         if (run / name).exists():
             shutil.copyfile(run / name, target / name)
     write_json(target / "scores.json", restricted(summary, near))
-    arrays = {}
+    arrays = {"model_sha256": model}
     for detector in DETECTORS:
         if by_set := scores.get(detector):
             arrays |= {f"{detector}/{name}": values for name, values in levels(by_set).items()}
-    with open_regular(run / "known.npz") as file, np.load(file, allow_pickle=False) as known:
-        arrays["correct"] = np.packbits(known["prediction"] == known["labels"])
-    (folder / "scores").mkdir(exist_ok=True)
-    write_arrays(folder / "scores" / f"{run.name}.npz", arrays)
+    known = _arrays(run / "known.npz")
+    arrays["correct"] = np.packbits(known["prediction"] == known["labels"])
+    path.parent.mkdir(exist_ok=True)
+    write_arrays(path, arrays)
+
+
+def _arrays(path: Path) -> dict[str, NDArray]:
+    with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def main() -> None:

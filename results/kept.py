@@ -20,10 +20,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from math import isclose
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from moon.files import open_regular
 from moon.paper.published import published
 from moon.paper.recipes import TRAININGS
 from moon.paper.spec import SPARSITIES, Measurement
@@ -32,7 +37,7 @@ from moon.recipe.defaults import options_of, quiet_epochs
 from moon.recipe.presets import RATES
 from moon.recipe.teachers import teacher_folders
 from moon.results.collect import Run, collect
-from moon.score.files import read_summary
+from moon.score.files import KNOWN, read_summary
 from moon.suggest import did_you_mean
 
 
@@ -168,6 +173,22 @@ class Kept:
             metric = metric.replace("chosen", detector, 1)
         found = {seed: value(run, metric) for seed, run in self.runs(network).items()}
         return {seed: number for seed, number in found.items() if number is not None}
+
+    def levels(self, run: Run) -> dict[str, NDArray]:
+        """The levels of the scores of every image, `DETECTOR/SET`, and `correct`, a number for each known image.
+
+        Raises:
+            ValueError: If only those of a repeated run are kept, which has the same name.
+        """
+        path = self.results / "scores" / f"{run.folder.name}.npz"
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+            found = dict(arrays)
+        found["correct"] = np.unpackbits(found["correct"])[: run.summary["images"][KNOWN]]
+        model = found.pop("model_sha256", None)  # older files have none
+        is_same = isclose(found["correct"].mean(), run.summary["known"]["accuracy"], abs_tol=1e-6)
+        if not is_same or (model is not None and model.tobytes().hex() != run.result["model_sha256"]):
+            raise ValueError(f"{path}: has the scores of another run than {run.folder}, though of the same name")
+        return found
 
     def chosen(self, network: str) -> str | None:
         """The detector that is best for a network on validation images, None if none was chosen.

@@ -333,7 +333,7 @@ def test_the_error_over_images_is_delongs(kept):
     network = "cifar10-open/rigl95/quick/s0"
     value, error = images.over_images(kept, network, "fisher cifar100-part")
     (run,) = kept.runs(network).values()
-    with np.load(ROOT / "results/cifar10-open/scores" / f"{run.folder.name}.npz") as levels:
+    with np.load(ROOT / "results/scores" / f"{run.folder.name}.npz") as levels:
         low, high = auroc_interval(levels["fisher/known"], levels["fisher/cifar100-part"])
     area = value / 100
     assert value == pytest.approx(kept.values(network, "fisher cifar100-part")[0], abs=0.05)
