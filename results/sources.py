@@ -84,6 +84,11 @@ LENGTH_PAIRS = at(
     ("control@300", "plain@300"), ("logitnorm+vote@300", "control@300"), ("moon-logitnorm@300", "logitnorm+vote@300"),
     ("moon-logitnorm@300", "control@300"), ("moon-logitnorm@300", "plain@300"),
 )  # fmt: skip
+REPEATED_PAIRS = at(
+    "cifar10-open/rigl95",
+    ("moon", "plain"), ("moon", "control"), ("control", "plain"), ("logitnorm+vote", "control"),
+    ("moon-logitnorm", "control"), ("moon-logitnorm", "logitnorm+vote"),
+)  # fmt: skip
 RIVALS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")
 RIVAL_PAIRS = at(
     "cifar10/rigl95",
@@ -133,6 +138,7 @@ FIRST_TRIAL_PAIRS = at(
 # The comparisons that are made together: Holm's correction counts those with three seeds or more.
 FAMILIES: dict[str, list[Pair]] = {
     "summary": _pairs(SUMMARY_PAIRS, NINE),
+    "repeated": _pairs(REPEATED_PAIRS, [*NINE, "fisher near", "fisher far"]),
     "length": _pairs(LENGTH_PAIRS, [*NEAR_AND_FAR, "chosen near", "chosen far", "accuracy", "ece-scaled"]),
     "rivals": _pairs(RIVAL_PAIRS, NINE),
     "moon": _pairs(MOON_PAIRS, NINE),

@@ -34,6 +34,7 @@ from sources import (
     NINE,
     NORMALISED_PAIRS,
     PARAMETERS,
+    REPEATED_PAIRS,
     RIVAL_PAIRS,
     RIVALS,
     SUMMARY_PAIRS,
@@ -89,6 +90,11 @@ def topologies(kept: Kept) -> str:
         for training in ("plain", "moon")
     ]
     return networks_table(kept, ["", "training"], rows, ["MSP", "the paper's MSP", *MEASURED[1:]])
+
+
+@BLOCKS.add
+def repeated_differences(kept: Kept) -> str:
+    return differences_table(kept, "repeated", REPEATED_PAIRS, [*MEASURED[:3], "Fisher", *MEASURED[3:]])
 
 
 @BLOCKS.add

@@ -9,19 +9,19 @@ from itertools import combinations
 from math import sqrt
 from statistics import mean
 
-import numpy as np
 from cells import FOUR, Blocks, label, markdown, networks_table
 from images import contributions, ends, over_images
 from kept import COLLECTIONS, OTHER_FOLDERS, Kept
+from sources import ABLATIONS, PARAMETERS
 from tables_cifar10 import MAIN, ORDER
 
-from moon.files import open_regular
 from moon.metrics import auroc, interval
 from moon.paper.names import display_name
 from moon.results.collect import Run, collect
 from moon.results.format import interval_text
 
 BLOCKS = Blocks()
+EVERY = (*ORDER, *ABLATIONS, *PARAMETERS)  # trainings in the order of the tables
 
 
 # --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs
@@ -45,7 +45,7 @@ def _open(kept: Kept) -> list[tuple[list[str], str]]:
     for name in kept.collection("cifar10-open"):
         topology, training = name.split("/")
         found.append(([_topology_name(topology), label(training)], name))
-    order = [label(training) for training in ORDER]
+    order = [label(training) for training in EVERY]
     return sorted(found, key=lambda row: (row[0][0] != "95%", row[0][0], [*order, row[0][1]].index(row[0][1])))
 
 
@@ -75,9 +75,8 @@ def _near_sets(kept: Kept, name: str, seed: int, run: Run) -> list[float]:
     if other is not None and _is_same(run, other):
         tin = 100 * other.summary["detectors"]["msp"]["sets"]["tin"]["auroc"]
     else:
-        path = kept.results / "cifar10-open" / "scores" / f"{run.folder.name}.npz"
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as levels:
-            tin = 100 * auroc(levels["msp/known"], levels["msp/tin"])
+        levels = kept.levels(run)
+        tin = 100 * auroc(levels["msp/known"], levels["msp/tin"])
     return [part, tin, tin_open, (part + tin) / 2, (part + tin_open) / 2]
 
 
@@ -173,7 +172,7 @@ def versions_by_seed(kept: Kept) -> str:
 
 def _names(trainings: Sequence[str]) -> list[str]:
     """The names of trainings in the order of the tables, without commas."""
-    ordered = sorted(trainings, key=lambda training: ([*ORDER, training].index(training), training))
+    ordered = sorted(trainings, key=lambda training: ([*EVERY, training].index(training), training))
     return [re.sub(r", (\d+ epochs)$", r" (\1)", label(training)) for training in ordered]
 
 
