@@ -60,8 +60,12 @@ def keep(run: Path, folder: Path, near: list[str]) -> None:
     summary, scores = found
     model = np.frombuffer(bytes.fromhex(load_result(run)["model_sha256"]), np.uint8)
     path = folder.parent / "scores" / f"{run.name}.npz"
-    if path.exists() and _arrays(path).get("model_sha256", np.empty(0)).tobytes() != model.tobytes():
-        raise SystemExit(f"{path}: has the scores of another run of this name; delete it if they are not needed")
+    if path.exists():
+        kept = _arrays(path).get("model_sha256")
+        if kept is None:
+            raise SystemExit(f"{path}: does not say whose scores it has, as all older files; delete it to replace it")
+        if kept.tobytes() != model.tobytes():
+            raise SystemExit(f"{path}: has the scores of another run of this name; delete it if they are not needed")
     target = folder / run.name
     target.mkdir(parents=True, exist_ok=True)
     for name in COPIED:

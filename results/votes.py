@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from moon.data import DataError
 from moon.files import own_folder
 from moon.paper.recipes import recipe_for
 from moon.paper.spec import FULL, Measurement
@@ -92,12 +93,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--device", default="cuda")
     given = parser.parse_args()
-    scale = replace(FULL, epochs=given.epochs, settings={"precision": given.precision})
-    images = BenchmarkImages.open(given.data, given.benchmark)
-    names = ["moon", *(f"votes={count}" if count else "without-vt" for count in given.votes)]
-    networks = [Measurement("cifar10", "rigl", 0.95, name) for name in names]
-    recipe, *others = [recipe_for(each, scale, images.benchmark, given.seed, given.data) for each in networks]
-    train_once(recipe, others, given.out, images, given.device, exact=given.device == "cpu")
+    try:
+        scale = replace(FULL, epochs=given.epochs, settings={"precision": given.precision})
+        images = BenchmarkImages.open(given.data, given.benchmark)
+        names = ["moon", *(f"votes={count}" if count else "without-vt" for count in given.votes)]
+        networks = [Measurement("cifar10", "rigl", 0.95, name) for name in names]
+        recipe, *others = [recipe_for(each, scale, images.benchmark, given.seed, given.data) for each in networks]
+        train_once(recipe, others, given.out, images, given.device, exact=given.device == "cpu")
+    except (ValueError, DataError) as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

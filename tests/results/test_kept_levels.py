@@ -75,3 +75,8 @@ def test_scores_of_another_run_of_the_same_name_are_not_replaced(tmp_path):
         np.savez(path, **(dict(file) | {"model_sha256": np.zeros(32, np.uint8)}))
     with pytest.raises(SystemExit, match="has the scores of another run of this name; delete it"):
         keep_runs.keep(run, tmp_path / "kept" / "digits", near)
+    with np.load(path) as file:
+        older = {key: file[key] for key in file.files if key != "model_sha256"}
+    np.savez(path, **older)
+    with pytest.raises(SystemExit, match="does not say whose scores it has"):
+        keep_runs.keep(run, tmp_path / "kept" / "digits", near)

@@ -66,3 +66,9 @@ def test_a_run_that_was_interrupted_after_a_vote_is_refused(tmp_path, images):
         train_run(recipe, tmp_path / recipe.name, images, checkpoint_seconds=0, on_epoch=interrupt)
     with pytest.raises(ValueError, match="was interrupted after the first vote"):
         train_once(recipe, [recipe], tmp_path, images, "cpu")
+
+
+def test_what_cannot_be_trained_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["votes.py", str(tmp_path), "--seed", "0", "--data", str(tmp_path)])
+    with pytest.raises(SystemExit, match="cifar10-part"):  # not declared there
+        import_module("votes").main()
