@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.files import open_regular, write_arrays, write_json
+from moon.data.archives import read_npz
+from moon.files import write_arrays, write_json
 from moon.run.folder import load_result
 from moon.score.files import KNOWN, read_scores
 from moon.score.tables import mean_metrics
@@ -58,33 +59,32 @@ def keep(run: Path, folder: Path, near: list[str]) -> None:
     if (found := read_scores(run)) is None:
         raise SystemExit(f"{run}: has no readable scores; score it first (moon score)")
     summary, scores = found
-    model = np.frombuffer(bytes.fromhex(load_result(run)["model_sha256"]), np.uint8)
+    shown = restricted(summary, near)
+    sha256 = load_result(run)["model_sha256"]
+    target = folder / run.name
+    if (target / "result.json").exists() and load_result(target)["model_sha256"] != sha256:
+        raise SystemExit(f"{target}: is another run of this name; keep a repeated run in another folder")
+    model = np.frombuffer(bytes.fromhex(sha256), np.uint8)
     path = folder.parent / "scores" / f"{run.name}.npz"
     if path.exists():
-        kept = _arrays(path).get("model_sha256")
+        kept = read_npz(path)[0].get("model_sha256")
         if kept is None:
             raise SystemExit(f"{path}: does not say whose scores it has, as all older files; delete it to replace it")
         if kept.tobytes() != model.tobytes():
             raise SystemExit(f"{path}: has the scores of another run of this name; delete it if they are not needed")
-    target = folder / run.name
     target.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         if (run / name).exists():
             shutil.copyfile(run / name, target / name)
-    write_json(target / "scores.json", restricted(summary, near))
+    write_json(target / "scores.json", shown)
     arrays = {"model_sha256": model}
     for detector in DETECTORS:
         if by_set := scores.get(detector):
             arrays |= {f"{detector}/{name}": values for name, values in levels(by_set).items()}
-    known = _arrays(run / "known.npz")
+    known, _ = read_npz(run / "known.npz")
     arrays["correct"] = np.packbits(known["prediction"] == known["labels"])
     path.parent.mkdir(exist_ok=True)
     write_arrays(path, arrays)
-
-
-def _arrays(path: Path) -> dict[str, NDArray]:
-    with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.files import open_regular
+from moon.data.archives import read_npz
 from moon.paper.published import published
 from moon.paper.recipes import TRAININGS
 from moon.paper.spec import SPARSITIES, Measurement
@@ -178,11 +178,10 @@ class Kept:
         """The levels of the scores of every image, `DETECTOR/SET`, and `correct`, a number for each known image.
 
         Raises:
-            ValueError: If only those of a repeated run are kept, which has the same name.
+            ValueError: If they are not kept, or only those of a repeated run, which has the same name.
         """
         path = self.results / "scores" / f"{run.folder.name}.npz"
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
-            found = dict(arrays)
+        found, _ = read_npz(path)
         found["correct"] = np.unpackbits(found["correct"])[: run.summary["images"][KNOWN]]
         model = found.pop("model_sha256", None)  # older files have none
         is_same = isclose(found["correct"].mean(), run.summary["known"]["accuracy"], abs_tol=1e-6)

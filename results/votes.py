@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from moon.data import DataError
+from moon.errors import RunLocked
 from moon.files import own_folder
 from moon.paper.recipes import recipe_for
 from moon.paper.spec import FULL, Measurement
@@ -23,7 +23,7 @@ from moon.run.images import BenchmarkImages
 from moon.run.log import Log, read_log
 from moon.run.machine import conditions
 from moon.run.train import train_run
-from moon.training import Checkpoints, Training, WeightVote
+from moon.training import Checkpoints, Training, WeightVote, locked
 from moon.training.loop import Record
 
 
@@ -41,14 +41,16 @@ def train_once(
         exact: As for `train_run`.
 
     Raises:
-        ValueError: If recipes differ in more than the votes, or if the run is trained already or is resumed after the
-            first vote: the weights of earlier epochs are lost then.
+        ValueError: If recipes differ in more than the votes, if another run has more votes, if one of them is trained
+            already, or if the run is resumed after the first vote: the weights of earlier epochs are lost then.
     """
     folder = out / recipe.name
     if more := [other.name for other in others if replace(other, vote_share=recipe.vote_share) != recipe]:
         raise ValueError(f"{more[0]} differs from {recipe.name} in more than its votes; train it on its own")
-    if is_trained(folder):
-        raise ValueError(f"{folder}: is trained already, so the weights of its epochs are lost; choose another folder")
+    if more := [other.name for other in others if other.vote_share > recipe.vote_share]:
+        raise ValueError(f"{more[0]} has more votes than {recipe.name}; train it on its own")
+    if done := [out / each.name for each in (recipe, *others) if is_trained(out / each.name)]:
+        raise ValueError(f"{done[0]}: is trained already; choose another folder")
     voting = {}
     for other in others:
         first = recipe.epochs if other.vote_from is None else other.vote_from
@@ -70,16 +72,17 @@ def train_once(
     train_run(recipe, folder, images, device=device, exact=exact, on_start=begin, on_epoch=vote)
     result, records = load_result(folder), read_log(folder)
     for other in others:
-        claim(own_folder(out / other.name), other, images)
-        log = Log(out / other.name, 0)
-        for record in records:
-            log.write(record)
-        log.close()
-        checkpoints = Checkpoints(own_folder(out / other.name / "checkpoints"))
-        facts = conditions(device, ranks=1) | {"inexact": result.get("inexact", [])}
-        checkpoints.about = facts | identity(out / other.name)
-        checkpoints.save(recipe.epochs, started[0].state_dict() | {"vote": votes[other.name].state_dict()})
-        checkpoints.wait()
+        with locked(out / other.name):
+            claim(own_folder(out / other.name), other, images)
+            log = Log(out / other.name, 0)
+            for record in records:
+                log.write(record)
+            log.close()
+            checkpoints = Checkpoints(own_folder(out / other.name / "checkpoints"))
+            facts = conditions(device, ranks=1) | {"inexact": result.get("inexact", [])}
+            checkpoints.about = facts | identity(out / other.name)
+            checkpoints.save(recipe.epochs, started[0].state_dict() | {"vote": votes[other.name].state_dict()})
+            checkpoints.wait()
 
 
 def main() -> None:
@@ -100,7 +103,7 @@ def main() -> None:
         networks = [Measurement("cifar10", "rigl", 0.95, name) for name in names]
         recipe, *others = [recipe_for(each, scale, images.benchmark, given.seed, given.data) for each in networks]
         train_once(recipe, others, given.out, images, given.device, exact=given.device == "cpu")
-    except (ValueError, DataError) as error:
+    except (ValueError, RunLocked) as error:
         raise SystemExit(str(error)) from None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from moon import BenchmarkImages, make_recipe, score_run, train_run
 from moon.metrics import auroc
+from moon.records import read_record, write_record
 from moon.results.collect import collect
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -68,6 +69,9 @@ def test_scores_of_another_run_of_the_same_name_are_not_replaced(tmp_path):
     train_run(recipe, run, images)
     score_run(run, images, ["msp"])
     near = list(images.benchmark.near)
+    with pytest.raises(SystemExit, match="nosuch was not scored; scored: "):
+        keep_runs.keep(run, tmp_path / "kept" / "digits", ["nosuch"])
+    assert not (tmp_path / "kept").exists()
     keep_runs.keep(run, tmp_path / "kept" / "digits", near)
     keep_runs.keep(run, tmp_path / "kept" / "again", near)
     path = tmp_path / "kept" / "scores" / f"{recipe.name}.npz"
@@ -80,3 +84,26 @@ def test_scores_of_another_run_of_the_same_name_are_not_replaced(tmp_path):
     np.savez(path, **older)
     with pytest.raises(SystemExit, match="does not say whose scores it has"):
         keep_runs.keep(run, tmp_path / "kept" / "digits", near)
+
+
+def test_a_repeated_run_does_not_replace_the_first_one(tmp_path):
+    images = BenchmarkImages.open(tmp_path, "digits")
+    recipe = make_recipe("digits", "cross-entropy", net="lenet", epochs=1, batch_size=1024, topology="static")
+    run, kept = tmp_path / "runs" / recipe.name, tmp_path / "kept" / "digits"
+    train_run(recipe, run, images)
+    score_run(run, images, ["msp"])
+    keep_runs.keep(run, kept, list(images.benchmark.near))
+    path = kept / run.name / "result.json"
+    write_record(path, read_record(path) | {"model_sha256": "0" * 64})
+    (kept.parent / "scores" / f"{run.name}.npz").unlink()  # first runs have none
+    before = (kept / run.name / "scores.json").read_bytes()
+    with pytest.raises(SystemExit, match="is another run of this name; keep a repeated run in another folder"):
+        keep_runs.keep(run, kept, list(images.benchmark.near))
+    assert (kept / run.name / "scores.json").read_bytes() == before
+    assert not (kept.parent / "scores" / f"{run.name}.npz").exists()
+
+
+def test_scores_that_are_not_kept_are_an_error_that_names_the_file(runs):
+    first = next(found[0] for name, found in runs.items() if name.startswith("cifar10-part-rigl80-cross-entropy-s0"))
+    with pytest.raises(ValueError, match=rf"scores/{first.folder.name}\.npz"):
+        kept_runs.Kept(RESULTS).levels(first)

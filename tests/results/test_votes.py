@@ -49,10 +49,27 @@ def test_what_is_inexact_stays_inexact_and_weights_that_are_lost_are_named(tmp_p
     train_once(recipe, [other], tmp_path, images, "cpu", exact=False)
     result = train_run(other, tmp_path / other.name, images)
     assert (result["exact"], result["inexact"]) == (False, ["trained with exact=False"])
-    with pytest.raises(ValueError, match="is trained already"):
-        train_once(recipe, [other], tmp_path, images, "cpu")
+    with pytest.raises(ValueError, match=rf"{recipe.name}: is trained already"):
+        train_once(recipe, [], tmp_path, images, "cpu")
     with pytest.raises(ValueError, match=r"differs from .* in more than its votes"):
         train_once(recipe, [replace(other, seed=1)], tmp_path, images, "cpu")
+
+
+def test_a_finished_run_with_fewer_votes_is_not_overwritten(tmp_path, images):
+    recipe = recipe_of(2, 1.0)
+    other = replace(recipe, vote_share=0.5)
+    train_run(other, tmp_path / other.name, images)
+    before = (tmp_path / other.name / "log.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=rf"{other.name}: is trained already; choose another folder"):
+        train_once(recipe, [other], tmp_path, images, "cpu")
+    assert (tmp_path / other.name / "log.jsonl").read_bytes() == before
+    assert not (tmp_path / recipe.name).exists()  # refused before anything is trained
+
+
+def test_more_votes_than_those_of_the_training_are_refused(tmp_path, images):
+    recipe = recipe_of(2, 0.5)
+    with pytest.raises(ValueError, match=rf"has more votes than {recipe.name}; train it on its own"):
+        train_once(recipe, [replace(recipe, vote_share=1.0)], tmp_path, images, "cpu")
 
 
 def test_a_run_that_was_interrupted_after_a_vote_is_refused(tmp_path, images):
