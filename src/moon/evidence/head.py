@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from moon.evidence.labels import check_labels, label_unknown
@@ -31,6 +31,8 @@ _found: WeakKeyDictionary[nn.Module, tuple[tuple[ReferenceType[nn.Linear], ...],
 class OpenHead(nn.Linear):
     """The K+1-way classifier of Section 3.1: K known outputs, and the unknown output as the last one.
 
+    Autocast does not apply to it, see `moon.evidence.float32_classifier`.
+
     Args:
         in_features: D, the number of features.
         num_known: K, the number of known classes.
@@ -46,6 +48,8 @@ class OpenHead(nn.Linear):
         torch.Size([4, 11])
     """
 
+    differs_in_precision_only = True  # its forward pass from that of Linear, see `moon.fast.layers_on_buffers`
+
     def __init__(
         self,
         in_features: int,
@@ -56,6 +60,13 @@ class OpenHead(nn.Linear):
     ) -> None:
         super().__init__(in_features, num_known + 1, bias=bias, device=device, dtype=dtype)
         self.num_known = num_known
+
+    def forward(self, input: Tensor) -> Tensor:
+        device = self.weight.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            return super().forward(input)
+        with torch.autocast(device, enabled=False):
+            return super().forward(input.to(self.weight.dtype))
 
 
 def classifier_name(model: nn.Module, classifier: str | None = None) -> str:
