@@ -366,6 +366,25 @@ def test_scores_can_be_written_to_another_folder(images, folder, tmp_path):
     assert np.array_equal(same["msp"]["dtd"], scores["msp"]["dtd"])
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_scores_of_two_models_are_not_mixed_in_one_folder(
+    images, folder, trained_runs, tmp_path, monkeypatch, mirrored
+):
+    other = trained_runs(objective="cross-entropy", epochs=3)
+    out = tmp_path / "scores"
+    score_run(folder, images, ["msp"], out=out, mirrored=mirrored)
+    before = {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
+    for again in (False, True):
+        with pytest.raises(ValueError, match="scores: contains the scores of another model; choose another folder"):
+            score_run(other, images, ["mls"], out=out, mirrored=again)
+        # also if the other one was written while this one was computed
+        monkeypatch.setattr("moon.score.score.check_same_model", lambda *_: None)
+        with pytest.raises(ValueError, match="contains the scores of another model"):
+            score_run(other, images, ["mls"], out=out, mirrored=again)
+        monkeypatch.undo()
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_before_the_model_runs(images, folder, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != folder)
     monkeypatch.setattr(BenchmarkImages, "evidence", None)

@@ -17,7 +17,7 @@ from moon.run.images import BenchmarkImages
 from moon.run.machine import usable_device
 from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
-from moon.score.files import MODEL, Scores, read_summary, scores_folder
+from moon.score.files import MODEL, NET, Scores, check_same_model, read_summary, scores_folder
 from moon.score.score import check_precision, check_unknown, named_detectors, score_network
 from moon.training import locked
 
@@ -79,10 +79,9 @@ def score_checkpoint(
     check_writable(out, "give another folder for the scores (out)")
     check_unknown(images)
     digest = weights_digest(path)
-    old = read_summary(scores_folder(out, mirrored), "cross-entropy")
-    if old is not None and (old.get(MODEL), old.get("net")) != (digest, net):
-        raise ValueError(f"{out}: contains the scores of another model; choose another folder (out)")
-    check_precision(out, precision, old)
+    about = {MODEL: digest, "checkpoint": path.name, NET: net}
+    check_same_model(out, "cross-entropy", about)
+    check_precision(out, precision, read_summary(scores_folder(out, mirrored), "cross-entropy"))
     weights = read_weights(path, net)
     recipe = _recipe(net, width, images, weights)
     chosen = named_detectors(detectors, recipe, images)
@@ -95,7 +94,6 @@ def score_checkpoint(
     # Two networks can have the same weights.
     both = hashlib.sha256(f"{digest} {net}".encode()).hexdigest()
     cache = EvidenceCache(images, model.eval(), both, out, keep_evidence, precision, mirrored, memory_gib)
-    about = {MODEL: digest, "checkpoint": path.name, "net": net}
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
 
 

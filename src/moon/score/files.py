@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 MIRRORED = "mirrored"  # the subfolder of scores of mirrored images
 KNOWN = "known"  # the key of the known test set among the scored sets; no set can have this name
-MODEL, ARRAYS = "model_sha256", "arrays_sha256"  # keys of scores.json
+MODEL, ARRAYS, NET = "model_sha256", "arrays_sha256", "net"  # keys of scores.json; `net` if it was a checkpoint's
 SCORES = "scores.npz"
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
 
@@ -81,6 +81,25 @@ def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
     """
     images = {key: summary.get(key) for key in ("sha256", "near", "far")}
     return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
+
+
+def check_same_model(home: Path, objective: str, about: Mapping[str, Any]) -> None:
+    """Check that a folder has no scores, mirrored or not, of another model.
+
+    Scores of earlier versions do not say of which model they are, and are not checked.
+
+    Args:
+        home: The folder.
+        objective: The objective of the run.
+        about: What `scores.json` will say about the model.
+
+    Raises:
+        ValueError: If it has.
+    """
+    for mirrored in (False, True):
+        old = read_summary(scores_folder(home, mirrored), objective)
+        if old is not None and MODEL in old and any(old.get(key) != about.get(key) for key in (MODEL, NET)):
+            raise ValueError(f"{home}: contains the scores of another model; choose another folder (out)")
 
 
 def load_summary(folder: Path | str, objective: str | None = None) -> dict[str, Any]:
@@ -253,7 +272,11 @@ def write_scores(
         scores: The content of `scores.npz`.
         objective: The objective of the run.
         others: Arrays by the names of their files.
+
+    Raises:
+        ValueError: If the folder has the scores of another model.
     """
+    check_same_model(_home(folder), objective, result)
     _keep_others(folder, result, scores, objective)
     flat = {f"{detector}/{name}": values for detector, by_set in scores.items() for name, values in by_set.items()}
     for name, arrays in {SCORES: flat, **others}.items():

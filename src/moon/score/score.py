@@ -21,7 +21,16 @@ from moon.run.watch import known_metrics, p_unknown
 from moon.score.auto import AUTO, Track, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import KNOWN, MODEL, Scores, digests, read_summary, scores_folder, write_scores
+from moon.score.files import (
+    KNOWN,
+    MODEL,
+    Scores,
+    check_same_model,
+    digests,
+    read_summary,
+    scores_folder,
+    write_scores,
+)
 from moon.score.scoring import Scoring
 from moon.score.tables import tables
 from moon.score.temperatures import (
@@ -73,7 +82,8 @@ def score_run(
         The content of `scores.json`, and the scores by detector and set.
 
     Raises:
-        ValueError: If there is nothing to score, a named detector cannot be used, or the folder cannot be written.
+        ValueError: If there is nothing to score, a named detector cannot be used, or the folder cannot be written or
+            contains scores of another model.
         DataError: If the images are not those that the run was trained on.
 
     Example:
@@ -96,8 +106,10 @@ def score_run(
     chosen = named_detectors(detectors, recipe, images)
     with locked(home):  # fails before anything is computed
         pass
-    model, digest = load(folder, device, images.benchmark), load_result(folder)["model_sha256"]
+    digest = load_result(folder)["model_sha256"]
     about = identity(folder) | {MODEL: digest}
+    check_same_model(home, recipe.objective, about)
+    model = load(folder, device, images.benchmark)
     cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored, memory_gib)
     must_fit = detectors is not None and not skip_unfit
     return score_network(recipe, images, model, cache, chosen, about, home, must_fit, track)
