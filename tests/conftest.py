@@ -113,6 +113,15 @@ def data_root(_data, tmp_path) -> Path:
 
 
 @pytest.fixture
+def tuning_set(data_root) -> str:
+    """An unknown set under the data root that no benchmark scores."""
+    images = np.random.default_rng(1).integers(0, 256, (30, 28, 28, 1)).astype(np.uint8)
+    (data_root / "other").mkdir()
+    np.savez(data_root / "other" / "test.npz", images=images, labels=np.zeros(30, int))
+    return "other"
+
+
+@pytest.fixture
 def images(data_root):
     """The images of 'mnist'."""
     from moon.run.images import BenchmarkImages

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.recipe.expand import expand
 from moon.run.folder import is_done
+from moon.run.images import BenchmarkImages
 from moon.run.log import read_log
+from moon.score.score import score_run
 from moon.training import is_locked, locked
 
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
@@ -73,7 +76,7 @@ def test_runs_are_done_and_scored_once(data_root, tmp_path):
     # Detectors that are requested before a run is scored are added to those it waits for.
     for names in (["msp", "ebo"], ["msp", "knn"]):
         (job,) = Grid.plan(tmp_path, small(data_root, seed=[1]), names).jobs
-    assert Todo.read(job.folder).detectors == ("msp", "unknown", "ebo", "knn")
+    assert Todo.read(job.folder).detectors == ("ebo", "knn")
     worker.work(job.folder, data_root)
     assert set(scored_with(job.folder)[0]) == {"msp", "unknown", "ebo", "knn"}
     # An additional detector is scored without training again; one that does not fit the model is left out.
@@ -81,9 +84,33 @@ def test_runs_are_done_and_scored_once(data_root, tmp_path):
     assert set(more.states().values()) == {State.WAITING}
     worker.work(more.jobs[0].folder, data_root)
     scores = json.loads((more.jobs[0].folder / "scores.json").read_text())
-    assert list(scores["detectors"]) == ["msp", "ebo"]
+    assert set(scores["detectors"]) == {"msp", "ebo"}
     assert list(scores["left_out"]) == ["unknown"]
     assert (more.jobs[0].folder / "result.json").stat().st_mtime_ns == before[more.jobs[0].folder / "result.json"]
+
+
+def test_adding_a_detector_leaves_tuned_scores_as_they_are(data_root, tuning_set, trained_runs, tmp_path):
+    run = trained_runs(objective="cross-entropy", epochs=3)
+    folder, recipe = shutil.copytree(run, tmp_path / run.name), Recipe.load(run / "recipe.json")
+    tuned = BenchmarkImages.open(data_root, "mnist", tune_on=(tuning_set,))
+    score_run(folder, BenchmarkImages.open(data_root, "mnist"), ["msp"])
+    before, _ = score_run(folder, tuned, ["gen"])
+    assert before["search"]["gen"]["on"] == {tuning_set: 30}
+    (job,) = Grid.plan(tmp_path, [recipe], ["msp", "gen", "mls"]).jobs
+    assert Todo.read(job.folder).detectors == ("mls",)
+    worker.work(job.folder, data_root)
+    after = json.loads((folder / "scores.json").read_text())
+    assert list(after["detectors"]) == ["mls", "gen", "msp"]
+    assert after["search"] == before["search"]
+    assert after["detectors"]["gen"] == before["detectors"]["gen"]
+
+
+def test_scores_on_other_sets_are_computed_again_for_all_detectors(data_root, trained_runs, tmp_path):
+    run = trained_runs(objective="cross-entropy", epochs=3)
+    folder, recipe = shutil.copytree(run, tmp_path / run.name), Recipe.load(run / "recipe.json")
+    score_run(folder, BenchmarkImages.open(data_root, "mnist"), ["msp", "gen"])
+    (job,) = Grid.plan(tmp_path, [recipe], ["msp", "mls"], near=["dtd"], far=["notmnist"]).jobs
+    assert Todo.read(job.folder) == Todo(("msp", "gen", "mls"), ("dtd",), ("notmnist",))
 
 
 @pytest.mark.slow

@@ -72,3 +72,15 @@ def test_odin_is_tuned_with_its_own_forward_passes(data_root, plain_folder):
     result, scores = score_run(plain_folder, images, ["odin"])
     assert len(result["search"]["odin"]["tried"]) == 8
     assert result["detectors"]["odin"]["sets"]["dtd"]["auroc"] == auroc(scores["odin"]["known"], scores["odin"]["dtd"])
+
+
+def test_tuned_scores_that_are_replaced_by_untuned_ones_are_named(data_root, tuning_set, plain_folder, caplog):
+    score_run(plain_folder, BenchmarkImages.open(data_root, "mnist", tune_on=(tuning_set,)), ["gen", "react", "msp"])
+    assert not caplog.records
+    result, _ = score_run(plain_folder, BenchmarkImages.open(data_root, "mnist"), ["gen", "msp"])
+    assert list(result["search"]) == ["react"]
+    (record,) = caplog.records
+    assert record.message == (
+        f"{plain_folder}: the scores of gen with tuned options are replaced by those with the default ones; to tune "
+        "again, name the sets (--tune-on)"
+    )

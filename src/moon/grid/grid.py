@@ -41,6 +41,7 @@ class Job:
     folder: Path
     detectors: list[str] = field(default_factory=list)
     lacks_scores: bool = False  # whether scores are missing that `todo.json` does not list
+    is_stale: bool = False  # whether it was scored on other images than those to score
     tries: int = 0
     problem: str = ""  # how its last process failed, if it did
     warnings: list[str] = field(default_factory=list)  # of its processes, each once
@@ -177,8 +178,8 @@ class Grid:
             wanted = as_names(detectors[recipe] if isinstance(detectors, Mapping) else detectors)
             job = Job(recipe, find_run(folder, recipe), list(wanted))
             names, scored = scored_with(job.folder)
-            on_others = bool(wanted) and any(scored.get(group) != sets for group, sets in given.items())
-            job.lacks_scores = on_others or not set(wanted) <= set(names)
+            job.is_stale = bool(wanted) and any(scored.get(group) != sets for group, sets in given.items())
+            job.lacks_scores = job.is_stale or not set(wanted) <= set(names)
             jobs.append(job)
         return cls(folder, jobs, retries)
 
@@ -221,10 +222,11 @@ class Grid:
                 job.fail(error)
                 continue
             names, scored = scored_with(job.folder)
-            is_stale = current is not None and current.has_unknown and bool(names) and scored != current.scored
-            if job.lacks_scores or is_stale or todo.detectors:
-                everything = tuple(dict.fromkeys([*todo.detectors, *names, *job.detectors]))
-                remaining = Todo(everything, as_names(near), as_names(far))
+            job.is_stale |= current is not None and current.has_unknown and bool(names) and scored != current.scored
+            if job.lacks_scores or job.is_stale or todo.detectors:
+                # Scores of other detectors on the same images stay as they are: their options may have been tuned.
+                wanted = [*names, *job.detectors] if job.is_stale else [d for d in job.detectors if d not in names]
+                remaining = Todo(tuple(dict.fromkeys([*todo.detectors, *wanted])), as_names(near), as_names(far))
                 if remaining != todo:
                     remaining.write(job.folder)
             job.lacks_scores = False  # `todo.json` lists them now

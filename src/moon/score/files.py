@@ -293,6 +293,13 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
         return
     if "auto" in old and old.get(MODEL) == result.get(MODEL):
         result.setdefault("auto", old["auto"])  # chosen on validation and tuning images, not on those that are scored
+    if untuned := [name for name in old.get("search", ()) if name in result["detectors"].keys() - result["search"]]:
+        _log.warning(
+            "%s: the scores of %s with tuned options are replaced by those with the default ones; to tune again, name "
+            "the sets (--tune-on)",
+            folder,
+            enumerated(untuned),
+        )
     if which_scored(old) != which_scored(result):
         if dropped := [name for name in old["detectors"] if name not in result["detectors"]]:
             names = enumerated(dropped)
