@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from moon.evidence import Evidence, mapped
 
-_WIDEST = 100.0  # T stays in 1/100..100, even where the likelihood has no minimum
+_WIDEST = 100.0  # T stays in s/100..100s, even where the likelihood has no minimum; s: standard deviation of the logits
 _FLAT = 1e-12  # a curvature of the likelihood that is taken as none
 
 
@@ -19,8 +19,9 @@ class TemperatureScaling:
     """Temperature scaling: logits / T, with T the minimiser of the negative log-likelihood on validation inputs.
 
     The negative log-likelihood is convex in 1 / T, so Newton's method with step halving finds its only minimum.
-    T is limited to [0.01, 100]. Where the likelihood has no minimum in this range, for example because all inputs are
-    classified correctly, T is where the search ended, and `no_optimum` is True.
+    T is limited to [s/100, 100 s], where s is the standard deviation of all logits, so logits in another unit have the
+    same probabilities. Where the likelihood has no minimum in this range, for example because all inputs are classified
+    correctly, T is where the search ended, and `no_optimum` is True.
 
     K+1 rule: all outputs are divided by T; the likelihood uses one softmax over all outputs, as in training.
 
@@ -58,6 +59,8 @@ class TemperatureScaling:
         if evidence.labels is None:
             raise ValueError("TemperatureScaling needs the labels of the known inputs it is fitted on")
         logits, labels = evidence.logits.detach().double(), evidence.labels
+        unit = float(logits.std(correction=0)) or 1.0
+        logits = logits / unit
         inverse = torch.ones((), dtype=torch.float64, device=logits.device)
         picked = logits.gather(1, labels[:, None]).squeeze(1)
 
@@ -78,7 +81,7 @@ class TemperatureScaling:
             self.no_optimum = bool(curvature <= _FLAT) or not 1 / _WIDEST < inverse < _WIDEST
             if moved < 1e-12:
                 break
-        self.temperature = 1 / float(inverse)
+        self.temperature = unit / float(inverse)
         return self
 
     def __call__(self, evidence: Evidence) -> Evidence:
