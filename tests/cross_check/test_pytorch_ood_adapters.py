@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from moon import Energy, Knn, Msp, Odin, auroc, open_head, read
+from moon.detect import Scaled, Vim
 from moon.integrations.pytorch_ood import FromPytorchOod, to_pytorch_ood
 
 pytest.importorskip("pytorch_ood", minversion="0.4")
@@ -27,8 +28,8 @@ def net(is_open: bool = False) -> nn.Module:
     return open_head(model) if is_open else model
 
 
-def batches(count: int = 3, labels: bool = True) -> list:
-    torch.manual_seed(2)
+def batches(count: int = 3, seed: int = 2) -> list:
+    torch.manual_seed(seed)
     return [(torch.randn(40, 1, 4, 4), torch.arange(40) % 5) for _ in range(count)]
 
 
@@ -111,6 +112,21 @@ def test_our_detectors_are_fitted_by_their_loaders_without_unknown_inputs():
     torch.testing.assert_close(theirs.predict(unknown[0]), -expected)
     with pytest.raises(ValueError, match=r"Knn is fitted on train: give 1 loader\(s\)"):
         theirs.fit(loader, loader)
+
+
+@pytest.mark.parametrize(("inner", "splits"), [(Energy, "validation"), (Vim, "train and validation")])
+def test_a_detector_at_the_fitted_temperature_is_fitted(inner, splits):
+    model, loader, validation = net(), batches(), batches(seed=3)
+    loaders = [loader, validation][-len(splits.split(" and ")) :]
+    theirs = to_pytorch_ood(Scaled(inner()), model)
+    assert theirs.requires_fit
+    with pytest.raises(RequiresFittingException):
+        theirs.predict(loader[0][0])
+    with pytest.raises(ValueError, match=rf"Scaled is fitted on {splits}: give {len(loaders)} loader\(s\)"):
+        theirs.fit(*loaders, *loaders) if len(loaders) == 1 else theirs.fit(loader)
+    theirs.fit(*loaders)
+    ours = Scaled(inner()).fit(*(read(model, each) for each in loaders))
+    torch.testing.assert_close(theirs.predict(loader[0][0]), -ours.score(read(model, [loader[0][0]])))
 
 
 def test_a_detector_that_perturbs_does_so_in_predict():

@@ -204,6 +204,6 @@ def test_a_checkpoint_of_many_classes_needs_no_remark():
     images: Any = SimpleNamespace(tuning={}, benchmark=SimpleNamespace(num_known=100))
     recipe: Any = SimpleNamespace(objective="cross-entropy")
     unused: Any = None
-    scoring = Scoring(recipe, images, unused, unused, must_fit=True)
-    scoring.choose(lambda items, _: items, is_run=False)
+    scoring = Scoring(recipe, images, unused, unused, must_fit=True, is_run=False)
+    scoring.choose(lambda items, _: items)
     assert scoring.choice == choose_by_rule("cross-entropy", 100)

@@ -13,6 +13,7 @@ from moon import BenchmarkImages, make_recipe, resnet18, score_run, train_run
 from moon.cli.main import main
 from moon.data import DataSet, save
 from moon.evidence import OpenHead
+from moon.results.temperatures import describe_temperatures
 from moon.run import load
 from moon.score import read_scores, score_checkpoint
 
@@ -50,13 +51,20 @@ def as_openood(folder) -> dict[str, torch.Tensor]:
 
 def test_a_checkpoint_in_openoods_layout_has_the_scores_of_its_run(run, images, tmp_path):
     torch.save(as_openood(run["cross-entropy"]), tmp_path / "best.ckpt")
-    detectors = ["msp", "ebo", "knn", "ebo:scaled"]
+    detectors = ["msp", "ebo", "knn", "ebo:scaled", "ebo:unscaled"]
     found, scores = score_checkpoint(
         tmp_path / "best.ckpt", "openood:lenet", images, detectors, out=tmp_path / "scores", keep_evidence=True
     )
     expected, _ = score_run(run["cross-entropy"], images, detectors)
-    for key in ("detectors", "known", "known_scaled", "temperatures", "sha256", "near", "far"):
+    for key in ("detectors", "known", "known_scaled", "sha256", "near", "far"):
         assert found[key] == expected[key], key
+    fitted = expected["temperatures"]["ebo:scaled"]
+    unscaled = {"value": 1.0, "from": "the suffix :unscaled"}
+    assumed = {"value": 1.0, "from": "assumed: a checkpoint does not say how its logits were scaled in training"}
+    assert found["temperatures"] == {"ebo": assumed, "ebo:scaled": fitted, "ebo:unscaled": unscaled}
+    text = describe_temperatures([found], ["ebo"])
+    remark = "assumed for a checkpoint (if its logits were normalised in training, name detectors with :scaled)"
+    assert text == f"Logits are divided by T = 1, {remark}: ebo"
     assert (found["checkpoint"], found["net"]) == ("best.ckpt", "openood:lenet")
     read = read_scores(tmp_path / "scores")
     assert read is not None

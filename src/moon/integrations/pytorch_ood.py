@@ -140,16 +140,16 @@ def to_pytorch_ood(detector: Detector, model: nn.Module, classifier: str | None 
 
         def __init__(self) -> None:
             self.detector, self.model = detector, model
-            self.requires_fit = detector.fits_on != "nothing"
+            self.requires_fit = bool(detector.fits_on_splits)
             self._is_fitted = not self.requires_fit
 
         def fit(self, data_loader: Iterable, validation_loader: Iterable | None = None) -> Self:
             loaders = [data_loader] if validation_loader is None else [data_loader, validation_loader]
             if self.requires_fit:
-                needed = len(detector.fits_on_splits)
-                if len(loaders) != needed:
+                splits = detector.fits_on_splits
+                if len(loaders) != len(splits):
                     raise ValueError(
-                        f"{type(detector).__name__} is fitted on {detector.fits_on}: give {needed} loader(s)"
+                        f"{type(detector).__name__} is fitted on {' and '.join(splits)}: give {len(splits)} loader(s)"
                     )
                 detector.fit(*(_known_only(read(model, loader, None, classifier)) for loader in loaders))
             self._is_fitted = True

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from moon.detect import Detector, Scaled
 from moon.recipe.registry import pick, table
 
-FITTED, LOSS, SUFFIX = "fitted on validation images", "the loss", "the suffix :unscaled"  # where a temperature is from
+# Where a temperature is from.
+FITTED, LOSS, SUFFIX = "fitted on validation images", "the loss", "the suffix :unscaled"
+ASSUMED = "assumed: a checkpoint does not say how its logits were scaled in training"
 
 
 class Variant(NamedTuple):

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from moon.recipe.variants import FITTED, LOSS, SUFFIX
+from moon.recipe.variants import ASSUMED, FITTED, LOSS, SUFFIX
 from moon.score.temperatures import NO_OPTIMUM, P_UNKNOWN, UNSCALED
 
-_SOURCES = {LOSS: "as in the loss", FITTED: FITTED, SUFFIX: "not fitted"}
+_SOURCES = {
+    LOSS: "as in the loss",
+    FITTED: FITTED,
+    SUFFIX: "not fitted",
+    ASSUMED: "assumed for a checkpoint (if its logits were normalised in training, name detectors with :scaled)",
+}
 
 
 def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:

@@ -24,6 +24,7 @@ from moon.score.examples import examples, known_values
 from moon.score.files import (
     KNOWN,
     MODEL,
+    NET,
     Scores,
     check_same_model,
     digests,
@@ -37,6 +38,7 @@ from moon.score.temperatures import (
     NO_OPTIMUM,
     P_UNKNOWN,
     UNSCALED,
+    assumed,
     fit_temperature,
     p_unknown_temperature,
     temperatures,
@@ -151,9 +153,9 @@ def score_network(
     Returns:
         The content of `scores.json`, and the scores by detector and set.
     """
-    scored = Scoring(recipe, images, model, cache, must_fit)
+    scored = Scoring(recipe, images, model, cache, must_fit, is_run=NET not in about)
     if AUTO in detectors:
-        scored.choose(track, is_run="checkpoint" not in about)
+        scored.choose(track)
     scored.run(detectors, track)
     result = about | _summary(scored, home) | {"detectors": tables(scored.scores, images)}
     target = scores_folder(home, cache.mirrored)
@@ -207,6 +209,7 @@ def _summary(scored: Scoring, home: Path) -> dict[str, Any]:
     benchmark, known = images.benchmark, cache[KNOWN]
     scaling = fit_temperature(cache.get("fit/val", images.splits["val"]), home)
     fitted = (scored.recipe.objective, scaling.temperature, scaling.no_optimum)
+    found = temperatures(scored.scores, *fitted) | (p_unknown_temperature(*fitted) if known.is_open else {})
     return {
         "benchmark": benchmark.name,
         "lists": benchmark.lists or "the sets as they are under the root",
@@ -220,8 +223,7 @@ def _summary(scored: Scoring, home: Path) -> dict[str, Any]:
         "known": known_metrics(known),
         "known_scaled": known_metrics(scaling(known))
         | {"temperature": scaling.temperature, **({NO_OPTIMUM: True} if scaling.no_optimum else {})},
-        "temperatures": temperatures(scored.scores, *fitted)
-        | (p_unknown_temperature(*fitted) if known.is_open else {}),
+        "temperatures": found if scored.is_run else assumed(found),
         **_p_unknown(scored, scaling),
         **({} if cache.precision == "float32" else {"precision": cache.precision}),
         **({"mirrored": True} if cache.mirrored else {}),

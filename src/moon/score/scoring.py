@@ -31,6 +31,7 @@ class Scoring:
     model: nn.Module
     cache: EvidenceCache
     must_fit: bool  # otherwise detectors that cannot be used are left out
+    is_run: bool = True  # otherwise it is not known how the network was trained
     scores: Scores = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
@@ -42,12 +43,14 @@ class Scoring:
         """What is scored: the known test set and the unknown sets."""
         return scored_sets(self.images)
 
-    def choose(self, track: Track, *, is_run: bool = True) -> None:
-        """Choose the detector of `auto`. How the network was trained is known only if it is that of a run."""
+    def choose(self, track: Track) -> None:
+        """Choose the detector of `auto`."""
         images, recipe = self.images, self.recipe
         if not images.tuning:
             self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)
-            if not is_run and images.benchmark.num_known <= FEW_CLASSES:  # with more, the rule does not need to know it
+            if (
+                not self.is_run and images.benchmark.num_known <= FEW_CLASSES
+            ):  # with more, the rule does not need to know it
                 unknown = "whether its logits or features were normalised in training"
                 self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
             return

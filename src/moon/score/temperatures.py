@@ -9,7 +9,7 @@ from typing import Any
 from moon.detect import TemperatureScaling
 from moon.evidence import Evidence
 from moon.recipe import table
-from moon.recipe.variants import FITTED, normalises_logits, temperature_from
+from moon.recipe.variants import ASSUMED, FITTED, LOSS, SUFFIX, normalises_logits, temperature_from
 from moon.suggest import counted
 
 P_UNKNOWN, UNSCALED = "p_unknown", "p_unknown_unscaled"  # at the temperature of the run, and at T = 1 where it differs
@@ -75,6 +75,26 @@ def p_unknown_temperature(objective: str, fitted: float | None, no_optimum: bool
     """The entry of p_unknown among the temperatures; the rule is that of the detector `unknown`."""
     found = temperatures(["unknown"], objective, fitted, no_optimum)
     return {P_UNKNOWN: found["unknown"]} if found else {}
+
+
+def assumed(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The temperatures of a checkpoint: T = 1 is that of its loss only if its logits were not normalised.
+
+    Args:
+        found: What `temperatures` returned for the objective that was assumed.
+
+    Returns:
+        The same with other sources.
+
+    Example:
+        >>> from moon.score.temperatures import assumed, temperatures
+        >>> assumed(temperatures(["ebo:unscaled"], "cross-entropy", 1.4))
+        {'ebo:unscaled': {'value': 1.0, 'from': 'the suffix :unscaled'}}
+    """
+    sources = {name: SUFFIX if name.endswith(":unscaled") else ASSUMED for name in found}
+    return {
+        name: {**each, "from": sources[name] if each["from"] == LOSS else each["from"]} for name, each in found.items()
+    }
 
 
 def current_names(names: Iterable[str], objective: str) -> dict[str, str]:
