@@ -63,6 +63,7 @@ COLLECTIONS = {
     "cifar10-search-2": Collection(("cifar10-search-2",)),
     "tin100": Collection(("tin100",), options={"final": 2.0}),
     "mnist": Collection(("mnist",), options={"final": 0.01}),
+    "mnist-lenet": Collection(("mnist-lenet",), options={"final": 0.01}),
     "demo": Collection(("demo",), epochs=30),
 }
 # Runs of version 0.1 that only the log describes, and measurements of time and size.

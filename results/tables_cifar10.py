@@ -40,10 +40,12 @@ from sources import (
     SUMMARY_PAIRS,
     VOTE_PAIRS,
     Pair,
+    read_source,
     test_family,
 )
 
 from moon.paper.spec import SPARSITIES
+from moon.results.format import interval_text, signed
 
 BLOCKS = Blocks()
 MAIN = "cifar10"  # the collection of the first table of docs/results.md; `cifar10-open` has other near sets
@@ -95,6 +97,22 @@ def topologies(kept: Kept) -> str:
 @BLOCKS.add
 def repeated_differences(kept: Kept) -> str:
     return differences_table(kept, "repeated", REPEATED_PAIRS, [*MEASURED[:3], "Fisher", *MEASURED[3:]])
+
+
+@BLOCKS.add
+def loss_effects(kept: Kept) -> str:
+    """MOON minus control at 95%, in the first runs and in the repeated ones."""
+    alone = "cifar100-part"
+    metrics = ["msp near", f"msp {alone}", "ebo near", f"ebo {alone}", "ebo far", "knn near", f"knn {alone}", "ece"]
+    rows = []
+    for metric in metrics:
+        digits, texts = 3 if metric == "ece" else 1, []
+        for collection in (MAIN, "cifar10-open"):
+            source = f"{collection}/rigl95/moon - control {metric}"
+            middle, low, high = (read_source(kept, f"{source} {which}") for which in ("mean", "low", "high"))
+            texts.append(f"{signed(middle, digits)} {interval_text(low, high, digits, sign=True)}")
+        rows.append([metric_name(metric).replace(alone, f"near, `{alone}` alone"), *texts])
+    return markdown(["", "first runs, near with `tin`", "repeated runs, near with `tin-open`"], rows)
 
 
 @BLOCKS.add

@@ -22,7 +22,15 @@ from cells import (
     networks_table,
 )
 from kept import Kept
-from sources import FIRST_TRIAL_FAR, FIRST_TRIAL_PAIRS, LENGTH_PAIRS, TIN100_PAIRS, Pair, test_family
+from sources import (
+    FIRST_TRIAL_FAR,
+    FIRST_TRIAL_PAIRS,
+    LENET_PAIRS,
+    LENGTH_PAIRS,
+    TIN100_PAIRS,
+    Pair,
+    test_family,
+)
 
 from moon.metrics import interval
 from moon.results.format import MISSING, interval_text
@@ -39,6 +47,7 @@ SEARCHED = (
     "w_f=4",
 )
 FIRST_TRIAL_NEAR = (68, 70)  # of every method
+WITH_FISHER = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE", "ECE, scaled"]
 
 
 def detector_name(detector: str | None) -> str:
@@ -148,6 +157,35 @@ def mnist(kept: Kept) -> str:
         for training in ("plain", "moon")
     ]
     return networks_table(kept, ["", "training"], rows)
+
+
+@BLOCKS.add
+def mnist_lenet(kept: Kept) -> str:
+    rows = at_trainings("mnist-lenet/dense", ("plain", "control", "moon"))
+    return networks_table(kept, ["training"], rows, WITH_FISHER)
+
+
+@BLOCKS.add
+def mnist_lenet_differences(kept: Kept) -> str:
+    return differences_table(kept, "mnist-lenet", LENET_PAIRS, WITH_FISHER)
+
+
+@BLOCKS.add
+def mnist_sets(kept: Kept) -> str:
+    """AUROC of MSP on each unknown set: the paper's, and ours with two networks."""
+    sets = {"notMNIST": "notmnist", "FashionMNIST": "fashionmnist", "DTD": "dtd", "Places": "places"}
+    sets |= {"CIFAR-10": "cifar10", "Tiny ImageNet": "tin", "SVHN": "svhn"}
+    of_paper = {"dtd": "texture", "places": "places365"}
+    rows = []
+    for training in ("plain", "moon"):
+        paper = [kept.values(f"paper-mnist/dense/{training}", f"msp {of_paper.get(s, s)}") for s in sets.values()]
+        texts = [f"{mean(found.values()):.1f}" if found else MISSING for found in paper]
+        rows.append([label(training), "the paper's", "", *texts])
+        for collection, name in (("mnist-lenet", "our LeNet"), ("mnist", "our ResNet-18")):
+            network = f"{collection}/dense/{training}"
+            cells = [cell(kept, network, (f"msp {each}",), 1) for each in sets.values()]
+            rows.append([label(training), name, str(len(kept.runs(network))), *cells])
+    return markdown(["training", "network", "n", *sets], rows)
 
 
 @BLOCKS.add
