@@ -338,7 +338,11 @@ def test_the_open_head_uses_the_buffers_and_a_layer_that_overrides_forward_does_
         def forward(self, input):
             return 2 * super().forward(input)
 
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), Doubled(16, 16), OpenHead(16, 10))
+    class DoubledHead(OpenHead):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16), Doubled(16, 16), OpenHead(16, 10), DoubledHead(11, 10))
     buffers = FlatBuffers(torch.optim.SGD(model.parameters(), lr=0.1), {}, None)
     with layers_on_buffers(model), buffers.step() as gradients:
         loss = model(torch.randn(4, 1, 28, 28)).square().sum()
@@ -346,6 +350,7 @@ def test_the_open_head_uses_the_buffers_and_a_layer_that_overrides_forward_does_
             loss.backward()
     assert set(gradients.separate) == {p for layer in (model[1], model[3]) for p in layer.parameters()}
     assert model[2].weight.grad.any()
+    assert model[4].weight.grad.any()
     assert not gradients.missing
 
 

@@ -26,7 +26,7 @@ def layers_on_buffers(model: nn.Module) -> Iterator[None]:
     """Context in which the convolutions and linear layers of a model use the active flat buffers.
 
     Outside of `FlatBuffers.step` they compute as usual. Layers whose class overrides `forward` are not changed, unless
-    the class says that its forward pass `differs_in_precision_only`.
+    the class that does so says that its forward pass `differs_in_precision_only`.
 
     Args:
         model: The model.
@@ -58,7 +58,8 @@ def _forward_on_buffers(module: nn.Module) -> Callable[..., Tensor] | None:
     kind = type(module)
     if "forward" in vars(module):
         return None
-    is_linear = kind.forward is nn.Linear.forward or getattr(kind, "differs_in_precision_only", False)
+    definer = next(base for base in kind.__mro__ if "forward" in vars(base))
+    is_linear = definer is nn.Linear or vars(definer).get("differs_in_precision_only", False)
     if isinstance(module, nn.Linear) and is_linear:
         return _linear
     is_usual = kind.forward is nn.Conv2d.forward and getattr(kind, "_conv_forward", None) is nn.Conv2d._conv_forward
