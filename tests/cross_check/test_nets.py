@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from moon import BenchmarkImages, Recipe, find_benchmark, make_recipe, moon_loss, open_head, train_run
+from moon import BenchmarkImages, Recipe, find_benchmark, load, make_recipe, moon_loss, open_head, train_run
 from moon.cli.main import main, parser
 from moon.data import DataSet, save
 from moon.evidence import classifier_name
@@ -22,7 +22,6 @@ from moon.export.tracing import trace
 from moon.nets import foreign, fused_blocks, resnet
 from moon.objectives import CrossEntropy
 from moon.recipe.registry import pick
-from moon.run import load
 from moon.sparse import Dense
 from moon.training import CosineRate, Training
 from moon.training.captured import capture_obstacle
@@ -261,7 +260,8 @@ def test_a_fine_tuned_net_is_packed_and_asked(trained, root, tmp_path, capsys):
     benchmark, model = find_benchmark(root, "mine"), load(trained[0])
     mean, std = (torch.tensor(values)[:, None, None] for values in (benchmark.mean, benchmark.std))
     x = (torch.tensor([200, 40, 40])[:, None, None] / 255 - mean) / std
-    p = model(x.expand(1, 3, 32, 32)).softmax(1)[0].detach()
+    temperature = load(packed).metadata["temperature"]  # fitted on the validation images
+    p = (model(x.expand(1, 3, 32, 32)) / temperature).softmax(1)[0].detach()
     assert (answer["class"], answer["probability"]) == (str(int(p.argmax())), pytest.approx(float(p.max()), abs=1e-4))
 
 
