@@ -231,7 +231,7 @@ def test_a_kill_while_scores_are_written_loses_nothing(images, folder, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("moon.score.files.write_record", kill)
+        patch.setattr("moon.score.writing.write_record", kill)
         with pytest.raises(KeyboardInterrupt):
             score_run(folder, images, ["ebo"])
     assert list(read_scores(folder)[1]) == ["msp"]

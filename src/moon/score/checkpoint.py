@@ -17,8 +17,9 @@ from moon.run.images import BenchmarkImages
 from moon.run.machine import usable_device
 from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
-from moon.score.files import MODEL, NET, Scores, check_same_model, read_summary, scores_folder
+from moon.score.files import MODEL, NET, Scores, read_summary, scores_folder
 from moon.score.score import check_precision, check_unknown, named_detectors, score_network
+from moon.score.writing import check_same_model
 from moon.training import locked
 
 

@@ -1,4 +1,4 @@
-"""The files that scoring writes into a run folder: writing and reading them.
+"""The files that scoring writes into a run folder, and reading them. `writing` writes them.
 
 scores.json   metrics per detector and unknown set, near and far means; temperatures; what was left out; how options
               were tuned; which detector `auto` chose, and why; digests of the model and of the arrays below. Written
@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 
 from moon.data import AnySet
 from moon.data.archives import read_npz
-from moon.data.classes import enumerated
 from moon.errors import DamagedCheckpoint, DataError
-from moon.files import write_arrays
 from moon.recipe import Recipe
-from moon.records import arrays_digest, read_record, write_record
+from moon.records import arrays_digest, read_record
 from moon.run.folder import METRICS, is_trained, load_result
 from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
@@ -83,25 +81,6 @@ def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
     return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
 
 
-def check_same_model(home: Path, objective: str, about: Mapping[str, Any]) -> None:
-    """Check that a folder has no scores, mirrored or not, of another model.
-
-    Scores of earlier versions do not say of which model they are, and are not checked.
-
-    Args:
-        home: The folder.
-        objective: The objective of the run.
-        about: What `scores.json` will say about the model.
-
-    Raises:
-        ValueError: If it has.
-    """
-    for mirrored in (False, True):
-        old = read_summary(scores_folder(home, mirrored), objective)
-        if old is not None and MODEL in old and any(old.get(key) != about.get(key) for key in (MODEL, NET)):
-            raise ValueError(f"{home}: contains the scores of another model; choose another folder (out)")
-
-
 def load_summary(folder: Path | str, objective: str | None = None) -> dict[str, Any]:
     """Read `scores.json`, see `read_summary`.
 
@@ -135,12 +114,12 @@ def read_summary(folder: Path | str, objective: str | None = None) -> dict[str, 
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (DamagedCheckpoint, OSError) as error:
-        _warn(str(error))
+        warn_once(str(error))
         return None
 
 
 @cache
-def _warn(message: str) -> None:
+def warn_once(message: str) -> None:
     """Log a warning, once."""
     _log.warning("%s", message)
 
@@ -163,7 +142,7 @@ def _read(folder: Path, objective: str | None) -> tuple[dict[str, Any], dict[str
     return upgraded(result, objective), current_names(names, objective)
 
 
-def _home(folder: Path) -> Path:
+def home_of(folder: Path) -> Path:
     """The run folder whose scores are in a folder."""
     return folder.parent if folder.name == MIRRORED else folder
 
@@ -173,7 +152,7 @@ def _check_model(path: Path, result: dict[str, Any]) -> None:
 
     Scores in a folder of their own, and those of earlier versions, cannot be checked.
     """
-    home = _home(path.parent)
+    home = home_of(path.parent)
     if MODEL not in result or not is_trained(home):
         return
     check_identity(path, result, home)
@@ -184,7 +163,7 @@ def _check_model(path: Path, result: dict[str, Any]) -> None:
 def _objective(folder: Path) -> str | None:
     """The objective of the run whose scores are in a folder, or None if it is not there."""
     try:
-        return Recipe.load(_home(folder) / "recipe.json").objective
+        return Recipe.load(home_of(folder) / "recipe.json").objective
     except (DamagedCheckpoint, OSError, ValueError):
         return None
 
@@ -207,15 +186,15 @@ def read_scores(folder: Path | str, objective: str | None = None) -> tuple[dict[
     folder = Path(folder)
     if (result := read_summary(folder, objective)) is None:
         return None
-    scores = _verified_scores(folder, objective)
+    scores = verified_scores(folder, objective)
     if missing := [name for name in result["detectors"] if name not in scores]:
         if (folder / SCORES).exists() or ARRAYS in result:  # kept folders of earlier versions may have none
-            _warn(f"{folder / SCORES}: lacks the scores of {missing[0]}, or has others; score the run again")
+            warn_once(f"{folder / SCORES}: lacks the scores of {missing[0]}, or has others; score the run again")
         return None
     return result, scores
 
 
-def _verified_scores(folder: Path, objective: str | None) -> Scores:
+def verified_scores(folder: Path, objective: str | None) -> Scores:
     """The scores of those detectors in `scores.json` whose arrays are intact."""
     result, names = _read(folder, objective)
     stored: Scores = {}
@@ -242,7 +221,7 @@ def read_arrays(folder: Path, name: str) -> dict[str, NDArray] | None:
     """
     arrays, digests = _load_arrays(folder / name), (read_summary(folder) or {}).get(ARRAYS)
     if digests is not None and digests.get(name) != (None if arrays is None else arrays_digest(arrays)):
-        _warn(f"{folder / name}: is not the file that was written with scores.json; score the run again")
+        warn_once(f"{folder / name}: is not the file that was written with scores.json; score the run again")
         return None
     return arrays
 
@@ -254,67 +233,5 @@ def _load_arrays(path: Path) -> dict[str, NDArray] | None:
     try:
         return read_npz(path)[0]
     except DataError as error:
-        _warn(f"{error}; score the run again")
+        warn_once(f"{error}; score the run again")
         return None
-
-
-def write_scores(
-    folder: Path, result: dict[str, Any], scores: Scores, objective: str, others: Mapping[str, Mapping[str, NDArray]]
-) -> None:
-    """Write `scores.npz`, other arrays, and `scores.json`; scores of other detectors on the same images are kept.
-
-    `result` and `scores` are extended by what is kept. Arrays are written first: if the process is killed in between,
-    the old `scores.json` still finds its scores in the new file.
-
-    Args:
-        folder: Where to write.
-        result: The content of `scores.json`.
-        scores: The content of `scores.npz`.
-        objective: The objective of the run.
-        others: Arrays by the names of their files.
-
-    Raises:
-        ValueError: If the folder has the scores of another model.
-    """
-    check_same_model(_home(folder), objective, result)
-    _keep_others(folder, result, scores, objective)
-    flat = {f"{detector}/{name}": values for detector, by_set in scores.items() for name, values in by_set.items()}
-    for name, arrays in {SCORES: flat, **others}.items():
-        write_arrays(folder / name, arrays)
-    result[ARRAYS] = {f"{SCORES}/{name}": arrays_digest(by_set) for name, by_set in scores.items()}
-    result[ARRAYS] |= {name: arrays_digest(arrays) for name, arrays in others.items()}
-    write_record(folder / "scores.json", result)
-
-
-def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective: str) -> None:
-    if (old := read_summary(folder, objective)) is None:
-        if (folder / SCORES).exists() and not (folder / "scores.json").exists():
-            _warn(f"{folder}: there are scores without scores.json; those of other detectors are dropped")
-        return
-    if "auto" in old and old.get(MODEL) == result.get(MODEL):
-        result.setdefault("auto", old["auto"])  # chosen on validation and tuning images, not on those that are scored
-    if untuned := [name for name in old.get("search", ()) if name in result["detectors"].keys() - result["search"]]:
-        _log.warning(
-            "%s: the scores of %s with tuned options are replaced by those with the default ones; to tune again, name "
-            "the sets (--tune-on)",
-            folder,
-            enumerated(untuned),
-        )
-    if which_scored(old) != which_scored(result):
-        if dropped := [name for name in old["detectors"] if name not in result["detectors"]]:
-            names = enumerated(dropped)
-            _log.warning("%s: the scores of %s are of other sets or another precision and are dropped", folder, names)
-        return
-    old_scores = _verified_scores(folder, objective)
-    for name in old["detectors"]:
-        if name in result["detectors"] or name in result["left_out"]:
-            continue
-        if name not in old_scores:
-            _warn(f"{folder}: the scores of {name} are missing or damaged and are dropped; score the run with it again")
-            continue
-        result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
-        for record in ("search", "temperatures"):
-            if name in old.get(record, ()):
-                result[record][name] = old[record][name]
-    kept = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
-    result["left_out"] = kept | result["left_out"]

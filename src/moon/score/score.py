@@ -21,17 +21,7 @@ from moon.run.watch import known_metrics, p_unknown
 from moon.score.auto import AUTO, Track, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import (
-    KNOWN,
-    MODEL,
-    NET,
-    Scores,
-    check_same_model,
-    digests,
-    read_summary,
-    scores_folder,
-    write_scores,
-)
+from moon.score.files import KNOWN, MODEL, NET, Scores, digests, read_summary, scores_folder
 from moon.score.scoring import Scoring
 from moon.score.tables import tables
 from moon.score.temperatures import (
@@ -43,6 +33,7 @@ from moon.score.temperatures import (
     p_unknown_temperature,
     temperatures,
 )
+from moon.score.writing import check_same_model, write_scores
 from moon.suggest import as_names
 from moon.training import locked
 

@@ -1,0 +1,112 @@
+"""Write scores into a folder: those of other detectors on the same images are kept, those of other models refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from moon.data.classes import enumerated
+from moon.files import write_arrays
+from moon.records import arrays_digest, write_record
+from moon.score.files import (
+    ARRAYS,
+    MODEL,
+    NET,
+    SCORES,
+    Scores,
+    home_of,
+    read_summary,
+    scores_folder,
+    verified_scores,
+    warn_once,
+    which_scored,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def check_same_model(home: Path, objective: str, about: Mapping[str, Any]) -> None:
+    """Check that a folder has no scores, mirrored or not, of another model.
+
+    Scores of earlier versions do not say of which model they are, and are not checked.
+
+    Args:
+        home: The folder.
+        objective: The objective of the run.
+        about: What `scores.json` will say about the model.
+
+    Raises:
+        ValueError: If it has.
+    """
+    for mirrored in (False, True):
+        old = read_summary(scores_folder(home, mirrored), objective)
+        if old is not None and MODEL in old and any(old.get(key) != about.get(key) for key in (MODEL, NET)):
+            raise ValueError(f"{home}: contains the scores of another model; choose another folder (out)")
+
+
+def write_scores(
+    folder: Path, result: dict[str, Any], scores: Scores, objective: str, others: Mapping[str, Mapping[str, NDArray]]
+) -> None:
+    """Write `scores.npz`, other arrays, and `scores.json`; scores of other detectors on the same images are kept.
+
+    `result` and `scores` are extended by what is kept. Arrays are written first: if the process is killed in between,
+    the old `scores.json` still finds its scores in the new file.
+
+    Args:
+        folder: Where to write.
+        result: The content of `scores.json`.
+        scores: The content of `scores.npz`.
+        objective: The objective of the run.
+        others: Arrays by the names of their files.
+
+    Raises:
+        ValueError: If the folder has the scores of another model.
+    """
+    check_same_model(home_of(folder), objective, result)
+    _keep_others(folder, result, scores, objective)
+    flat = {f"{detector}/{name}": values for detector, by_set in scores.items() for name, values in by_set.items()}
+    for name, arrays in {SCORES: flat, **others}.items():
+        write_arrays(folder / name, arrays)
+    result[ARRAYS] = {f"{SCORES}/{name}": arrays_digest(by_set) for name, by_set in scores.items()}
+    result[ARRAYS] |= {name: arrays_digest(arrays) for name, arrays in others.items()}
+    write_record(folder / "scores.json", result)
+
+
+def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective: str) -> None:
+    if (old := read_summary(folder, objective)) is None:
+        if (folder / SCORES).exists() and not (folder / "scores.json").exists():
+            warn_once(f"{folder}: there are scores without scores.json; those of other detectors are dropped")
+        return
+    if "auto" in old and old.get(MODEL) == result.get(MODEL):
+        result.setdefault("auto", old["auto"])  # chosen on validation and tuning images, not on those that are scored
+    if untuned := [name for name in old.get("search", ()) if name in result["detectors"].keys() - result["search"]]:
+        _log.warning(
+            "%s: the scores of %s with tuned options are replaced by those with the default ones; to tune again, name "
+            "the sets (--tune-on)",
+            folder,
+            enumerated(untuned),
+        )
+    if which_scored(old) != which_scored(result):
+        if dropped := [name for name in old["detectors"] if name not in result["detectors"]]:
+            names = enumerated(dropped)
+            _log.warning("%s: the scores of %s are of other sets or another precision and are dropped", folder, names)
+        return
+    old_scores = verified_scores(folder, objective)
+    for name in old["detectors"]:
+        if name in result["detectors"] or name in result["left_out"]:
+            continue
+        if name not in old_scores:
+            warn_once(
+                f"{folder}: the scores of {name} are missing or damaged and are dropped; score the run with it again"
+            )
+            continue
+        result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
+        for record in ("search", "temperatures"):
+            if name in old.get(record, ()):
+                result[record][name] = old[record][name]
+    kept = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
+    result["left_out"] = kept | result["left_out"]
