@@ -37,7 +37,7 @@ def test_formula_by_hand(identity_model, monkeypatch):
 
 
 def test_one_langevin_step_by_hand():
-    # The energy is log p_{K+1}, its gradient in the logits is (0, 0, 1) - p, and a step descends.
+    # The energy is log p_{K+1} up to the 1e-12, its gradient in the logits is (0, 0, 1) - p, and a step descends.
     objective = EowSoftmax(1, steps=1, step=0.8, noise=0.0, replay=1, restart=0.0)
     objective.replay = LOGITS.clone()
     sample = objective.sample(lambda h: h, LOGITS, 1)
@@ -110,13 +110,38 @@ def test_sampling_does_not_change_the_model(small_net):
     assert model.training
 
 
-def test_the_loss_of_a_distant_sample_is_bounded_and_has_no_gradient(identity_model, monkeypatch):
+def test_the_loss_is_that_of_training_mode_after_the_stage_and_leaves_the_statistics():
+    first, stage, head = nn.BatchNorm1d(3), nn.BatchNorm1d(3), nn.Linear(3, 4)
+    model = open_head(nn.Sequential(first, nn.Identity(), stage, nn.Dropout(0.9), head))
+    model[3].eval()  # what its owner has frozen stays frozen
+    before = copy.deepcopy(model.state_dict())
+    h = torch.randn(8, 3)
+    with _tail(model, stage, torch.randn(2, 3)) as (tail, _):
+        expected = model[4](nn.functional.batch_norm(h, None, None, training=True))
+        torch.testing.assert_close(tail(h, training=True), expected)
+        assert not any(part.training for part in model)
+        assert not torch.allclose(tail(h), expected)
+    for name, mine in model.state_dict().items():
+        assert torch.equal(mine, before[name]), name
+    assert [part.training for part in model] == [True, True, True, False, True]
+
+
+DISTANT = torch.tensor([[100.0, 0.0, 0.0]])  # p_{K+1} = e^-100
+
+
+def test_a_distant_sample_stays_where_it_is():
+    objective = EowSoftmax(1, steps=5, step=1.0, noise=0.0, replay=1, restart=0.0)
+    objective.replay = DISTANT.clone()
+    torch.testing.assert_close(objective.sample(lambda h: h, DISTANT, 1), DISTANT)
+
+
+def test_the_loss_of_a_distant_sample_has_its_whole_gradient(identity_model, monkeypatch):
     objective = EowSoftmax(epochs=1, weight=1.0, start_share=0.0, layer="1")
-    monkeypatch.setattr(objective, "sample", lambda *_: torch.tensor([[100.0, 0.0, 0.0]]))  # p_{K+1} = e^-100
+    monkeypatch.setattr(objective, "sample", lambda *_: DISTANT)
     term = objective.terms(identity_model, LOGITS, torch.tensor([1]), epoch=0)["samples"]
-    assert term.item() == pytest.approx(-math.log(1e-12))
-    term.backward()
-    assert identity_model[1].weight.grad.abs().max() < 1e-6
+    assert term.item() == pytest.approx(100.0)
+    term.backward()  # the gradient in the logits is p - (0, 0, 1)
+    torch.testing.assert_close(identity_model[1].weight.grad, torch.tensor([[1.0], [0.0], [-1.0]]) * DISTANT)
 
 
 def test_the_second_term_starts_in_its_epoch(identity_model):
@@ -136,6 +161,52 @@ def test_the_default_layer_is_the_last_stage():
     for net in (lenet(10), lenet_norm(10)):
         third = [part for part in net.body if isinstance(part, nn.Conv2d)][2]
         assert _last_stage(net) is third
+
+
+class Staged(nn.Module):
+    """A stage between two layers, which a connection may bypass; keeps the sizes of its batches."""
+
+    def __init__(self, before=torch.relu, bypassed=False):
+        super().__init__()
+        self.first, self.stage, self.head = (nn.Linear(4, 4).double() for _ in range(3))
+        self.before, self.bypassed, self.sizes = before, bypassed, []
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        h = self.before(self.first(x))
+        return self.head(self.stage(h) + h if self.bypassed else self.stage(h))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        (Staged(), [0]),
+        (Staged(before=torch.relu_), [0]),
+        (Staged(before=lambda h: h.reshape(len(h), -1)), [1]),  # -1 may be any size if the batch is empty
+        (Staged(bypassed=True), [1]),
+    ],
+    ids=["plain", "in place", "no empty batch", "bypass"],
+)
+def test_what_is_before_the_stage_runs_on_an_empty_batch_or_one_image(model, sizes, count):
+    x, h = torch.randn(2, 4).double(), torch.randn(count, 4).double()
+    with _tail(model, model.stage, x) as (tail, _):
+        model.sizes.clear()
+        around = model.before(model.first(x[:1])) if model.bypassed else 0
+        expected = model.head(model.stage.forward(h) + around)
+        torch.testing.assert_close(tail(h), expected)
+    assert model.sizes == sizes
+
+
+def test_a_resnet_computes_nothing_before_its_last_stage():
+    model, h = open_head(resnet18(10, width=0.125)).eval(), torch.randn(3, 32, 8, 8)
+    computed = []
+    with _tail(model, model.layer4, torch.randn(2, 3, 32, 32)) as (tail, _):
+        for part in (model.conv1, model.layer3):
+            part.register_forward_hook(lambda *values: computed.append(values[-1].numel()))
+        expected = model.fc(model.avgpool(model.layer4.forward(h)).flatten(1))
+        assert torch.equal(tail(h), expected)
+    assert computed == [0, 0]
 
 
 def test_an_invalid_layer_is_rejected(small_net):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from moon.evidence import evaluation_mode, logits_of
 from moon.fast import without_buffers
@@ -17,15 +20,15 @@ from moon.objectives.epoch import Epoch
 from moon.objectives.models import View, check_open, check_tensor, open_logits
 
 _CONVOLUTION = nn.modules.conv._ConvNd
-_EPSILON = 1e-12  # the authors'; it bounds the loss of a sample and its gradient
+_EPSILON = 1e-12  # the authors'; where p_{K+1} is far below it, the energy has no gradient and the samples stay
 
 
 class EowSoftmax(Objective):
-    """EOW-Softmax: -log p_y at images, plus `weight` times -log(p_{K+1} + 1e-12) at samples, of one softmax.
+    """EOW-Softmax: -log p_y at images, plus `weight` times -log p_{K+1} at samples, of one softmax.
 
     The samples are feature maps, the input of the module `layer`. Langevin dynamics draws them from the density
-    proportional to 1 / p_{K+1}, whose energy is log p_{K+1}:
-        h <- h - step * d log p_{K+1} / dh + noise * N(0, 1),        `steps` times.
+    proportional to 1 / (p_{K+1} + 1e-12), whose energy is log(p_{K+1} + 1e-12):
+        h <- h - step * d log(p_{K+1} + 1e-12) / dh + noise * N(0, 1),        `steps` times.
     Chains continue from a replay buffer; each restarts with probability `restart`. The second term starts after
     `start_share` of the epochs.
 
@@ -33,8 +36,8 @@ class EowSoftmax(Objective):
         epochs: The number of epochs of the run.
         weight: The weight of the second term.
         start_share: The fraction of the epochs after which the second term starts, in [0, 1].
-        steps: The number of Langevin steps per batch.
-        step: The size of a step. The authors take 100 steps of size 1, which costs five times as much.
+        steps: The number of Langevin steps per batch. The authors take 100, which costs five times as much.
+        step: The size of a step.
         noise: The standard deviation of the noise of a step.
         replay: The number of chains in the replay buffer.
         restart: The probability that a chain restarts from uniform noise, in [0, 1].
@@ -60,7 +63,7 @@ class EowSoftmax(Objective):
         weight: float = 0.1,
         start_share: float = 8 / 15,
         steps: int = 20,
-        step: float = 0.01,
+        step: float = 1.0,
         noise: float = 1e-3,
         replay: int = 10_000,
         restart: float = 0.05,
@@ -88,8 +91,8 @@ class EowSoftmax(Objective):
             with _tail(model, stage, x) as (tail, like):
                 with without_buffers():  # gradients with respect to samples, not weights
                     samples = self.sample(tail, like, len(x))
-                p_unknown = at_least_float32(tail(samples)).softmax(1)[:, -1]
-                terms["samples"] = -self.weight * started * (p_unknown + _EPSILON).log().mean()
+                log_p_unknown = at_least_float32(tail(samples, training=True)).log_softmax(1)[:, -1]
+                terms["samples"] = -self.weight * started * log_p_unknown.mean()
         return terms
 
     def phase(self, epoch: int) -> bool:
@@ -122,8 +125,8 @@ class EowSoftmax(Objective):
         for _ in range(self.steps):
             with torch.enable_grad():
                 h.requires_grad_()
-                energy = at_least_float32(tail(h)).log_softmax(1)[:, -1].sum()
-                (gradient,) = torch.autograd.grad(energy, h)
+                p_unknown = at_least_float32(tail(h)).softmax(1)[:, -1]
+                (gradient,) = torch.autograd.grad((p_unknown + _EPSILON).log().sum(), h)
             h = h.detach() - self.step * gradient + self.noise * torch.randn_like(h)
         self.replay[index] = h
         return h
@@ -135,37 +138,71 @@ def _fresh(like: Tensor, count: int, shape: torch.Size) -> Tensor:
 
 
 @contextmanager
-def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor]]:
+def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[..., Tensor], Tensor]]:
     """The model from the input of `stage` on, as a function, and an example of that input.
 
-    A hook replaces the input of the stage by h, so this works for any model. Inside, the model is in evaluation mode:
-    samples do not change the statistics of BatchNorm. At the end the hook is removed and the mode is restored.
+    A hook replaces the input of the stage by h, so this works for any model. What is before the stage gets an empty
+    batch, which costs nothing on a GPU, or one image if it needs one. Inside, the model is in evaluation mode, except
+    with `tail(h, training=True)` from the stage on. Afterwards the hook is removed and every mode restored.
     """
     replacement: list[Tensor] = []
     inputs_of_stage: list[Tensor] = []
+    trained = {module for module in model.modules() if module.training}
+    from_stage_on: list[nn.Module] = []
 
     def replace(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         inputs_of_stage[:] = inputs[:1]
         return (replacement[0], *inputs[1:]) if replacement else inputs
 
-    handle = stage.register_forward_pre_hook(replace)
+    def note(module: nn.Module, _: Any) -> None:
+        if module in trained and (inputs_of_stage or module is stage):
+            from_stage_on.append(module)
 
-    def tail(h: Tensor) -> Tensor:
+    def tail(h: Tensor, images: Tensor, training: bool = False) -> Tensor:
         replacement[:] = [h]
-        return logits_of(model, x[:1])
+        with _training_mode(from_stage_on) if training else nullcontext():
+            return logits_of(model, images)
 
+    def needs_an_image(h: Tensor) -> bool:
+        with torch.no_grad(), suppress(Exception):  # layers raise different errors if a batch is empty
+            return len(tail(h, x[:0])) != len(h)  # a connection that bypasses the stage may make the result empty
+        return True
+
+    handle = stage.register_forward_pre_hook(replace)
     try:
         with evaluation_mode(model):
-            with torch.no_grad():
-                model(x[:1])
+            noting = register_module_forward_pre_hook(note)
+            try:
+                with torch.no_grad():
+                    model(x[:1])
+            finally:
+                noting.remove()
             if not inputs_of_stage:
                 raise ValueError(
                     f"the {type(stage).__name__} whose input is to be sampled is not part of the forward pass; "
                     "set layer to the name of another module"
                 )
-            yield tail, at_least_float32(inputs_of_stage[0])
+            like = at_least_float32(inputs_of_stage[0])
+            yield partial(tail, images=x[: int(needs_an_image(like))]), like
     finally:
         handle.remove()
+
+
+@contextmanager
+def _training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Context in which modules are in training mode. They update copies of their statistics, which are then dropped."""
+    kept = [(module, name, buffer) for module in modules for name, buffer in module.named_buffers(recurse=False)]
+    for module, name, buffer in kept:
+        setattr(module, name, buffer.clone())
+    try:
+        for module in modules:
+            module.training = True
+        yield
+    finally:
+        for module in modules:
+            module.training = False
+        for module, name, buffer in kept:
+            setattr(module, name, buffer)
 
 
 def _stage(model: nn.Module, layer: str) -> nn.Module:
