@@ -62,12 +62,13 @@ COLLECTIONS = {
     "cifar10-search": Collection(("cifar10-search",)),
     "cifar10-search-2": Collection(("cifar10-search-2",)),
     "tin100": Collection(("tin100",), options={"final": 2.0}),
+    "tin100-64": Collection(("tin100-64",), epochs=50, options={"final": 2.0}),
     "mnist": Collection(("mnist",), options={"final": 0.01}),
     "mnist-lenet": Collection(("mnist-lenet",), options={"final": 0.01}),
     "demo": Collection(("demo",), epochs=30),
 }
-# Runs of version 0.1 that only the log describes, and measurements of time and size.
-OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon")
+# Runs that only the log describes, and measurements of time and size.
+OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "cifar10-eow", "demo-moon")
 
 # The detector of `best-1` was chosen in the search, with a network that is not tested (docs/results/best.md).
 CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
@@ -165,8 +166,8 @@ class Kept:
         topology, _, rest = rest.partition("/")
         if collection in PAPER:
             return _paper(PAPER[collection], topology, rest, metric)
-        if topology == "rigl":
-            parts = [self.values(f"{collection}/rigl{100 * s:g}/{rest}", metric) for s in SPARSITIES]
+        if topology in ("rigl", "set"):
+            parts = [self.values(f"{collection}/{topology}{100 * s:g}/{rest}", metric) for s in SPARSITIES]
             return {seed: mean(part[seed] for part in parts) for seed in parts[0] if all(seed in p for p in parts)}
         if metric.startswith("chosen "):
             if (detector := self.chosen(network)) is None:

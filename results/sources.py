@@ -74,6 +74,11 @@ def at_every_sparsity(a: str, b: str) -> list[tuple[str, str]]:
     return [pair for topology in topologies for pair in at(f"cifar10/{topology}", (a, b))]
 
 
+TOPOLOGY_PAIRS = [
+    *((f"cifar10/{topology}/moon", f"cifar10/{topology}/plain") for topology in ("dense", "static95", "set", "rigl")),
+    *((f"cifar10/rigl/{training}", f"cifar10/set/{training}") for training in ("plain", "moon")),
+    *((f"cifar10/rigl95/{training}", f"cifar10/static95/{training}") for training in ("plain", "moon")),
+]
 SUMMARY_PAIRS = at(
     "cifar10/rigl",
     ("moon", "plain"), ("moon", "control"), ("control", "plain"), ("moon-logitnorm", "plain"),
@@ -140,6 +145,7 @@ FIRST_TRIAL_PAIRS = at(
 # The comparisons that are made together: Holm's correction counts those with three seeds or more.
 FAMILIES: dict[str, list[Pair]] = {
     "summary": _pairs(SUMMARY_PAIRS, NINE),
+    "topologies": _pairs(TOPOLOGY_PAIRS, NINE),
     "repeated": _pairs(REPEATED_PAIRS, [*NINE, "fisher near", "fisher far"]),
     "length": _pairs(LENGTH_PAIRS, [*NEAR_AND_FAR, "chosen near", "chosen far", "accuracy", "ece-scaled"]),
     "rivals": _pairs(RIVAL_PAIRS, NINE),

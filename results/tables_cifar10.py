@@ -38,6 +38,7 @@ from sources import (
     RIVAL_PAIRS,
     RIVALS,
     SUMMARY_PAIRS,
+    TOPOLOGY_PAIRS,
     VOTE_PAIRS,
     Pair,
     read_source,
@@ -82,9 +83,12 @@ def summary_differences(kept: Kept) -> str:
     return f"{markdown(['', *names], rows)}\n\n{line_about_tests(tested)}"
 
 
+TOPOLOGIES = {"dense": "dense", "static95": "static 95%", "rigl95": "RigL 95%", "set": "SET", "rigl": "RigL"}
+
+
 @BLOCKS.add
 def topologies(kept: Kept) -> str:
-    networks = {"dense": "dense", "static95": "static 95%"}
+    networks = {name: TOPOLOGIES[name] for name in ("dense", "static95")}
     networks |= {f"set{100 * sparsity:g}": f"SET {sparsity:.0%}" for sparsity in SPARSITIES}
     rows = [
         ([name, label(training)], f"cifar10/{topology}/{training}")
@@ -92,6 +96,19 @@ def topologies(kept: Kept) -> str:
         for training in ("plain", "moon")
     ]
     return networks_table(kept, ["", "training"], rows, ["MSP", "the paper's MSP", *MEASURED[1:]])
+
+
+@BLOCKS.add
+def topology_differences(kept: Kept) -> str:
+    """Two trainings of one topology, or one training of two topologies."""
+
+    def name(pair: tuple[str, str]) -> str:
+        (topology, training), (other, of_other) = (network.split("/")[1:] for network in pair)
+        if topology == other:
+            return f"{TOPOLOGIES[topology]}: {label(training)} - {label(of_other)}"
+        return f"{label(training)}: {TOPOLOGIES[topology]} - {TOPOLOGIES[other]}"
+
+    return differences_table(kept, "topologies", TOPOLOGY_PAIRS, MEASURED, name=name)
 
 
 @BLOCKS.add
