@@ -113,6 +113,13 @@ def tin100_weights(kept: Kept) -> str:
 
 
 @BLOCKS.add
+def tin100_64(kept: Kept) -> str:
+    rows = [(["ResNet-50, 64x64"], "tin100-64/rigl80/moon"), (["ResNet-18, 32x32"], "tin100/rigl80/moon")]
+    columns = ["MSP", "EBO", "KNN", "Fisher", "unknown", "accuracy %", "ECE", "ECE, scaled"]
+    return networks_table(kept, [""], rows, [*columns, P_UNKNOWN])
+
+
+@BLOCKS.add
 def tin100_differences(kept: Kept) -> str:
     columns = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE, scaled"]
     return differences_table(kept, "tin100", TIN100_PAIRS, columns)
