@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from moon.evidence import evaluation_mode, logits_of
 from moon.fast import without_buffers
@@ -91,7 +89,7 @@ class EowSoftmax(Objective):
             with _tail(model, stage, x) as (tail, like):
                 with without_buffers():  # gradients with respect to samples, not weights
                     samples = self.sample(tail, like, len(x))
-                log_p_unknown = at_least_float32(tail(samples, training=True)).log_softmax(1)[:, -1]
+                log_p_unknown = at_least_float32(tail(samples)).log_softmax(1)[:, -1]
                 terms["samples"] = -self.weight * started * log_p_unknown.mean()
         return terms
 
@@ -138,30 +136,23 @@ def _fresh(like: Tensor, count: int, shape: torch.Size) -> Tensor:
 
 
 @contextmanager
-def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[..., Tensor], Tensor]]:
+def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], Tensor]]:
     """The model from the input of `stage` on, as a function, and an example of that input.
 
     A hook replaces the input of the stage by h, so this works for any model. What is before the stage gets an empty
-    batch, which costs nothing on a GPU, or one image if it needs one. Inside, the model is in evaluation mode, except
-    with `tail(h, training=True)` from the stage on. Afterwards the hook is removed and every mode restored.
+    batch, which costs little, or one image if it cannot compute without. Inside, the model is in evaluation mode:
+    samples do not change the statistics of BatchNorm. At the end the hook is removed and the mode is restored.
     """
     replacement: list[Tensor] = []
     inputs_of_stage: list[Tensor] = []
-    trained = {module for module in model.modules() if module.training}
-    from_stage_on: list[nn.Module] = []
 
     def replace(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         inputs_of_stage[:] = inputs[:1]
         return (replacement[0], *inputs[1:]) if replacement else inputs
 
-    def note(module: nn.Module, _: Any) -> None:
-        if module in trained and (inputs_of_stage or module is stage):
-            from_stage_on.append(module)
-
-    def tail(h: Tensor, images: Tensor, training: bool = False) -> Tensor:
+    def tail(h: Tensor, images: Tensor) -> Tensor:
         replacement[:] = [h]
-        with _training_mode(from_stage_on) if training else nullcontext():
-            return logits_of(model, images)
+        return logits_of(model, images)
 
     def needs_an_image(h: Tensor) -> bool:
         with torch.no_grad(), suppress(Exception):  # layers raise different errors if a batch is empty
@@ -171,12 +162,8 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
     handle = stage.register_forward_pre_hook(replace)
     try:
         with evaluation_mode(model):
-            noting = register_module_forward_pre_hook(note)
-            try:
-                with torch.no_grad():
-                    model(x[:1])
-            finally:
-                noting.remove()
+            with torch.no_grad():
+                model(x[:1])
             if not inputs_of_stage:
                 raise ValueError(
                     f"the {type(stage).__name__} whose input is to be sampled is not part of the forward pass; "
@@ -186,23 +173,6 @@ def _tail(model: nn.Module, stage: nn.Module, x: Tensor) -> Iterator[tuple[Calla
             yield partial(tail, images=x[: int(needs_an_image(like))]), like
     finally:
         handle.remove()
-
-
-@contextmanager
-def _training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context in which modules are in training mode. They update copies of their statistics, which are then dropped."""
-    kept = [(module, name, buffer) for module in modules for name, buffer in module.named_buffers(recurse=False)]
-    for module, name, buffer in kept:
-        setattr(module, name, buffer.clone())
-    try:
-        for module in modules:
-            module.training = True
-        yield
-    finally:
-        for module in modules:
-            module.training = False
-        for module, name, buffer in kept:
-            setattr(module, name, buffer)
 
 
 def _stage(model: nn.Module, layer: str) -> nn.Module:
