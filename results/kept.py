@@ -67,8 +67,8 @@ COLLECTIONS = {
     "mnist-lenet": Collection(("mnist-lenet",), options={"final": 0.01}),
     "demo": Collection(("demo",), epochs=30),
 }
-# Runs that only the log describes, and measurements of time and size.
-OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "cifar10-eow", "demo-moon")
+# Runs of version 0.1 that only the log describes, and measurements of time and size.
+OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon")
 
 # The detector of `best-1` was chosen in the search, with a network that is not tested (docs/results/best.md).
 CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}

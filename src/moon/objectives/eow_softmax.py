@@ -35,7 +35,7 @@ class EowSoftmax(Objective):
         weight: The weight of the second term.
         start_share: The fraction of the epochs after which the second term starts, in [0, 1].
         steps: The number of Langevin steps per batch. The authors take 100, which costs five times as much.
-        step: The size of a step.
+        step: The size of a step. The authors take 1, which can destroy a network with BatchNorm.
         noise: The standard deviation of the noise of a step.
         replay: The number of chains in the replay buffer.
         restart: The probability that a chain restarts from uniform noise, in [0, 1].
@@ -61,7 +61,7 @@ class EowSoftmax(Objective):
         weight: float = 0.1,
         start_share: float = 8 / 15,
         steps: int = 20,
-        step: float = 1.0,
+        step: float = 0.01,
         noise: float = 1e-3,
         replay: int = 10_000,
         restart: float = 0.05,

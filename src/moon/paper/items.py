@@ -225,7 +225,7 @@ def _our_tables() -> list[Item]:
             "Other training methods with and without a vote, RigL 95%",
             _summary("cifar10", ["rigl"], [0.95], (*_CONTROLLED, *rivals)),
             tuple(("moon", name) for name in ("control", "logitnorm+vote", "cigl")),
-            note=f"{_CONTROL_NOTE} EOW-Softmax takes 20 Langevin steps; its authors take 100.",
+            note=f"{_CONTROL_NOTE} EOW-Softmax takes 20 Langevin steps of size 0.01; its authors take 100 of size 1.",
         ),
         _ours(
             "mnist",
