@@ -4,8 +4,8 @@ A network is named COLLECTION/TOPOLOGY/TRAINING, such as `cifar10/rigl95/moon`:
 
 - COLLECTION: runs that were scored on the same images (`COLLECTIONS`), or `paper` and `paper-mnist` for the paper's
   numbers for CIFAR-10 and MNIST.
-- TOPOLOGY: the topology and the sparsity in percent, `rigl95`, `set80`, `dense`. `rigl` alone is the mean over 80, 90,
-  95 and 99%, for each seed that has all four.
+- TOPOLOGY: the topology and the sparsity in percent, `rigl95`, `set80`, `dense`. `rigl` or `set` alone is the mean
+  over 80, 90, 95 and 99%, for each seed that has all four.
 - TRAINING: a key of `moon.paper.recipes.TRAININGS` (`plain`, `control`, `logitnorm+vote`), or MOON with another
   parameter (`w_f=4`, `T_e=2`, `votes=5`). What else differs follows after commas (`moon-logitnorm,temperature=0.02`).
   `@300` means 300 epochs in place of the usual number, `+mirrored` the mean over each image and its mirror image.
