@@ -132,7 +132,10 @@ TIN100_PAIRS = at(
 )  # fmt: skip
 QUICK_TIN100_PAIRS = at("tin100/rigl95", *(("quick", name) for name in ("plain", "control", "logitnorm+vote")))
 
-LENET_PAIRS = at("mnist-lenet/dense", ("moon", "plain"), ("moon", "control"), ("control", "plain"))
+MNIST_PAIRS, LENET_PAIRS = (
+    at(f"{collection}/dense", ("moon", "plain"), ("moon", "control"), ("control", "plain"))
+    for collection in ("mnist", "mnist-lenet")
+)
 
 # What the first trial with 100 classes claimed: differences of MSP far, which are those of its means in percent.
 FIRST_TRIAL_FAR = {"plain": 74, "control": 74, "moon": 76, "logitnorm+vote": 83, "moon-logitnorm": 84}
@@ -158,6 +161,7 @@ FAMILIES: dict[str, list[Pair]] = {
     "frontier": _pairs(FRONTIER_PAIRS, WITH_CHOSEN),
     "quick-tin100": _pairs(QUICK_TIN100_PAIRS, [*WITH_FISHER, "fdbd near", "fdbd far"]),
     "first-trial": _pairs(FIRST_TRIAL_PAIRS, ["msp near", "msp far"]),
+    "mnist": _pairs(MNIST_PAIRS, NINE),
     "mnist-lenet": _pairs(LENET_PAIRS, [*NINE, "fisher near", "fisher far"]),
     "tin100": _pairs(TIN100_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
 }

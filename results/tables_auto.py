@@ -200,17 +200,14 @@ def auto_kinds(kept: Kept) -> str:
     rows = []
     for kind in KINDS:
         for data in CLASSES:
-            columns = [name for name in shown if data != "MNIST" or name != "fisher"]
             those = [network for network in networks(kept) if (network.kind, network.data) == (kind, data)]
-            those = [network for network in those if {*columns} <= {*network.areas}]
+            those = [network for network in those if {*shown} <= {*network.areas}]
             if not those:
                 continue
             best = Counter(max(network.areas, key=lambda name: network.areas[name]["mean"]) for network in those)
             (name, count), *_ = best.most_common(1)
             cells = [
                 " / ".join(f"{mean(_regrets(those, lambda _: name, part)):.1f}" for part in PARTS)  # noqa: B023
-                if name in columns
-                else MISSING
                 for name in shown
             ]
             rows.append([kind, data, str(len(those)), f"{name} ({count})", *cells])

@@ -7,6 +7,7 @@ from statistics import mean
 from cells import (
     FIVE,
     LONG,
+    MEASURED,
     P_UNKNOWN,
     Blocks,
     at_sparsities,
@@ -27,6 +28,7 @@ from sources import (
     FIRST_TRIAL_PAIRS,
     LENET_PAIRS,
     LENGTH_PAIRS,
+    MNIST_PAIRS,
     TIN100_PAIRS,
     Pair,
     test_family,
@@ -161,9 +163,14 @@ def mnist(kept: Kept) -> str:
     rows = [
         ([name, label(training)], f"mnist/{topology}/{training}")
         for topology, name in (("dense", "dense"), ("rigl95", "RigL 95%"))
-        for training in ("plain", "moon")
+        for training in ("plain", "control", "moon")
     ]
     return networks_table(kept, ["", "training"], rows)
+
+
+@BLOCKS.add
+def mnist_differences(kept: Kept) -> str:
+    return differences_table(kept, "mnist", MNIST_PAIRS, MEASURED)
 
 
 @BLOCKS.add

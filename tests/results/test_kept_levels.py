@@ -16,7 +16,7 @@ from moon.results.collect import collect
 RESULTS = Path(__file__).parents[2] / "results"
 sys.path.insert(0, str(RESULTS))  # where `python results/documents.py` finds its modules
 kept_runs, keep_runs = import_module("kept"), import_module("keep")
-FOLDERS = ("cifar10-open", "cifar10", "cifar10-300", "cifar10-search-2", "tin100", "tin100-64", "mnist-lenet")
+FOLDERS = ("cifar10-open", "cifar10", "cifar10-300", "cifar10-search-2", "tin100", "tin100-64", "mnist", "mnist-lenet")
 
 
 @pytest.fixture(scope="module")
