@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from moon.data import Benchmark
+from moon.deploy.threshold import images_needed
 from moon.recipe import Recipe
 from moon.run.images import BenchmarkImages
 from moon.run.machine import chosen_threads, hardware
@@ -25,6 +27,7 @@ from moon.suggest import counted
 from moon.training import Training
 from moon.training.ranks import Ranks
 
+_log = logging.getLogger(__name__)
 REFRESH_SECONDS = 0.3  # reading the loss waits for the device, so not after every step
 
 
@@ -57,8 +60,23 @@ def train_on_screen(
         if ranks is not None and not ranks.is_first:
             return train_run(recipe, folder, images, **settings)
         with _bar(recipe) if get_console().is_interactive else nullcontext(_lines(recipe)) as callbacks:
-            settings |= callbacks
+
+            def on_start(training: Training) -> None:
+                callbacks["on_start"](training)
+                _warn_if_few(len(images.splits["val"].labels))
+
+            settings |= {**callbacks, "on_start": on_start}
             return train_run(recipe, folder, images, **settings)
+
+
+def _warn_if_few(validation: int) -> None:
+    """Log a warning if the usual threshold needs more validation images, while they can still be added."""
+    if validation < (needed := images_needed()):
+        _log.warning(
+            "with %s the network cannot be packed with the usual threshold, which needs %d; a run keeps to its images, "
+            "so add them before training (moon data import, or hold-out --val-share)",
+            counted(validation, "validation image"), needed,
+        )  # fmt: skip
 
 
 def training_threads(

@@ -180,8 +180,8 @@ def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee:
         half = ", half of them for the detector (mls needs none)" if is_divided else ""
         raise ValueError(
             f"{count:,} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
-            f"are needed{half}; give more, as the split val (moon data import, or hold-out --val-share), or accept a "
-            "lower share (accept)"
+            f"are needed{half}; give more, as the split val (moon data import, or hold-out --val-share), and train "
+            "again, or accept a lower share (accept)"
         )
 
 

@@ -82,14 +82,14 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
     begun = _load_json(folder / "data.json", _DATA | {"train": dict})
     # Names of classes may be added later; the digests of labels show whether classes were renumbered.
     if differs := [key for key in begun if key != "known" and begun[key] != now.get(key)]:
-        what, remedy = "other images or labels", "restore them"
+        what, remedy = "other images or labels", "a run keeps to the images it began with, so restore them"
         if differs == ["preparation"]:
             what, before = "another preparation", begun["preparation"]
             changed = {key: value for key, value in before.items() if now["preparation"].get(key) != value}
             remedy = f"restore it in benchmarks.toml ({', '.join(f'{k} = {v}' for k, v in changed.items())})"
         raise DataError(
             f"{folder}: was started with {what} of its benchmark ({', '.join(differs)}); {remedy}, "
-            "or choose another folder"
+            "or train again in another folder"
         )
 
 
