@@ -66,12 +66,12 @@ def digest(folder):
 @pytest.mark.slow
 def test_a_killed_process_is_named_in_one_line_and_the_same_command_resumes(train, folder):
     first, killed = train(plan(_0=[1, 9]))
-    error = first.communicate(timeout=600)[1]
+    warning, error = first.communicate(timeout=600)[1].splitlines()
     assert killed.wait(600) == -9
     assert first.returncode == 8
+    assert "10 validation images" in warning  # the data set of the tests is small
     assert error.startswith("moon train: rank 1 of 2 was lost (")
-    assert error.endswith(f"), after 1 of {EPOCHS} epochs; {RESUMES}\n")
-    assert error.count("\n") == 1
+    assert error.endswith(f"), after 1 of {EPOCHS} epochs; {RESUMES}")
     assert (folder / "run" / "checkpoints" / "000001").is_dir()
     assert [process.wait(600) for process in train(plan())] == [0, 0]
 
