@@ -30,12 +30,17 @@ def fails(result, code, *parts):
 
 
 @pytest.mark.slow
-def test_a_set_without_unknown_sets_gets_another_hint(moon, data_root):
+@pytest.mark.parametrize(("validation", "pack"), [(10, ""), (19, ", or moon pack run")])
+def test_a_set_without_unknown_sets_gets_another_hint(moon, data_root, validation, pack):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (validation, 28, 28, 1), dtype=np.uint8)
+    np.savez(data_root / "mnist" / "val.npz", images=images, labels=np.arange(validation) % 10)
     for name in ("notmnist", "fashionmnist", "dtd"):
         shutil.rmtree(data_root / name)
     code, out, err = moon(*TRAIN, "--out", "run")
     assert code == 0, err
-    assert "next: moon score run --near SET, on a set of unknown images\n" in out  # too few images to pack it
+    assert f"next: moon score run --near SET, on a set of unknown images{pack}\n" in out
+    assert ("cannot be packed" in err) is not bool(pack)
 
 
 @pytest.mark.slow

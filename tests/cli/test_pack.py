@@ -121,7 +121,7 @@ def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
             (),
             "10 validation images are too few for a threshold that accepts a known image with a probability of 95% or "
             "more; at least 19 are needed; give more, as the split val (moon data import, or "
-            "hold-out --val-share), and train again, or accept a lower share (--accept)",
+            "hold-out --val-share), and train a new run, or accept a lower share (--accept)",
         ),
         (("--accept", "0.5", "--detector", "odin"), "Odin changes each image"),
         (("--accept", "0.5", "--detector", "energy"), "unknown detector 'energy'"),

@@ -63,20 +63,21 @@ def train_on_screen(
 
             def on_start(training: Training) -> None:
                 callbacks["on_start"](training)
-                _warn_if_few(len(images.splits["val"].labels))
+                if not can_be_packed(images):
+                    count = counted(len(images.splits["val"].labels), "validation image")
+                    _log.warning(
+                        "with %s the network cannot be packed with the usual threshold, which needs %d; a run keeps to "
+                        "its images, so add some (moon data import, or hold-out --val-share) and train in another "
+                        "folder (--out)", count, images_needed(),
+                    )  # fmt: skip
 
             settings |= {**callbacks, "on_start": on_start}
             return train_run(recipe, folder, images, **settings)
 
 
-def _warn_if_few(validation: int) -> None:
-    """Log a warning if the usual threshold needs more validation images, while they can still be added."""
-    if validation < (needed := images_needed()):
-        _log.warning(
-            "with %s the network cannot be packed with the usual threshold, which needs %d; a run keeps to its images, "
-            "so add them before training (moon data import, or hold-out --val-share)",
-            counted(validation, "validation image"), needed,
-        )  # fmt: skip
+def can_be_packed(images: BenchmarkImages) -> bool:
+    """Whether there are enough validation images for the usual threshold of `moon pack`."""
+    return len(images.splits["val"].labels) >= images_needed()
 
 
 def training_threads(

@@ -71,8 +71,7 @@ def act(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    from moon.cli.screen import train_on_screen
-    from moon.deploy.threshold import images_needed
+    from moon.cli.screen import can_be_packed, train_on_screen
     from moon.recipe.expand import recipe_of
     from moon.run.folder import find_run
     from moon.run.images import BenchmarkImages
@@ -106,8 +105,8 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if images.unknown:
         print(f"next: moon score {folder}")
     else:
-        packed = f", or moon pack {folder}" if len(images.splits["val"].labels) >= images_needed() else ""
-        print(f"next: moon score {folder} --near SET, on a set of unknown images{packed}")
+        pack = f", or moon pack {folder}" if can_be_packed(images) else ""
+        print(f"next: moon score {folder} --near SET, on a set of unknown images{pack}")
     return {"folder": folder, **result}
 
 

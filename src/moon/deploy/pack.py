@@ -181,7 +181,7 @@ def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee:
         raise ValueError(
             f"{count:,} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
             f"are needed{half}; give more, as the split val (moon data import, or hold-out --val-share), and train "
-            "again, or accept a lower share (accept)"
+            "a new run, or accept a lower share (accept)"
         )
 
 
