@@ -206,14 +206,15 @@ class Blocks(dict[str, Callable[[Kept], str]]):
 
 
 def goals_table(
-    kept: Kept, network: str, goals: Mapping[str, float], over_images: Callable[[str], str] | None = None
+    goals: Mapping[str, float],
+    measured: Callable[[str], Sequence[float]],
+    over_images: Callable[[str], str] | None = None,
 ) -> str:
     """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric.
 
     Args:
-        kept: The kept runs.
-        network: The network.
         goals: The goal for each metric.
+        measured: Returns the values of a metric, one for each seed.
         over_images: Returns the interval of a metric over the images, for a column of its own.
 
     Returns:
@@ -221,7 +222,7 @@ def goals_table(
     """
     rows = []
     for metric, goal in goals.items():
-        values = list(kept.values(network, metric).values())
+        values = measured(metric)
         digits, sign = (4, -1) if metric == "ece-scaled" else (2, 1)
         middle, ends = (mean(values),) if values else (), interval(values) if len(values) > 1 else ()
         is_reached = [min(sign * x for x in part) >= sign * goal if part else None for part in (middle, ends)]

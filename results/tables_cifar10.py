@@ -49,7 +49,7 @@ from moon.paper.spec import SPARSITIES
 from moon.results.format import interval_text, signed
 
 BLOCKS = Blocks()
-MAIN = "cifar10"  # the collection of the first table of docs/results.md; `cifar10-open` has other near sets
+FIRST, OPEN = "cifar10", "cifar10-open"  # the first runs, near with `tin`; and those scored with `tin-open`
 SIX = (*FIVE[:3], "logitnorm", *FIVE[3:])
 ORDER = [*FOUR, *(f"{name}{vote}" for name in RIVALS for vote in ("", "+vote")), "cigl-alone", "cigl"]
 
@@ -60,7 +60,7 @@ def cifar10(kept: Kept) -> str:
     rows = []
     for training in (*FIVE, "quick", *LONG, "quick@300"):
         epochs = training.partition("@")[2] or "100"
-        rows.append(([epochs, label_without_epochs(training)], f"{MAIN}/rigl95/{training}"))
+        rows.append(([epochs, label_without_epochs(training)], f"{OPEN}/rigl95/{training}"))
     return networks_table(kept, ["epochs", "training"], rows, columns)
 
 
@@ -124,7 +124,7 @@ def loss_effects(kept: Kept) -> str:
     rows = []
     for metric in metrics:
         digits, texts = 3 if metric == "ece" else 1, []
-        for collection in (MAIN, "cifar10-open"):
+        for collection in (FIRST, OPEN):
             source = f"{collection}/rigl95/moon - control {metric}"
             middle, low, high = (read_source(kept, f"{source} {which}") for which in ("mean", "low", "high"))
             texts.append(f"{signed(middle, digits)} {interval_text(low, high, digits, sign=True)}")

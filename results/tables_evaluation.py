@@ -9,11 +9,12 @@ from itertools import combinations
 from math import sqrt
 from statistics import mean
 
-from cells import FOUR, Blocks, label, markdown, networks_table
+from cells import FOUR, Blocks, goals_table, label, markdown, networks_table
 from images import contributions, ends, over_images
 from kept import COLLECTIONS, OTHER_FOLDERS, Kept
 from sources import ABLATIONS, PARAMETERS
-from tables_cifar10 import MAIN, ORDER
+from tables_cifar10 import FIRST, ORDER
+from tables_other import BEST, GOALS
 
 from moon.metrics import auroc, interval
 from moon.paper.names import display_name
@@ -67,17 +68,31 @@ def near_sets(kept: Kept) -> str:
     return f"{markdown(['sparsity', 'training', 'seeds', *sets], rows)}\n\n{sentence}"
 
 
-def _near_sets(kept: Kept, name: str, seed: int, run: Run) -> list[float]:
-    """AUROC with MSP on each near set. That on `tin` of a repeated run comes from the kept levels of its scores."""
-    by_set = run.summary["detectors"]["msp"]["sets"]
+def _near_sets(kept: Kept, name: str, seed: int, run: Run, detector: str = "msp") -> list[float]:
+    """AUROC on each near set. That on `tin` of a repeated run comes from the kept levels of its scores."""
+    by_set = run.summary["detectors"][detector]["sets"]
     part, tin_open = (100 * by_set[key]["auroc"] for key in ("cifar100-part", "tin-open"))
     other = kept.runs(f"cifar10/{name}").get(seed)
     if other is not None and _is_same(run, other):
-        tin = 100 * other.summary["detectors"]["msp"]["sets"]["tin"]["auroc"]
+        tin = 100 * other.summary["detectors"][detector]["sets"]["tin"]["auroc"]
     else:
         levels = kept.levels(run)
-        tin = 100 * auroc(levels["msp/known"], levels["msp/tin"])
+        tin = 100 * auroc(levels[f"{detector}/known"], levels[f"{detector}/tin"])
     return [part, tin, tin_open, (part + tin) / 2, (part + tin_open) / 2]
+
+
+@BLOCKS.add
+def goals_repeated(kept: Kept) -> str:
+    """The goals of `best-1`, and the same seeds trained again."""
+    network = BEST.replace("cifar10", "cifar10-open")
+
+    def measured(metric: str) -> list[float]:
+        if metric != "fisher near":
+            return kept.by_seed(network)(metric)
+        name = network.partition("/")[2]
+        return [_near_sets(kept, name, seed, run, "fisher")[3] for seed, run in kept.runs(network).items()]
+
+    return goals_table(GOALS, measured)
 
 
 @BLOCKS.add
@@ -157,7 +172,7 @@ def image_errors(kept: Kept) -> str:
 def versions_by_seed(kept: Kept) -> str:
     """Which version trained which seed of the networks of results/cifar10, and of 300 epochs."""
     groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for name, runs in kept.collection(MAIN).items():
+    for name, runs in kept.collection(FIRST).items():
         if name.endswith("+mirrored"):
             continue
         topology, training = name.split("/")

@@ -21,6 +21,7 @@ from cells import (
     markdown,
     metric_name,
     networks_table,
+    subtracted,
 )
 from kept import Kept
 from sources import (
@@ -74,15 +75,16 @@ def best(kept: Kept) -> str:
 
 @BLOCKS.add
 def goals(kept: Kept) -> str:
-    return goals_table(kept, BEST, GOALS)
+    return goals_table(GOALS, kept.by_seed(BEST))
 
 
 @BLOCKS.add
 def fair(kept: Kept) -> str:
     """Networks that were trained for as many epochs, each with the detector that is best on validation images."""
     rows = [
-        ([label(training), detector_name(kept.chosen(f"cifar10/rigl95/{training}"))], f"cifar10/rigl95/{training}")
+        ([label(training), detector_name(kept.chosen(network))], network)
         for training in LONG
+        for network in [f"cifar10-open/rigl95/{training}"]
     ]
     columns = ["chosen detector", "MSP", "accuracy %", "ECE, scaled"]
     return networks_table(kept, ["training", "detector"], rows, columns)
@@ -170,7 +172,10 @@ def mnist(kept: Kept) -> str:
 
 @BLOCKS.add
 def mnist_differences(kept: Kept) -> str:
-    return differences_table(kept, "mnist", MNIST_PAIRS, MEASURED)
+    def name(pair: tuple[str, str]) -> str:
+        return f"{'RigL 95%' if '/rigl95/' in pair[0] else 'dense'}: {subtracted(pair)}"
+
+    return differences_table(kept, "mnist", MNIST_PAIRS, MEASURED, name=name)
 
 
 @BLOCKS.add
@@ -218,18 +223,18 @@ def demo(kept: Kept) -> str:
 
 
 CONTROL = "RigL with MOON's rates and vote"
-# The figures of README.md, at most five: what is added to what, and the two networks, the family and the detector.
+# The figures of README.md, at most five: what is added to what; where, the two trainings, the family, the detector.
 README = (
-    ("MOON: loss, learning rates and vote", "plain RigL", "rigl/moon", "rigl/plain", "summary", "ebo"),
-    ("MOON's loss alone", CONTROL, "rigl/moon", "rigl/control", "summary", "ebo"),
-    ("normalised logits", CONTROL, "rigl95/logitnorm+vote", "rigl95/control", "rivals", "msp"),
+    ("MOON: loss, learning rates and vote", "plain RigL", "cifar10/rigl", "moon", "plain", "summary", "ebo"),
+    ("MOON's loss alone", CONTROL, "cifar10/rigl", "moon", "control", "summary", "ebo"),
+    ("normalised logits", CONTROL, "cifar10/rigl95", "logitnorm+vote", "control", "rivals", "msp"),
     (
         *("a rotated copy of each image, more augmentation, a warm-up: `best-2`", "row 3, both with 300 epochs"),
-        *("rigl95/quick@300", "rigl95/logitnorm+vote@300", "frontier", "fisher"),
+        *("cifar10-open/rigl95", "quick@300", "logitnorm+vote@300", "frontier", "fisher"),
     ),
     (
         *("MOON's loss: `best-1`", "row 3, both with 300 epochs"),
-        *("rigl95/moon-logitnorm@300", "rigl95/logitnorm+vote@300", "length", "chosen"),
+        *("cifar10-open/rigl95", "moon-logitnorm@300", "logitnorm+vote@300", "length", "chosen"),
     ),
 )
 
@@ -237,8 +242,8 @@ README = (
 @BLOCKS.add
 def readme(kept: Kept) -> str:
     rows = []
-    for number, (added, to, a, b, family, detector) in enumerate(README, start=1):
-        a, b = f"cifar10/{a}", f"cifar10/{b}"
+    for number, (added, to, place, a, b, family, detector) in enumerate(README, start=1):
+        a, b = f"{place}/{a}", f"{place}/{b}"
         found = [test_family(kept, family)[Pair(a, b, f"{detector} {group}")] for group in ("near", "far")]
         if {len(each.a) for each in found} != {3}:
             raise ValueError(f"row {number} has not three seeds, the number that the page names")

@@ -15,8 +15,6 @@ from moon.results.collect import Run
 from moon.results.format import MISSING
 
 BLOCKS = Blocks()
-# Runs that were trained again and scored on other near sets, as a row after those at 95%.
-REPEATED = ("95%, repeated, `tin-open`", "cifar10-open/rigl95/moon-logitnorm")
 # Those at 99% were not scored at T = 1.
 NORMALISED_TIN100 = [f"tin100/rigl{percent}/moon-logitnorm" for percent in (80, 90, 95)]
 
@@ -29,10 +27,19 @@ def p_unknown(kept: Kept) -> str:
     return networks_table(kept, ["sparsity", "training"], rows, ["unknown", P_UNKNOWN])
 
 
+def _again(kept: Kept, row: tuple[list[str], str]) -> list[tuple[list[str], str]]:
+    """A row of CIFAR-10, and one with the runs that were trained again and scored on `tin-open`, if there are any."""
+    labels, network = row
+    opened = network.replace("cifar10/", "cifar10-open/")
+    if not network.endswith("/moon-logitnorm") or opened == network or not kept.runs(opened):
+        return [row]
+    named = [f"{text}, repeated, `tin-open`" if text.endswith("%") else text for text in labels]
+    return [row, (named, opened)]
+
+
 @BLOCKS.add
 def p_unknown_normalised(kept: Kept) -> str:
-    rows = list(at_sparsities("cifar10", ["moon-logitnorm"]))
-    rows.insert(3, ([REPEATED[0], label("moon-logitnorm")], REPEATED[1]))
+    rows = [each for row in at_sparsities("cifar10", ["moon-logitnorm"]) for each in _again(kept, row)]
     columns = ["unknown", P_UNKNOWN, "unknown, T = 1", f"T = 1, {P_UNKNOWN}"]
     return networks_table(kept, ["sparsity", "training"], rows, columns)
 
@@ -46,8 +53,7 @@ def energy(kept: Kept) -> str:
         for training in ("logitnorm", "logitnorm+vote", "moon-logitnorm")
         if kept.runs(f"{collection}/rigl{percent[:-1]}/{training}")
     ]
-    place = 1 + [network for _, network in rows].index("cifar10/rigl95/moon-logitnorm")
-    rows.insert(place, (["CIFAR-10", REPEATED[0], label("moon-logitnorm")], REPEATED[1]))
+    rows = [each for row in rows for each in _again(kept, row)]
     return networks_table(kept, ["known", "sparsity", "training"], rows, ["temperature", "EBO, T = 1", "EBO", "MSP"])
 
 
@@ -63,7 +69,8 @@ def _gap(run: Run, suffix: str) -> float | None:
 
 
 def _by_seed(numbers: Iterable[float | None], digits: int) -> str:
-    return ", ".join(MISSING if number is None else f"{number:.{digits}f}" for number in numbers)
+    texts = [MISSING if number is None else f"{number:.{digits}f}" for number in numbers]
+    return MISSING if {*texts} == {MISSING} else ", ".join(texts)
 
 
 def _early(run: Run) -> str:
@@ -79,17 +86,21 @@ def _early(run: Run) -> str:
 @BLOCKS.add
 def unknown_constant(kept: Kept) -> str:
     """Which networks with normalised logits, on CIFAR-10, rank by `unknown` as by the energy."""
-    networks = {f"{sparsity:.0%}": f"cifar10/rigl{100 * sparsity:g}/moon-logitnorm" for sparsity in SPARSITIES}
-    networks |= {"95%, repeated": REPEATED[1], "95%, 300 epochs": "cifar10/rigl95/moon-logitnorm@300"}
+    places = {f"{sparsity:.0%}": f"rigl{100 * sparsity:g}/moon-logitnorm" for sparsity in SPARSITIES}
+    places["95%, 300 epochs"] = "rigl95/moon-logitnorm@300"
+    networks = {}
+    for name, place in places.items():
+        networks |= {name: f"cifar10/{place}", f"{name}, repeated": f"cifar10-open/{place}"}
     rows = []
     for name, network in networks.items():
-        runs = kept.runs(network)
-        gaps = _by_seed((_gap(run, ":unscaled") for run in runs.values()), 2)
+        if not (runs := kept.runs(network)):
+            continue
+        gaps = [_by_seed((_gap(run, suffix) for run in runs.values()), 2) for suffix in (":unscaled", "")]
         fitted = _by_seed((value(run, "temperature") for run in runs.values()), 2)
         early = ", ".join(map(_early, runs.values()))
         late = _by_seed((value(run, "p-unknown:unscaled correct") for run in runs.values()), 3)
-        rows.append([name, ", ".join(map(str, runs)), gaps, early, late, fitted])
-    headings = ["seeds", "`unknown` - EBO, the largest of all sets", "p(unknown) after two epochs", "at the end"]
+        rows.append([name, ", ".join(map(str, runs)), *gaps, early, late, fitted])
+    headings = ["seeds", "`unknown` - EBO, T = 1", "fitted T", "p(unknown) after two epochs", "at the end"]
     return markdown(["", *headings, "fitted temperature"], rows)
 
 
