@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import NoReturn
 
-from moon.cli.stopping import Stop, stopped_by_signals
+from moon.cli.stopping import Stop, discard, stopped_by_signals
 
 GROUPS = {
     "start": ("demo", "data", "methods"),
@@ -118,9 +118,14 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
     try:
         check_data(arguments)
         _act(arguments)
+        sys.stdout.flush()
     except Exception as error:
         if stop.code is not None:  # an error while it was being stopped, such as a terminal that is gone
             raise KeyboardInterrupt from error
+        if isinstance(error, BrokenPipeError):
+            discard(1)
+            if arguments.verb in ANSWERS:  # the reader has seen enough, as in `moon predict ... | head`
+                sys.exit(1)
         if arguments.debug:
             raise
         from moon.cli.failing import explained

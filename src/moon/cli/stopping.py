@@ -50,10 +50,15 @@ class Stop:
             sys.stdout.flush()
             print(self, file=sys.stderr, flush=True)
         except OSError:
-            null = os.open(os.devnull, os.O_WRONLY)  # otherwise Python would fail to flush them at its end
-            os.dup2(null, 1)
-            os.dup2(null, 2)
+            discard(1, 2)
         sys.exit(self.code or EXIT_CODES[signal.SIGINT])
+
+
+def discard(*outputs: int) -> None:
+    """Discard what is printed to these file descriptors; otherwise Python would fail to flush them at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for output in outputs:
+        os.dup2(null, output)
 
 
 @contextmanager
