@@ -6,6 +6,7 @@ import re
 import tarfile
 import threading
 import zipfile
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 
 from moon.data import DataError, download as module, load
 from moon.data.download import SOURCES, PublishedFile, download_file, download_set
+from moon.data.tiny_imagenet import CLASSES_OF_CIFAR10
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -195,16 +197,29 @@ def test_archives_of_images_become_test_splits(server, tmp_path):
     data = load(tmp_path, "dtd", "test")
     assert data.labels.tolist() == [0, 1]
     assert data.images[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
-    zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w") as archive:
-        archive.writestr("tiny-imagenet-200/val/images/val_0.JPEG", image("red"))
-        archive.writestr("tiny-imagenet-200/val/images/val_1.JPEG", image("blue"))
-        archive.writestr("tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn02\t0\nval_1.JPEG\tn01\t0\n")
-    download_set("tin", tmp_path, sources={"tin": (server.publish("tin.zip", zipped.getvalue()),)})
-    assert load(tmp_path, "tin", "test").labels.tolist() == [1, 0]
     places = server.publish("p.tar", tar_of({"val_256/a.jpg": image("red")}))
     download_set("places", tmp_path, sources={"places": (places,)})
     assert load(tmp_path, "places", "test").images.shape == (1, 32, 32, 3)
+
+
+def test_tiny_imagenet_with_and_without_the_classes_of_cifar10(server, tmp_path):
+    gazelle, beacon, goldfish = "n02423022", "n02814860", "n01443537"  # CIFAR-10 has deer
+    lines = [f"val_{number}.JPEG\t{name}\t0\n" for number, name in enumerate((beacon, gazelle, goldfish))]
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        for number, color in enumerate(("red", "blue", "lime")):
+            archive.writestr(f"tiny-imagenet-200/val/images/val_{number}.JPEG", image(color))
+        archive.writestr("tiny-imagenet-200/val/val_annotations.txt", "".join(lines))
+    archive = (server.publish("tin.zip", zipped.getvalue()),)
+    for name in ("tin", "tin-open"):
+        download_set(name, tmp_path, sources={name: archive})
+    every, others = load(tmp_path, "tin", "test"), load(tmp_path, "tin-open", "test")
+    assert every.labels.tolist() == [2, 1, 0]
+    assert others.labels.tolist() == [2, 0]
+    assert np.array_equal(others.images, every.images[[0, 2]])
+    assert len(server.ranges) == 1  # both are made from one archive
+    counts = {"dog": 6, "automobile": 5, "bird": 4, "cat": 3, "frog": 2, "ship": 2, "deer": 1, "truck": 1}
+    assert Counter(CLASSES_OF_CIFAR10.values()) == counts
 
 
 def test_archive_members_outside_the_folder_are_rejected(server, tmp_path):

@@ -92,6 +92,7 @@ def test_embedded_sets_are_missing_without_their_packages(monkeypatch):
     [
         ("cifar100", "train", r"cifar100/train.npz: no such file; download the set with `moon data download cifar100`"),
         ("tin", "test", "download the set with `moon data download tin`"),
+        ("tin-open", "test", "download the set with `moon data download tin-open`"),
         ("tin", "train", "import the set with `moon data import`"),  # the download has test images only
         ("notmnist", "test", "import the set with `moon data import`, or set the data root"),
     ],

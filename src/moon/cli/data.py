@@ -67,6 +67,8 @@ A file is verified by its published digest. The same command resumes an interrup
 sets:
   {sets}
 
+tin contains the validation images of Tiny ImageNet, tin-open those of the 176 classes that CIFAR-10 does not have.
+
 examples:
   moon data download cifar10
   moon data download svhn --data ~/data

@@ -15,9 +15,10 @@ from pathlib import Path
 from moon.data.dataset import AnyPath, DataSet, Track, check_root, save
 from moon.data.folders import is_image
 from moon.data.image_files import read_folders, read_images
-from moon.data.limits import VARIABLE, allowed_bytes, check_bytes, max_bytes, read_bytes
+from moon.data.limits import VARIABLE, allowed_bytes, check_bytes, max_bytes
 from moon.data.parts import own_part
 from moon.data.readers import read_any
+from moon.data.tiny_imagenet import CLASSES_OF_CIFAR10, read_tiny_imagenet
 from moon.errors import DataError
 from moon.files import sync, write_atomic, writing
 from moon.suggest import did_you_mean
@@ -58,6 +59,7 @@ def _files(site: str, **digests: str) -> tuple[PublishedFile, ...]:
 
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
+_TINY_IMAGENET = _files("http://cs231n.stanford.edu", **{"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"})
 SOURCES: dict[str, tuple[PublishedFile, ...]] = {
     "cifar10": (PublishedFile(_TORONTO, "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
     "cifar100": (PublishedFile(_TORONTO, "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
@@ -93,13 +95,15 @@ SOURCES: dict[str, tuple[PublishedFile, ...]] = {
             "fff73e5086ae6bdbea199a49dfb8a4c1",
         ),
     ),
-    "tin": (PublishedFile("http://cs231n.stanford.edu", "tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+    "tin": _TINY_IMAGENET,
+    "tin-open": _TINY_IMAGENET,
     "places": (
         PublishedFile("http://data.csail.mit.edu/places/places365", "val_256.tar", "e27b17d8d44f4af9a78502beb927f808"),
     ),
 }
 # The splits that a download provides; of sets that are used as unknown ones, the test images.
-SPLITS_OF = {name: ("test",) if name in ("dtd", "tin", "places") else ("train", "test") for name in SOURCES}
+_UNKNOWN = ("dtd", "tin", "tin-open", "places")
+SPLITS_OF = {name: ("test",) if name in _UNKNOWN else ("train", "test") for name in SOURCES}
 
 
 def download_file(published: PublishedFile, folder: Path, progress: Progress = lambda *_: None) -> Path:
@@ -215,7 +219,8 @@ def download_set(
 
     Args:
         name: A key of `sources`.
-        root: The data root. The published files are kept in `<root>/downloads/<name>`.
+        root: The data root. The published files are kept in `<root>/downloads/<name>`, those of tin-open with those of
+            tin.
         progress: Called with the file name, the bytes so far, and the total if the server reports it.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
         sources: The published files of each set.
@@ -236,7 +241,7 @@ def download_set(
         choices = f"choose from: {', '.join(sources)}"
         raise ValueError(f"no download source for '{name}'{did_you_mean(name, sources)}; {choices}")
     check_root(root)
-    folder = Path(root) / "downloads" / name
+    folder = Path(root) / "downloads" / name.removesuffix("-open")  # tin-open is made from the archive of tin
     files = [download_file(published, folder, progress) for published in sources[name]]
     if len(splits := SPLITS_OF.get(name, ())) > 1:
         source = folder if len(files) > 1 else files[0]
@@ -272,11 +277,7 @@ def _test_images(name: str, folder: Path, track: Track) -> DataSet:
     """Read the images of an unpacked set that are used as unknown images."""
     if name == "dtd":
         return read_folders(folder / "dtd" / "images", 32, track)
-    if name == "tin":  # the validation images; labels are the ranks of their WordNet ids
-        annotations = folder / "tiny-imagenet-200" / "val" / "val_annotations.txt"
-        lines = [line.split("\t") for line in read_bytes(annotations).decode("utf-8").splitlines() if line.strip()]
-        ids = sorted({line[1] for line in lines})
-        images = [(annotations.parent / "images" / line[0], ids.index(line[1])) for line in lines]
-        return read_images(images, 32, track, annotations)
+    if name in ("tin", "tin-open"):
+        return read_tiny_imagenet(folder, track, without=CLASSES_OF_CIFAR10 if name == "tin-open" else ())
     paths = sorted(filter(is_image, folder.rglob("*")))
     return read_images([(path, 0) for path in paths], 32, track, folder)
