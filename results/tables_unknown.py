@@ -100,8 +100,8 @@ def unknown_constant(kept: Kept) -> str:
         early = ", ".join(map(_early, runs.values()))
         late = _by_seed((value(run, "p-unknown:unscaled correct") for run in runs.values()), 3)
         rows.append([name, ", ".join(map(str, runs)), *gaps, early, late, fitted])
-    headings = ["seeds", "`unknown` - EBO, T = 1", "the same at the fitted T", "p(unknown) after two epochs", "at the end"]
-    return markdown(["", *headings, "fitted temperature"], rows)
+    headings = ["seeds", "`unknown` - EBO, T = 1", "the same at the fitted T", "p(unknown) after two epochs"]
+    return markdown(["", *headings, "at the end", "fitted temperature"], rows)
 
 
 @BLOCKS.add

@@ -4,7 +4,6 @@ import io
 import logging
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -44,18 +43,6 @@ def test_commands_print_to_an_ascii_terminal(data_root, monkeypatch, tmp_path, a
     with pytest.raises(SystemExit) as stop:
         cli.main(list(arguments))
     assert stop.value.code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [(("completion", "bash"), 1, ""), (("methods", "moon"), 1, ""), (("data",), 3, "moon data: broken pipe\n")],
-)
-def test_a_reader_that_has_seen_enough_ends_what_only_prints(tmp_path, arguments, code, message):
-    command = [sys.executable, "-m", "moon", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (message, code)
 
 
 def numbers() -> Table:

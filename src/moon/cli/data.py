@@ -245,7 +245,7 @@ def _list(arguments: argparse.Namespace) -> None:
     show_table(_benchmark_table(root, benchmarks))
     listed = {name for b in benchmarks for name in (b.known_set, *b.near, *b.far)}
     if others := [name for name in set_names(root) if name not in listed]:
-        print(f"other sets under {root}: {', '.join(others)}")
+        print(f"other sets under {root}: {printable(', '.join(others))}")
     if absent := [name for name in EMBEDDED_SPLITS if not is_installed(name)]:
         print(f"the images of {', '.join(absent)} are in packages that are not installed: {INSTALL}")
     if not root.is_dir():

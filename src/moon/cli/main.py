@@ -10,11 +10,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from importlib import import_module
 from typing import NoReturn
 
-from moon.cli.stopping import Stop, discard, stopped_by_signals
+from moon.cli.stopping import Stop, stopped_by_signals
+from moon.cli.streams import flush, is_unread, open_closed
 
 GROUPS = {
     "start": ("demo", "data", "methods"),
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point."""
     stop = Stop()
+    open_closed()
     with stopped_by_signals(stop):
         try:
             from moon.cli.output import printed_logs, replace_unprintable
@@ -75,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
                 _run(argv, stop)
         except KeyboardInterrupt:
             stop.leave()
+        finally:
+            flush()
     sys.exit(0)
 
 
@@ -113,8 +117,9 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
     if unknown:
         print(f"{command}: unrecognized arguments: {' '.join(unknown)}; see {command} --help", file=sys.stderr)
         sys.exit(2)
-    if os.getcwd() not in sys.path:  # last, so that a file of the user cannot replace a module of Python
-        sys.path.append(os.getcwd())
+    with suppress(FileNotFoundError):  # the folder may have been deleted
+        if os.getcwd() not in sys.path:  # last, so that a file of the user cannot replace a module of Python
+            sys.path.append(os.getcwd())
     try:
         check_data(arguments)
         _act(arguments)
@@ -122,10 +127,10 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> None:
     except Exception as error:
         if stop.code is not None:  # an error while it was being stopped, such as a terminal that is gone
             raise KeyboardInterrupt from error
-        if isinstance(error, BrokenPipeError):
-            discard(1)
-            if arguments.verb in ANSWERS:  # the reader has seen enough, as in `moon predict ... | head`
-                sys.exit(1)
+        if isinstance(error, BrokenPipeError) and is_unread(1):
+            if arguments.verb not in ANSWERS:  # their reader has seen enough, as in `moon predict ... | head`
+                print(f"{command}: stopped, because the reader of its output is gone{stop.advice}", file=sys.stderr)
+            sys.exit(1)
         if arguments.debug:
             raise
         from moon.cli.failing import explained

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from moon.cli.streams import flush
+
 RESUMES = "the same command resumes from the last checkpoint, or starts again if there is none"
 STOPPED = {
     "demo": RESUMES,
@@ -41,24 +43,19 @@ class Stop:
         self.code: int | None = None
 
     def __str__(self) -> str:
-        advice = f"; {STOPPED[self.verb]}" if self.verb in STOPPED else ""
-        return f"\n{f'moon {self.verb}'.rstrip()}: stopped{advice}"
+        return f"\n{f'moon {self.verb}'.rstrip()}: stopped{self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The end of a line: what is written, and how to continue."""
+        return f"; {STOPPED[self.verb]}" if self.verb in STOPPED else ""
 
     def leave(self) -> NoReturn:
         """Print the line and end the process; nothing fails if the terminal is gone."""
-        try:
-            sys.stdout.flush()
-            print(self, file=sys.stderr, flush=True)
-        except OSError:
-            discard(1, 2)
+        flush()
+        with suppress(OSError):
+            print(self, file=sys.stderr)
         sys.exit(self.code or EXIT_CODES[signal.SIGINT])
-
-
-def discard(*outputs: int) -> None:
-    """Discard what is printed to these file descriptors; otherwise Python would fail to flush them at its end."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for output in outputs:
-        os.dup2(null, output)
 
 
 @contextmanager
