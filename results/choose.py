@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("--far", nargs="+", required=True, help="far unknown sets to rank detectors on")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    images = BenchmarkImages.open(arguments.data, Recipe.load(arguments.runs[0] / "recipe.json").benchmark)
+    benchmarks = {Recipe.load(run / "recipe.json").benchmark: run for run in arguments.runs}
+    if len(benchmarks) > 1:
+        raise SystemExit(f"the runs have different benchmarks ({', '.join(benchmarks)}); rank those of one at a time")
+    images = BenchmarkImages.open(arguments.data, next(iter(benchmarks)))
     unknown = unknown_images(arguments.data, [*arguments.near, *arguments.far], images.benchmark)
     for run in arguments.runs:
         found = choice(run, images, unknown, arguments.device)

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import intact
 from kept import Kept
 from paper_files import stale_lines, write_paper_files
 from sources import read_source
@@ -31,6 +32,7 @@ from tables_frontier import BLOCKS as FRONTIER
 from tables_other import BLOCKS as OTHER
 from tables_unknown import BLOCKS as UNKNOWN
 
+from moon.errors import DamagedCheckpoint
 from moon.files import write_text
 from moon.suggest import did_you_mean
 
@@ -58,13 +60,11 @@ def main(arguments: list[str] | None = None, repository: Path = REPOSITORY) -> i
     parser.add_argument("--check", action="store_true", help="write nothing; name each stale place and exit with 1")
     check = parser.parse_args(arguments).check
     kept = Kept(repository / "results")
-    problems = [
-        f"results/{name}: has runs, but no table reads it; add it to COLLECTIONS in results/kept.py"
-        for name in kept.unlisted()
-    ]
+    if problems := [*intact.problems(kept)]:
+        return _report([*problems, "nothing was written or checked: tables need all kept runs"])
     for path in [repository / "README.md", *sorted((repository / "docs").rglob("*.md"))]:
         name = path.relative_to(repository)
-        before = path.read_text()
+        before = path.read_text(encoding="utf-8")
         after, wrong = updated(before, kept)
         if path.parent.name == "results" or path.name == "results.md":
             wrong += [f"{line}: the number {text} has no source" for line, text in unsourced(after)]
@@ -75,6 +75,10 @@ def main(arguments: list[str] | None = None, repository: Path = REPOSITORY) -> i
             print(f"written: {name}")
         problems += [f"{name}:{text}" for text in wrong]
     problems += write_paper_files(kept, check)
+    return _report(problems)
+
+
+def _report(problems: list[str]) -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
@@ -98,7 +102,7 @@ def updated(page: str, kept: Kept) -> tuple[str, list[str]]:
             if name not in BLOCKS:
                 raise ValueError(f"there is no such table{did_you_mean(name, BLOCKS)}")
             return f"{match[1]}{BLOCKS[name](kept)}\n{match[4]}"
-        except ValueError as error:
+        except (ValueError, DamagedCheckpoint) as error:
             problems.append(f"{_line(match)}: table {name}: {error}")
             return match[0]
 

@@ -32,6 +32,8 @@ def over_images(kept: Kept, network: str, metric: str, reference: str | None = N
     """
     found = contributions(kept, network, metric)
     if reference is not None:
+        if kept.runs(network).keys() != kept.runs(reference).keys():
+            raise ValueError(f"{network} and {reference} do not have the same seeds, so they cannot be paired")
         others = contributions(kept, reference, metric)
         found = [ours - theirs for ours, theirs in zip(found, others, strict=True)]
     return float(found[0].mean()), sqrt(sum(np.var(each, ddof=1) / len(each) for each in found))
@@ -49,14 +51,17 @@ def contributions(kept: Kept, network: str, metric: str) -> list[NDArray]:
     """
     detector, _, part = metric.partition(" ")
     runs = kept.runs(network)
-    summary = next(iter(runs.values())).summary
-    sets = summary.get(part, [part])
+    if not runs:
+        raise ValueError(f"no run of '{network}' is kept")
+    sets = next(iter(runs.values())).summary.get(part, [part])
     known, unknown = [], [[] for _ in sets]
     for run in runs.values():
         levels = kept.levels(run)
         if metric == "accuracy":
             known.append(levels["correct"])
             continue
+        if missing := {f"{detector}/{name}" for name in (KNOWN, *sets)} - levels.keys():
+            raise ValueError(f"results/scores/{run.folder.name}.npz: has no {', '.join(sorted(missing))}")
         ours, theirs = levels[f"{detector}/{KNOWN}"], [levels[f"{detector}/{name}"] for name in sets]
         known += [_shares_below(ours, other) for other in theirs]
         for found, other in zip(unknown, theirs, strict=True):

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.data.archives import read_npz
-from moon.files import write_arrays, write_json
+from moon.files import write_arrays
+from moon.records import write_record
 from moon.run.folder import load_result
 from moon.score.files import KNOWN, read_scores
 from moon.score.tables import mean_metrics
@@ -76,7 +77,7 @@ def keep(run: Path, folder: Path, near: list[str]) -> None:
     for name in COPIED:
         if (run / name).exists():
             shutil.copyfile(run / name, target / name)
-    write_json(target / "scores.json", shown)
+    write_record(target / "scores.json", shown)
     arrays = {"model_sha256": model}
     for detector in DETECTORS:
         if by_set := scores.get(detector):

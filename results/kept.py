@@ -1,24 +1,9 @@
-"""The runs that are kept under results/, by name, and what was measured on them.
-
-A network is named COLLECTION/TOPOLOGY/TRAINING, such as `cifar10/rigl95/moon`:
-
-- COLLECTION: runs that were scored on the same images (`COLLECTIONS`), or `paper` and `paper-mnist` for the paper's
-  numbers for CIFAR-10 and MNIST.
-- TOPOLOGY: the topology and the sparsity in percent, `rigl95`, `set80`, `dense`. `rigl` or `set` alone is the mean
-  over 80, 90, 95 and 99%, for each seed that has all four.
-- TRAINING: a key of `moon.paper.recipes.TRAININGS` (`plain`, `control`, `logitnorm+vote`), or MOON with another
-  parameter (`w_f=4`, `T_e=2`, `votes=5`). What else differs follows after commas (`moon-logitnorm,temperature=0.02`).
-  `@300` means 300 epochs in place of the usual number, `+mirrored` the mean over each image and its mirror image.
-  The preset `best-1` is `moon-logitnorm@300`, and `best-2` is `quick@300`.
-
-The values of a network are those of all its seeds that are kept; `/s0` after the name selects seed 0.
-"""
+"""The runs that are kept under results/, by name (`networks.py`), and what was measured on them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from math import isclose
 from pathlib import Path
@@ -26,61 +11,22 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+from networks import COLLECTIONS, PAPER, Collection, network_name
 from numpy.typing import NDArray
 
 from moon.data.archives import read_npz
+from moon.errors import DamagedCheckpoint
 from moon.paper.published import published
-from moon.paper.recipes import TRAININGS
 from moon.paper.spec import SPARSITIES, Measurement
-from moon.recipe import Preset, Recipe, build, pick
-from moon.recipe.defaults import options_of, quiet_epochs
-from moon.recipe.presets import RATES
-from moon.recipe.teachers import teacher_folders
+from moon.records import read_json
 from moon.results.collect import Run, collect
-from moon.score.files import KNOWN, read_summary
+from moon.score.files import KNOWN, load_summary
 from moon.suggest import did_you_mean
-
-
-@dataclass(frozen=True)
-class Collection:
-    """Runs that were scored on the same images.
-
-    Attributes:
-        folders: Their folders under results/.
-        epochs: The usual number of epochs.
-        options: Options that are usual here, though they are not the objectives' defaults.
-    """
-
-    folders: tuple[str, ...]
-    epochs: int = 100
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-COLLECTIONS = {
-    "cifar10": Collection(("cifar10", "cifar10-300")),
-    "cifar10-open": Collection(("cifar10-open",)),
-    "cifar10-search": Collection(("cifar10-search",)),
-    "cifar10-search-2": Collection(("cifar10-search-2",)),
-    "tin100": Collection(("tin100",), options={"final": 2.0}),
-    "tin100-64": Collection(("tin100-64",), epochs=50, options={"final": 2.0}),
-    "mnist": Collection(("mnist",), options={"final": 0.01}),
-    "mnist-lenet": Collection(("mnist-lenet",), options={"final": 0.01}),
-    "demo": Collection(("demo",), epochs=30),
-}
-# Runs of version 0.1 that only the log describes, and measurements of time and size.
-OTHER_FOLDERS = ("bench", "pack", "cifar10-95", "cifar10-95-rivals", "demo-moon")
 
 # The detector of `best-1` was chosen in the search, with a network that is not tested (docs/results/best.md).
 CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
 
-PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
-
-_SHORT = {"final": "w_f", "quiet_epochs": "T_e"}
-_NAMED_ELSEWHERE = (
-    *("benchmark", "objective", "objective_options", "topology", "sparsity", "epochs", "seed", "vote_share", "net"),
-    *("batch_size", "delta_t_steps", "precision", "outliers", "lr_start", "lr_end", "lr_hold_share"),
-    *("teachers", "teachers_sha256"),
-)
+_RESTORE = "or, as this run is kept, restore it: git restore results"
 
 
 class Kept:
@@ -92,12 +38,6 @@ class Kept:
 
     def __init__(self, results: Path) -> None:
         self.results = results
-
-    def unlisted(self) -> list[str]:
-        """The folders that contain runs and belong to no collection."""
-        listed = {name for collection in COLLECTIONS.values() for name in collection.folders} | {*OTHER_FOLDERS}
-        found = {path.parent.parent.name for path in self.results.glob("*/*/recipe.json")}
-        return sorted(found - listed)
 
     @cached_property
     def _collections(self) -> dict[str, dict[str, dict[int, Run]]]:
@@ -115,24 +55,20 @@ class Kept:
         networks: dict[str, dict[int, Run]] = {}
         images: dict[str, Any] | None = None
         for folder in collection.folders:
-            if not (self.results / folder).is_dir():
-                raise ValueError(f"results/{folder} is missing; its tables cannot be made without it")
-            runs, unreadable = collect([self.results / folder])
-            if unreadable:
-                raise ValueError(unreadable[0])
-            for run in runs:
+            for run in read_all(self.results / folder):
                 shown = {group: run.summary.get(group) for group in ("near", "far", "sha256")}
                 if (images := images or shown) != shown:
                     raise ValueError(f"results/{folder}/{run.folder.name} was scored on other images than the rest")
                 key = network_name(run.recipe, collection)
-                variants = {key: run.summary, f"{key}+mirrored": read_summary(run.folder / "mirrored")}
+                variants = {key: run.summary}
+                if (run.folder / "mirrored").exists():
+                    variants[f"{key}+mirrored"] = _mirrored(run)
                 for name, summary in variants.items():
-                    if summary is not None:
-                        seeds = networks.setdefault(name, {})
-                        if run.recipe.seed in seeds:
-                            other = seeds[run.recipe.seed].folder
-                            raise ValueError(f"{run.folder} and {other} have the same name, {name}, and seed")
-                        seeds[run.recipe.seed] = replace(run, summary=summary)
+                    seeds = networks.setdefault(name, {})
+                    if run.recipe.seed in seeds:
+                        other = seeds[run.recipe.seed].folder
+                        raise ValueError(f"{run.folder} and {other} have the same name, {name}, and seed")
+                    seeds[run.recipe.seed] = replace(run, summary=summary)
         return {name: dict(sorted(seeds.items())) for name, seeds in networks.items()}
 
     def runs(self, network: str) -> dict[int, Run]:
@@ -141,7 +77,7 @@ class Kept:
         topology, _, rest = rest.partition("/")
         training, _, seed = rest.partition("/s")
         found = self.collection(name).get(f"{topology}/{training}", {})
-        return {int(seed): found[int(seed)]} if seed else found
+        return {number: run for number, run in found.items() if not seed or number == int(seed)}
 
     def has(self, network: str) -> bool:
         """Whether any run of a network is kept, or the paper has numbers for it."""
@@ -151,7 +87,7 @@ class Kept:
         """The values of a metric by seed, in the units that tables show.
 
         Args:
-            network: A network, as described at the top of this file.
+            network: A network, as `networks.py` describes it.
             metric: `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent; with `fpr95` at the end the
                 share of unknown images that are accepted if 95% of the known ones are); `accuracy` (percent), `ece`,
                 `ece-scaled`, `temperature`, `training-flops`, `classifier-density`; `p-unknown correct`, `p-unknown
@@ -203,9 +139,11 @@ class Kept:
         if network.partition("/")[2] in CHOSEN_IN_SEARCH:
             return CHOSEN_IN_SEARCH[network.partition("/")[2]]
         files = [run.folder / "choice.json" for run in self.runs(network).values()]
-        choices = [json.loads(path.read_text(encoding="utf-8")) for path in files if path.exists()]
+        choices = [read_choice(path) for path in files if path.exists()]
         if not choices:
             return None
+        if any(each["auroc"].keys() != choices[0]["auroc"].keys() for each in choices):
+            raise ValueError(f"{network}: other detectors were ranked for one seed than for another (choice.json)")
 
         def score(detector: str) -> float:
             found = [each["auroc"][detector] for each in choices]
@@ -218,46 +156,39 @@ class Kept:
         return max(choices[0]["auroc"], key=score)
 
 
-def network_name(recipe: Recipe, collection: Collection) -> str:
-    """The TOPOLOGY/TRAINING of a run, as described at the top of this file."""
-    topology = recipe.topology if recipe.topology == "dense" else f"{recipe.topology}{100 * recipe.sparsity:g}"
-    usual = options_of(recipe.objective)
-    usual |= {key: option for key, option in collection.options.items() if key in usual}
-    derived = quiet_epochs(recipe.objective, recipe.epochs)
-    chosen = {key: option for key, option in recipe.objective_options if option not in (usual[key], derived.get(key))}
-    trainings = {name: preset for name, preset in TRAININGS.items() if not name.startswith("best")}
-    names = [name for name, preset in trainings.items() if _fits(preset, recipe, chosen, usual)]
-    name, *_ = [*names, recipe.objective]
-    more = [] if names else [f"{_SHORT.get(key, key)}={_text(option)}" for key, option in chosen.items()]
-    if not names and recipe.objective == "moon" and not chosen:
-        more = [f"votes={round(recipe.vote_share * recipe.epochs)}"]
-    if name == "moon" and len(more) == 1:
-        name, more = more[0], []
-    default = {key: each.default for key, each in Recipe.__dataclass_fields__.items() if key not in _NAMED_ELSEWHERE}
-    if names:
-        default |= {key: setting for key, setting in TRAININGS[name].settings.items() if key in default}
-    more += [f"{key}={_text(getattr(recipe, key))}" for key in default if getattr(recipe, key) != default[key]]
-    if recipe.teachers:
-        more.append(f"teachers={len(teacher_folders(recipe.teachers))}")
-    length = f"@{recipe.epochs}" if recipe.epochs != collection.epochs else ""
-    return f"{topology}/{','.join([name, *more])}{length}"
+def is_same(a: Run, b: Run) -> bool:
+    """Whether two folders contain the same run, not a repeated one."""
+    return a.result == b.result
 
 
-def _fits(preset: Preset, recipe: Recipe, chosen: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:
-    """Whether objective, options, learning rates, vote and other settings of a recipe are those of a preset."""
-    kind = pick("objective", recipe.objective)
-    settings = {"rates": kind.rates, "vote_share": kind.vote_share} | dict(preset.settings)
-    rates, _ = settings.pop("rates"), settings.pop("epochs", None)
-    return (
-        preset.objective == recipe.objective
-        and {key: option for key, option in preset.options.items() if option != usual[key]} == chosen
-        and replace(build.rate(recipe), warmup=0.0) == RATES[rates]
-        and all(getattr(recipe, key) == setting for key, setting in settings.items())
-    )
+def read_choice(path: Path) -> dict[str, Any]:
+    """The ranking of detectors on validation images that `choose.py` wrote."""
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error} ({_RESTORE})") from error
 
 
-def _text(option: Any) -> str:
-    return f"{option:g}" if isinstance(option, float) else str(option)
+def read_all(folder: Path) -> list[Run]:
+    """The runs in a folder.
+
+    Raises:
+        ValueError: If it is missing, or some of them cannot be read: a line for each of these.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"results/{folder.name} is missing; its tables cannot be made without it")
+    runs, unreadable = collect([folder])
+    if unreadable:
+        raise ValueError("\n".join(f"{line} ({_RESTORE})" for line in unreadable))
+    return runs
+
+
+def _mirrored(run: Run) -> dict[str, Any]:
+    """The metrics of a run with mirrored images."""
+    try:
+        return load_summary(run.folder / "mirrored", run.recipe.objective)
+    except (DamagedCheckpoint, OSError) as error:
+        raise ValueError(f"{error} ({_RESTORE})") from error
 
 
 def value(run: Run, metric: str) -> float | None:

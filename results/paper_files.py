@@ -52,7 +52,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
 
     def text_file(path: Path, text: str) -> None:
         made.add(path)
-        before = path.read_text() if path.exists() else ""
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
         if check:
             lines = [f"{_name(path)}:{line}: {found}" for line, found in stale_lines(before, text)]
             problems.extend(lines[:1])  # one change in a table often changes many lines
@@ -72,7 +72,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
                     f"{_name(path)}:1: says the plotted data are {_digest(path)}, should say {digest}; run make results"
                 )
             else:
-                write(path, new.read_text())
+                write(path, new.read_text(encoding="utf-8"))
 
     for data, keys in ITEMS.items():
         folder = kept.results / data
@@ -136,7 +136,7 @@ def draw_auroc(kept: Kept, data: str, path: Path) -> None:
 
 def _digest(path: Path) -> str:
     """The digest of the plotted data that a figure contains, or why there is none."""
-    found = re.search(rf"{DIGEST} ([0-9a-f]+)", path.read_text()) if path.exists() else None
+    found = re.search(rf"{DIGEST} ([0-9a-f]+)", path.read_text(encoding="utf-8")) if path.exists() else None
     return found[1] if found else "unknown"
 
 

@@ -2,13 +2,13 @@
 
 A source names a number in a text, in an invisible comment right after it: `91.6<!-- cifar10/rigl95/moon msp near -->`.
 
-    NETWORK METRIC [STATISTIC]             of all seeds of a network; `kept.py` lists networks and metrics
+    NETWORK METRIC [STATISTIC]             of all seeds of a network (see `networks.py` and, for metrics, `Kept.values`)
     NETWORK - NETWORK METRIC [STATISTIC]   of the differences, paired by seed; the second network may be the TRAINING
                                            alone, if the rest is the same: `cifar10/rigl95/moon - plain msp near`
     fixed                                  a number that is set, not measured, such as a goal or a setting
 
-STATISTIC is one of `mean` (if none is given), `sd`, `low` and `high` (95% t interval), `min`, `max`, `n`, and for
-differences `p` (paired t-test) and `p:FAMILY` (after Holm's correction over all comparisons of `FAMILIES[FAMILY]`).
+STATISTIC is one of `mean` (if none is given), `low` and `high` (95% t interval), `min`, `max`, `n`, and for differences
+`p:FAMILY` (paired t-test, after Holm's correction over all comparisons of `FAMILIES[FAMILY]`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from statistics import mean, stdev
+from math import isnan
+from statistics import mean
 
-from kept import PAPER, Kept
+from networks import PAPER
 
-from moon.metrics import interval, paired_test
+from kept import Kept
+from moon.metrics import interval
 from moon.paper.spec import SPARSITIES
 from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
 from moon.suggest import did_you_mean
@@ -41,7 +43,6 @@ WITH_CHOSEN = [*WITH_FISHER, "chosen near", "chosen far"]
 
 _STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": mean,
-    "sd": stdev,
     "low": lambda values: interval(values)[0],
     "high": lambda values: interval(values)[1],
     "min": min,
@@ -170,6 +171,15 @@ def test_family(kept: Kept, name: str) -> dict[Pair, Comparison]:
     return _tested(kept, name)
 
 
+def tested(kept: Kept, family: str, pair: Pair) -> Comparison:
+    """One comparison of a family."""
+    if pair not in FAMILIES.get(family, [pair]):
+        raise ValueError(f"{pair.a} - {pair.b}, {pair.metric}: is not in the family '{family}'")
+    if (found := test_family(kept, family).get(pair)) is None:
+        raise ValueError(f"{pair.a} - {pair.b}, {pair.metric}: the two networks share no seed")
+    return found
+
+
 @cache
 def _tested(kept: Kept, name: str) -> dict[Pair, Comparison]:
     values = {
@@ -200,7 +210,7 @@ def read_source(kept: Kept, source: str) -> float:
         place = f"{collection}/{rest.partition('/')[0]}"  # COLLECTION/TOPOLOGY
         networks.append(words[1] if words[1].count("/") > 1 else f"{place}/{words[1]}")
         words = words[2:]
-    statistic = words.pop() if words and words[-1].partition(":")[0] in (*_STATISTICS, "p") else "mean"
+    statistic = words.pop() if words and (words[-1] in _STATISTICS or words[-1].startswith("p:")) else "mean"
     metric = " ".join(words)
     if not networks or not metric:
         raise ValueError(f"'{source}' is not of the form NETWORK [- NETWORK] METRIC [STATISTIC] (results/sources.py)")
@@ -212,7 +222,10 @@ def read_source(kept: Kept, source: str) -> float:
     for network, found in zip(networks, values, strict=True):
         if not found:
             raise ValueError(f"'{source}': '{metric}' of {network} was not measured in the kept runs")
-    return _statistic(kept, source, networks, metric, values, statistic)
+    found = _statistic(kept, source, networks, metric, values, statistic)
+    if isnan(found):
+        raise ValueError(f"'{source}': there are too few seeds")
+    return found
 
 
 def _statistic(
@@ -223,17 +236,14 @@ def _statistic(
             raise ValueError(f"'{source}': only a difference of two networks has a p-value")
         return _STATISTICS[statistic](list(values[0].values()))
     if any(network.partition("/")[0] in PAPER for network in networks):
+        if statistic != "mean":
+            raise ValueError(f"'{source}': the paper's numbers have no seeds, so only the difference is known")
         return mean(values[0].values()) - mean(values[1].values())
     a, b = pair_by_seed(*values)
     if not a:
         raise ValueError(f"'{source}': the two networks share no seed")
-    if statistic == "p":
-        return paired_test(a, b)
     if statistic.startswith("p:"):
-        family, pair = statistic[2:], Pair(networks[0], networks[1], metric)
-        if pair not in FAMILIES.get(family, [pair]):
-            raise ValueError(f"'{source}': this comparison is not in the family '{family}'")
-        return test_family(kept, family)[pair].p
+        return tested(kept, statistic[2:], Pair(networks[0], networks[1], metric)).p
     return _STATISTICS[statistic]([x - y for x, y in zip(a, b, strict=True)])
 
 

@@ -7,7 +7,6 @@ where it was also scored without the classes of CIFAR-10 in the near set (`cifar
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from functools import lru_cache
 from statistics import mean
 
 from cells import Blocks, markdown
-from kept import Kept
+from kept import Kept, is_same, read_choice
 
 from moon.recipe import Recipe, pick
 from moon.recipe.variants import LOSS, normalises_logits, temperature_from
@@ -78,13 +77,14 @@ class Network:
 def networks(kept: Kept) -> list[Network]:
     """Every kept network that was scored with more than the paper's detectors."""
     found: dict[str, Network] = {}
+    read: dict[str, Run] = {}
     for collection, data in COLLECTIONS.items():
         for name, runs in kept.collection(collection).items():
             for run in () if name.endswith("+mirrored") else runs.values():
                 network, earlier = _network(run, data), found.get(run.folder.name)
-                if earlier is not None and not network.choice:
+                if earlier is not None and not network.choice and is_same(run, read[run.folder.name]):
                     network = replace(network, choice=earlier.choice)
-                found[run.folder.name] = network
+                found[run.folder.name], read[run.folder.name] = network, run
     return list(found.values())
 
 
@@ -94,7 +94,7 @@ def _network(run: Run, data: str) -> Network:
         near, far = (100 * table[group]["auroc"] for group in ("near", "far"))
         areas[name] = {"mean": (near + far) / 2, "near": near, "far": far}
     path = run.folder / "choice.json"
-    choice = json.loads(path.read_text(encoding="utf-8"))["auroc"] if path.exists() else {}
+    choice = read_choice(path)["auroc"] if path.exists() else {}
     return Network(data, run.recipe, areas, choice)
 
 

@@ -11,14 +11,15 @@ from statistics import mean
 
 from cells import FOUR, Blocks, goals_table, label, markdown, networks_table
 from images import contributions, ends, over_images
-from kept import COLLECTIONS, OTHER_FOLDERS, Kept
+from kept import Kept, is_same, read_all
+from networks import FOLDERS
 from sources import ABLATIONS, PARAMETERS
 from tables_cifar10 import FIRST, ORDER
-from tables_other import BEST, GOALS
+from tables_other import BEST, BEST_GOALS
 
 from moon.metrics import auroc, interval
 from moon.paper.names import display_name
-from moon.results.collect import Run, collect
+from moon.results.collect import Run
 from moon.results.format import interval_text
 
 BLOCKS = Blocks()
@@ -26,11 +27,6 @@ EVERY = (*ORDER, *ABLATIONS, *PARAMETERS)  # trainings in the order of the table
 
 
 # --- Tiny ImageNet without the classes of CIFAR-10, and repeated runs
-
-
-def _is_same(a: Run, b: Run) -> bool:
-    """Whether two folders contain the same run, not a repeated one."""
-    return a.result == b.result
 
 
 def _topology_name(topology: str) -> str:
@@ -73,7 +69,7 @@ def _near_sets(kept: Kept, name: str, seed: int, run: Run, detector: str = "msp"
     by_set = run.summary["detectors"][detector]["sets"]
     part, tin_open = (100 * by_set[key]["auroc"] for key in ("cifar100-part", "tin-open"))
     other = kept.runs(f"cifar10/{name}").get(seed)
-    if other is not None and _is_same(run, other):
+    if other is not None and is_same(run, other):
         tin = 100 * other.summary["detectors"][detector]["sets"]["tin"]["auroc"]
     else:
         levels = kept.levels(run)
@@ -92,7 +88,7 @@ def goals_repeated(kept: Kept) -> str:
         name = network.partition("/")[2]
         return [_near_sets(kept, name, seed, run, "fisher")[3] for seed, run in kept.runs(network).items()]
 
-    return goals_table(GOALS, measured)
+    return goals_table(BEST_GOALS, measured)
 
 
 @BLOCKS.add
@@ -110,7 +106,7 @@ def repeated(kept: Kept) -> str:
         (name, seed)
         for name, runs in kept.collection("cifar10-open").items()
         for seed, run in runs.items()
-        if seed in kept.runs(f"cifar10/{name}") and not _is_same(run, kept.runs(f"cifar10/{name}")[seed])
+        if seed in kept.runs(f"cifar10/{name}") and not is_same(run, kept.runs(f"cifar10/{name}")[seed])
     ]
     changes: dict[str, list[float]] = {}
     between_seeds: dict[str, list[float]] = {}
@@ -193,12 +189,9 @@ def _names(trainings: Sequence[str]) -> list[str]:
 
 @BLOCKS.add
 def versions(kept: Kept) -> str:
-    folders = [folder for collection in COLLECTIONS.values() for folder in collection.folders]
-    folders += [folder for folder in OTHER_FOLDERS if any((kept.results / folder).glob("*/recipe.json"))]
-    counts = {}
-    for folder in folders:
-        runs, _ = collect([kept.results / folder])
-        counts[folder] = Counter(run.result["software"]["moon"] for run in runs)
+    counts = {
+        folder: Counter(run.result["software"]["moon"] for run in read_all(kept.results / folder)) for folder in FOLDERS
+    }
     names = sorted({version for count in counts.values() for version in count})
     rows = [
         [f"[{folder}](../../results/{folder}/)", *(str(count[name] or "") for name in names)]

@@ -33,6 +33,7 @@ from sources import (
     TIN100_PAIRS,
     Pair,
     test_family,
+    tested,
 )
 
 from moon.metrics import interval
@@ -40,7 +41,7 @@ from moon.results.format import MISSING, interval_text
 
 BLOCKS = Blocks()
 BEST = "cifar10/rigl95/moon-logitnorm@300"
-GOALS = {"fisher near": 91.5, "fisher far": 97.0, "accuracy": 94.0, "ece-scaled": 0.015}
+BEST_GOALS = {"fisher near": 91.5, "fisher far": 97.0, "accuracy": 94.0, "ece-scaled": 0.015}
 SEARCHED = (
     "moon-logitnorm",
     "moon-logitnorm@300",
@@ -50,7 +51,7 @@ SEARCHED = (
     "w_f=4",
 )
 FIRST_TRIAL_NEAR = (68, 70)  # of every method
-WITH_FISHER = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE", "ECE, scaled"]
+LENET_COLUMNS = ["MSP", "EBO", "KNN", "Fisher", "accuracy %", "ECE", "ECE, scaled"]
 
 
 def detector_name(detector: str | None) -> str:
@@ -75,7 +76,7 @@ def best(kept: Kept) -> str:
 
 @BLOCKS.add
 def goals(kept: Kept) -> str:
-    return goals_table(GOALS, kept.by_seed(BEST))
+    return goals_table(BEST_GOALS, kept.by_seed(BEST))
 
 
 @BLOCKS.add
@@ -147,17 +148,16 @@ def first_trial(kept: Kept) -> str:
 
 @BLOCKS.add
 def first_trial_differences(kept: Kept) -> str:
-    tested = test_family(kept, "first-trial")
     rows = []
     for a, b in FIRST_TRIAL_PAIRS:
         first, second = a.split("/")[2], b.split("/")[2]
-        near, far = (tested[Pair(a, b, f"msp {group}")] for group in ("near", "far"))
+        near, far = (tested(kept, "first-trial", Pair(a, b, f"msp {group}")) for group in ("near", "far"))
         texts = [text for found in (near, far) for text in (difference(found, 1), f"{found.p:.3f}")]
         claimed = FIRST_TRIAL_FAR[first] - FIRST_TRIAL_FAR[second]
         agrees = "yes" if far.interval[0] <= claimed <= far.interval[1] else "no"
         rows.append([f"{label(first)} - {label(second)}", *texts, f"{claimed:+d}" if claimed else "0", agrees])
     headings = ["MSP near", "p", "MSP far", "p", "far, first trial", "agrees"]
-    return f"{markdown(['', *headings], rows)}\n\n{line_about_tests(tested)}"
+    return f"{markdown(['', *headings], rows)}\n\n{line_about_tests(test_family(kept, 'first-trial'))}"
 
 
 @BLOCKS.add
@@ -181,12 +181,12 @@ def mnist_differences(kept: Kept) -> str:
 @BLOCKS.add
 def mnist_lenet(kept: Kept) -> str:
     rows = at_trainings("mnist-lenet/dense", ("plain", "control", "moon"))
-    return networks_table(kept, ["training"], rows, WITH_FISHER)
+    return networks_table(kept, ["training"], rows, LENET_COLUMNS)
 
 
 @BLOCKS.add
 def mnist_lenet_differences(kept: Kept) -> str:
-    return differences_table(kept, "mnist-lenet", LENET_PAIRS, WITH_FISHER)
+    return differences_table(kept, "mnist-lenet", LENET_PAIRS, LENET_COLUMNS)
 
 
 @BLOCKS.add
@@ -244,11 +244,11 @@ def readme(kept: Kept) -> str:
     rows = []
     for number, (added, to, place, a, b, family, detector) in enumerate(README, start=1):
         a, b = f"{place}/{a}", f"{place}/{b}"
-        found = [test_family(kept, family)[Pair(a, b, f"{detector} {group}")] for group in ("near", "far")]
+        found = [tested(kept, family, Pair(a, b, f"{detector} {group}")) for group in ("near", "far")]
         if {len(each.a) for each in found} != {3}:
             raise ValueError(f"row {number} has not three seeds, the number that the page names")
-        names = {kept.chosen(network) for network in (a, b)} if detector == "chosen" else {detector}
-        shown = ", ".join(map(detector_name, names))
+        names = [kept.chosen(network) for network in (a, b)] if detector == "chosen" else [detector]
+        shown = ", ".join(map(detector_name, dict.fromkeys(names)))
         rows.append([str(number), added, to, shown, *(difference(each, 1) for each in found)])
     table = markdown(["", "what is added", "to what", "detector", "near", "far"], rows)
     marked = "Bold differences are" if "**" in table else "None of these differences is"

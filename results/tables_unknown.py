@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from itertools import islice
 from statistics import mean
 
 from cells import P_UNKNOWN, Blocks, at_sparsities, label, markdown, networks_table
@@ -13,6 +11,7 @@ from kept import Kept, value
 from moon.paper.spec import SPARSITIES
 from moon.results.collect import Run
 from moon.results.format import MISSING
+from moon.run.log import read_log
 
 BLOCKS = Blocks()
 # Those at 99% were not scored at T = 1.
@@ -75,12 +74,10 @@ def _by_seed(numbers: Iterable[float | None], digits: int) -> str:
 
 def _early(run: Run) -> str:
     """p(unknown) of correctly predicted validation images after two epochs, at T = 1."""
-    path = run.folder / "log.jsonl"
-    if not path.exists():
+    if not (records := read_log(run.folder)):
         return MISSING
-    with path.open(encoding="utf-8") as file:
-        _, second = (json.loads(line) for line in islice(file, 2))
-    return f"{second['p_unknown_correct']:.0e}" if second["p_unknown_correct"] else "0"
+    found = records[1]["p_unknown_correct"]
+    return f"{found:.0e}" if found else "0"
 
 
 @BLOCKS.add

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -11,7 +10,6 @@ from safetensors.torch import load_file
 from moon import BenchmarkImages, make_recipe, train_run
 from moon.run.log import read_log
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "results"))
 train_once = import_module("votes").train_once
 
 

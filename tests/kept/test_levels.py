@@ -1,6 +1,5 @@
 """The kept scores of every image: AUROC from their levels is that of `scores.json`, detector by detector."""
 
-import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +13,6 @@ from moon.records import read_record, write_record
 from moon.results.collect import collect
 
 RESULTS = Path(__file__).parents[2] / "results"
-sys.path.insert(0, str(RESULTS))  # where `python results/documents.py` finds its modules
 kept_runs, keep_runs = import_module("kept"), import_module("keep")
 FOLDERS = ("cifar10-open", "cifar10", "cifar10-300", "cifar10-search-2", "tin100", "tin100-64", "mnist", "mnist-lenet")
 
