@@ -20,9 +20,9 @@ from itertools import product
 from math import isnan
 from statistics import mean
 
+from kept import Kept
 from networks import PAPER
 
-from kept import Kept
 from moon.metrics import interval
 from moon.paper.spec import SPARSITIES
 from moon.results.compare import Comparison, Pairs, compare, pair_by_seed

@@ -6,9 +6,9 @@ from statistics import mean
 import numpy as np
 import pytest
 from images import over_images
+from kept import value
 from networks import COLLECTIONS
 
-from kept import value
 from moon.metrics import auroc_interval
 from moon.recipe import Recipe
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import intact
 import pytest
-from networks import COLLECTIONS, FOLDERS, Collection
-
 from kept import Kept
+from networks import COLLECTIONS, FOLDERS, Collection
 
 ROOT = Path(__file__).parents[2]
 RESTORE = "(or, as this run is kept, restore it: git restore results)"

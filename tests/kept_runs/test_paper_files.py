@@ -4,7 +4,6 @@ from pathlib import Path
 
 import paper_files
 import pytest
-
 from kept import Kept
 
 ROOT = Path(__file__).parents[2]
