@@ -8,12 +8,14 @@ import sys
 
 import pytest
 from PIL import Image
+from rich.console import Group
 from rich.table import Table
 
 from moon import cli
 from moon.cli import methods
-from moon.cli.output import printable, replace_unprintable, show_table
+from moon.cli.output import printable, replace_unprintable, show_group, show_table
 from moon.errors import DataError
+from moon.results.layout import compact_table
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
@@ -85,6 +87,30 @@ def test_bench_cuts_no_number_in_a_narrow_terminal(moon, monkeypatch):
     factors = re.findall(r"^vs base: (\d+\.\d{3})$", out, re.MULTILINE)
     assert len(factors) == 2
     assert factors[0] == "1.000"  # the other may be, too
+
+
+def scored() -> Group:
+    table = compact_table()
+    table.add_column("detector", no_wrap=True)
+    table.add_column("method")
+    for heading in ("cifar100-part", "near\nmean", "far\nmean"):
+        table.add_column(heading, justify="right")
+    table.add_row("msp", "LogitNorm + vote", *["71.3 ± 2.4\n100.0 ± 10.6"] * 3)
+    return Group("AUROC %", table)
+
+
+@pytest.mark.parametrize("width", range(40, 100))
+def test_no_number_is_cut_or_folded_at_any_width(monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_group(scored())
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= width
+    for number in ("71.3", "± 2.4", "100.0", "± 10.6"):
+        assert out.count(number) == 3
+    in_lines = "method: LogitNorm" in out
+    rows = [line for line in out.splitlines() if "71.3" in line or "± 2.4" in line]
+    assert in_lines or all(row.count("71.3") in (0, 3) and row.count("± 2.4") in (0, 3) for row in rows)
+    assert not in_lines or width < 50
 
 
 def test_a_warning_of_the_library_is_one_line_on_stderr(moon, monkeypatch):

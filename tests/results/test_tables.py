@@ -141,3 +141,14 @@ def test_tables_without_temperatures_have_no_remark():
 def test_how_the_model_was_run_is_stated_if_unusual():
     run = scored(0.8, False) | {"precision": "float16", "mirrored": True}
     assert describe_images([run]).endswith("; evaluated in float16; averaged over each image and its mirror image")
+
+
+def test_a_group_of_one_set_has_no_mean_of_its_own():
+    row, mean = {"auroc": 0.987, "fpr95": 0.123}, {"auroc": 0.5, "fpr95": 0.5}
+    run = scored(0.8, False) | {"near": ["letters"], "far": ["textures", "photos"]}
+    run["images"] |= {"textures": 100, "photos": 100}
+    sets = dict.fromkeys(("letters", "textures", "photos"), row)
+    run["detectors"] = {"msp": {"sets": sets, "near": row, "far": mean}}
+    headings, numbers = [line.split() for line in text(unknown_table({"plain": [run]})).splitlines()[3:6:2]]
+    assert headings == ["detector", "method", "(near)", "textures", "photos", "mean"]
+    assert numbers == ["msp", "plain", "98.7/12.3", "98.7/12.3", "98.7/12.3", "50.0/50.0"]

@@ -11,11 +11,11 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.table import Table
 
 _MAX_SHOWN = 4000  # characters of one message
-_LABEL_WIDTH = 6  # the least width of a column of words, which are folded
+_WORD, _SYLLABLE = 9, 6  # the least widths of words that are folded, where there is room and where there is not
 _ASCII = {
     "✓": "+", "✗": "-", "±": "+-", "×": "x", "…": "...", "–": "-", "—": "-", "→": "->", "≤": "<=", "≥": ">=",
     "’": "'", "“": '"', "”": '"',
@@ -151,22 +151,45 @@ def show_group(group: Group) -> None:
     for part in group.renderables:
         if isinstance(part, Table):
             plain_cells(part)
-        if isinstance(part, Table) and not _fits(part, console.width):
-            show_table(part)
-        else:
-            console.print(printable(part) if isinstance(part, str) else part, markup=False)
+            if not _fits(part, console, _WORD):
+                _break_spreads(part)
+                if not _fits(part, console, _SYLLABLE):
+                    show_table(part)
+                    continue
+        console.print(printable(part) if isinstance(part, str) else part, markup=False)
 
 
-def _fits(table: Table, width: int) -> bool:
-    """Let words be folded, but not numbers; return whether the terminal is then wide enough."""
+def _break_spreads(table: Table) -> None:
+    """Put each ± on a line of its own, in all columns alike, so that the lines of a row stay beside each other."""
+    from rich.text import Text
+
     for column in table.columns:
-        lines = [line for cell in column.cells for line in str(cell).splitlines()]
-        is_number = column.justify == "right"
-        parts = lines if column.no_wrap else [word for line in lines for word in line.split()]
-        longest = max(map(len, parts), default=1)
+        column._cells = [Text(str(cell).replace(" ±", "\n±")) for cell in column._cells]
+
+
+def _fits(table: Table, console: Console, least: int) -> bool:
+    """Whether a table fits into the terminal if its headings and labels, but not its numbers, are folded.
+
+    Args:
+        table: The table; its columns get the widths that they need.
+        console: The terminal.
+        least: The least width of a label that is folded.
+    """
+    from rich.measure import Measurement
+
+    if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
+        return True
+    for column in table.columns:
         column.overflow = "fold"
-        column.min_width = longest if is_number or column.no_wrap else min(longest, _LABEL_WIDTH)
-    return sum(column.min_width or 1 for column in table.columns) + 2 * len(table.columns) < width
+        longest = max((len(line) for cell in column.cells for line in str(cell).splitlines()), default=1)
+        heading = min(_WORD, max(map(len, str(column.header).split()), default=1))
+        if column.justify == "right" or column.no_wrap:
+            column.width = max(longest, heading)
+        else:
+            column.min_width = max(min(longest, least), heading)
+    return (
+        sum(column.width or column.min_width or 1 for column in table.columns) + 2 * len(table.columns) < console.width
+    )
 
 
 def new_table(title: str, *headings: str, texts: Collection[str] = ()) -> Table:

@@ -88,7 +88,7 @@ def known_table(methods: Methods) -> Group:
 
 
 def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Group:
-    """Tabulate AUROC and FPR-95 of each detector and method on each unknown set, with near and far means.
+    """Tabulate AUROC and FPR-95 of each detector and method on each unknown set, with the means of near and far sets.
 
     Args:
         methods: For each method the scores.json of its runs.
@@ -100,6 +100,8 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
     some = next(iter(methods.values()))[0]
     sets = list(next(iter(some["detectors"].values()))["sets"])
     groups = [group for group in ("near", "far") if group in next(iter(some["detectors"].values()))]
+    alone = {some[group][0]: group for group in groups if len(some.get(group, ())) == 1}  # they are the mean
+    groups = [group for group in groups if group not in alone.values()]
     # AUROC above FPR-95 where both would not fit on one line.
     stacked = len(sets) + len(groups) > 5 or any(len(runs) > 1 for runs in methods.values())
     separator, word = ("\n", "above") if stacked else ("/", "/")
@@ -107,7 +109,8 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
     table.add_column("detector", no_wrap=True)
     table.add_column("method", overflow="fold")
     for name in sets:
-        table.add_column(name, justify="right", overflow="fold")
+        heading, style = (f"{name}\n({alone[name]})", "bold") if name in alone else (name, "")
+        table.add_column(heading, justify="right", overflow="fold", style=style)
     for group in groups:
         table.add_column(f"{group}\nmean", justify="right", style="bold")
     detectors = list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run["detectors"]))
