@@ -272,10 +272,12 @@ def check_output(path: Path, advice: str = "choose another file") -> None:
         advice: What to do if it cannot be written, for the message.
 
     Raises:
-        ValueError: If it is a folder, or its folder does not exist or cannot be written to.
+        ValueError: If it is a folder, a device or a pipe, or its folder does not exist or cannot be written to.
     """
     if path.is_dir():
         raise ValueError(f"{path}: is a folder; {advice}")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is not a regular file, and would be replaced by one; {advice}")
     if not path.parent.is_dir():
         raise ValueError(f"{path.parent}: there is no such folder; create it first")
     check_writable(path, advice)

@@ -134,6 +134,11 @@ def test_onnx_is_named_if_it_is_missing(moon, no_package):
         (["a.moon", "--onnx", "gone/b"], 2, "gone: there is no such folder; create it first"),
         (["a.moon", "--onnx", "empty"], 2, "empty: is a folder; choose another file (--onnx)"),
         (["begun", "--onnx", "b", "--torch", "gone/b"], 2, "gone: there is no such folder; create it first"),
+        (["a.moon", "--onnx", "a.moon"], 2, "a.moon: is also the source; choose another file (--onnx)"),
+        (["begun", "--onnx", "b", "--torch", "begun/../b"], 2,
+         "begun/../b: is also --onnx; choose another file (--torch)"),
+        (["a.moon", "--onnx", "/dev/zero"], 2,
+         "/dev/zero: is not a regular file, and would be replaced by one; choose another file (--onnx)"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(moon, tmp_path, data_root, arguments, code, message):

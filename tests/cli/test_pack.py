@@ -98,6 +98,7 @@ def test_pack_marks_the_sets_that_auto_chose_on(moon, trained_runs, data_root, t
     assert "auto: gen, the best; tuned to gamma=0.5 (recorded by moon score)" in out
     assert "notmnist (auto chose on it)" in out
     assert out.count("(auto chose on it)") == 1
+    assert "warning: auto chose gen with the validation images that the threshold comes from" in err
 
 
 def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
@@ -125,7 +126,8 @@ def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
         ),
         (("--accept", "0.5", "--detector", "odin"), "Odin changes each image"),
         (("--accept", "0.5", "--detector", "energy"), "unknown detector 'energy'"),
-        (("--accept", "0.5", "--per-class", "--detector", "mls"), "predicted as"),
+        (("--accept", "0.5", "--per-class", "--detector", "mls"), "is predicted for"),
+        (("--accept", "0.5", "--check", "-1"), "--check must be 0 or more images of each set"),
     ],
 )
 def test_what_cannot_be_packed_is_one_line(moon, trained_runs, data_root, tmp_path, flags, message):
@@ -252,6 +254,11 @@ def test_missing_images_are_one_line(moon, packed, tmp_path):
     (tmp_path / "empty").mkdir()
     code, _, err = moon("predict", packed, tmp_path / "empty")
     assert (code, err.splitlines()) == (3, [f"moon predict: {tmp_path / 'empty'}: no images in this folder"])
+    code, out, err = moon("predict", packed, "")
+    assert (code, out) == (2, "")
+    assert err == "moon predict: the name of an image is empty; is a variable of the shell not set?\n"
+    code, _, err = moon("predict", packed, tmp_path / "a.png", tmp_path / "b.png")
+    assert (code, err.splitlines()[-1]) == (3, "moon predict: 2 of 2 images could not be read")
 
 
 def test_predict_does_not_import_torch(packed, photos):

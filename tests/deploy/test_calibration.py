@@ -42,7 +42,7 @@ def test_the_guarantee_holds_for_each_class():
 
 
 def test_too_few_images_of_a_class_are_an_error():
-    with pytest.raises(ValueError, match=r"only 1 calibration images are predicted as 'cat', but .* needs 19 of each"):
+    with pytest.raises(ValueError, match=r"'cat' is predicted for 1 calibration image only, but .* needs 19 of each"):
         calibrate(np.zeros(31), np.repeat([0, 1], [30, 1]), ["dog", "cat"], Guarantee(0.95, per_class=True))
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import moon
+from moon.data import DataSet
 from moon.deploy.calibration import Guarantee
 from moon.deploy.formats import write_onnx
-from moon.deploy.pack import pack_run
-from moon.detect import DETECTORS
+from moon.deploy.pack import _divide, pack_run
+from moon.detect import DETECTORS, Fisher, Msp
 from moon.errors import DamagedCheckpoint, MissingPackage
 from moon.export.program import trace_detector
 from moon.records import write_record
@@ -248,3 +249,13 @@ def test_a_combination_is_packed_with_its_parts(folder, images, tmp_path):
     assert len({*np.round(classifier(images.splits["test"].images).score, 4)}) > 5
     with pytest.raises(ValueError, match="Fisher with rotpred runs the network on four rotations"):
         pack_run(folder, images, tmp_path / "net.moon", "fisher:msp+rotpred", HALF)
+
+
+@pytest.mark.parametrize("count", [5, 40, 41])
+def test_what_a_detector_is_fitted_on_and_what_calibrates_it_share_no_image(count):
+    images = DataSet(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.zeros(count, np.int64))
+    fitted, calibrated = ({*part.images.ravel().tolist()} for part in _divide(images, Fisher()))
+    assert not fitted & calibrated
+    assert fitted | calibrated == {*range(count)}
+    assert len(calibrated) - len(fitted) in (0, 1)  # the threshold gets the larger half
+    assert _divide(images, Msp()) == (images, images)

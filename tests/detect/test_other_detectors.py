@@ -1,6 +1,7 @@
 """The detectors that the paper does not score, against numbers computed by hand or with another library."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -295,6 +296,15 @@ def test_missing_labels_are_an_error(kind, evidence):
     e = evidence()
     with pytest.raises(ValueError, match="needs the labels"):
         kind().fit(Evidence(e.logits, e.features, 3))
+
+
+@pytest.mark.parametrize("kind", [Mahalanobis, Rmds, She, OpenMax, Fdbd])
+def test_unknown_inputs_are_not_fitted_on(kind, evidence):
+    e = evidence()
+    labels = e.labels.clone()
+    labels[3] = -1
+    with pytest.raises(ValueError, match=r"label -1; fit on known inputs only, whose labels are 0\.\.2"):
+        kind().fit(replace(e, labels=labels))
 
 
 @pytest.mark.parametrize("detector", [React(), Dice(), Ash(), Scale(), Vim(), Fdbd()])

@@ -118,6 +118,7 @@ def test_a_net_can_be_any_callable(registered):
         ("detector", "msp", Margin, "detector 'msp' already exists"),
         ("detector", "mine", Halved, "must be a subclass of Detector"),
         ("detector", "mine", Margin(), "must be a subclass of Detector"),
+        ("detector", "mine", type("Unscored", (moon.Detector,), {}), "'mine' does not implement score"),
         ("net", "mine", 3, "must be callable"),
         ("detector", "mine", Demanding, "requires power, which a run does not provide"),
         ("detector", "my margin", Margin, "not a valid detector name"),

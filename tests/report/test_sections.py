@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from moon.data import BENCHMARKS
 from moon.recipe import make_recipe
-from moon.report.sections import lead, methods_section, scores_section, training_section
+from moon.report.sections import detectors_section, lead, methods_section, scores_section, training_section
 from moon.results.collect import collect
 
 
@@ -34,6 +34,26 @@ def test_of_detectors_that_are_equal_on_far_sets_the_best_on_near_sets_is_named(
     }
     best = lead({"moon": [replace(run, summary=run.summary | {"detectors": found})]})["best"]
     assert (best["group"], best["detector"]) == ("far", "b")
+
+
+def test_runs_that_were_scored_on_different_images_are_not_ranked(tmp_path, fabricate):
+    (plain, moon), _ = collect([fabricate(tmp_path, make(objective)) for objective in ("cross-entropy", "moon")])
+    assert lead({"plain": [plain], "moon": [moon]})["best"] is not None
+    moon = replace(moon, summary=moon.summary | {"sha256": {"known": "0" * 64}})
+    found = lead({"plain": [plain], "moon": [moon]})
+    assert (found["best"], found["is_comparable"]) == (None, False)
+    table = methods_section({"plain": [plain], "moon": [moon]})["table"]
+    assert not any(cell.is_best for row in table.rows for cell in row[1:])
+
+
+def test_detectors_that_some_runs_lack_say_so(tmp_path, fabricate):
+    runs, _ = collect([fabricate(tmp_path, replace(make("moon"), seed=seed)) for seed in (0, 1)])
+    less = runs[1].summary | {"detectors": {"msp": runs[1].summary["detectors"]["msp"]}}
+    table = detectors_section({"moon": [runs[0], replace(runs[1], summary=less)]})["tables"]["AUROC %"]
+    assert {(row[0].text, row[1].text) for row in table.rows} == {("msp", "moon")} | {
+        (name, "moon (n = 1)") for name in runs[0].summary["detectors"] if name != "msp"
+    }
+    assert len(table.rows) > 1
 
 
 def test_sets_are_not_ranked_against_each_other(tmp_path, fabricate):

@@ -152,3 +152,13 @@ def test_a_group_of_one_set_has_no_mean_of_its_own():
     headings, numbers = [line.split() for line in text(unknown_table({"plain": [run]})).splitlines()[3:6:2]]
     assert headings == ["detector", "method", "(near)", "textures", "photos", "mean"]
     assert numbers == ["msp", "plain", "98.7/12.3", "98.7/12.3", "98.7/12.3", "50.0/50.0"]
+
+
+def test_detectors_that_some_runs_lack_say_so():
+    runs = [scored(0.8, True), scored(0.9, True)]
+    del runs[1]["detectors"]["unknown"]
+    shown = text(summary_table({"moon": runs})).splitlines()
+    assert [line.split()[:5] for line in shown if "unknown" in line][-1] == ["unknown", "1", "of", "2", "80.0"]
+    assert any(line.split()[:3] == ["moon", "msp", "2"] for line in shown)
+    assert "moon (n = 1)" in text(unknown_table({"moon": runs}))
+    assert text(unknown_table({"moon": runs})).count("(n = ") == 1

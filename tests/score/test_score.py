@@ -92,6 +92,16 @@ def test_one_forward_pass_serves_all_detectors_but_odin(images, folder, monkeypa
 
 
 @pytest.mark.slow
+def test_an_unknown_set_that_is_the_known_one_is_reported(images, folder, monkeypatch, caplog):
+    score_run(folder, images, ["msp"])
+    assert not [line for line in caplog.messages if "the known test set" in line]
+    sha256 = {KNOWN: "a", "notmnist": "b", "fashionmnist": "a", "dtd": "c"}
+    monkeypatch.setattr("moon.score.score.digests", lambda _: sha256)
+    score_run(folder, images, ["msp"])
+    found = [line for line in caplog.messages if "the known test set" in line]
+    assert found == ["fashionmnist: has the images of the known test set, so it says nothing about unknown ones"]
+
+
 def test_the_unknown_detector_is_left_out_for_a_plain_model(images, plain_folder):
     result, _ = score_run(plain_folder, images)
     assert "unknown" not in result["detectors"]

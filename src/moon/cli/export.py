@@ -78,9 +78,12 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{source}: is a file; --{flag} needs the folder of a run")
     if source.is_dir() and not (source / "recipe.json").exists():
         raise ValueError(f"{source}: is not the folder of a run; it has no recipe.json")
+    taken = {source.resolve(): "the source"}
     for flag, path in (("onnx", arguments.onnx), ("torch", arguments.torch), ("state-dict", arguments.state_dict)):
         if path is not None:
             check_output(path, f"choose another file (--{flag})")
+            if (other := taken.setdefault(path.resolve(), f"--{flag}")) != f"--{flag}":
+                raise ValueError(f"{path}: is also {other}; choose another file (--{flag})")
     needed = ["onnx"] * bool(arguments.onnx) + ["onnxscript"] * arguments.network_only
     if missing := [name for name in needed if find_spec(name) is None]:
         raise ValueError(f"--onnx needs {' and '.join(missing)}; pip install {' '.join(missing)}")

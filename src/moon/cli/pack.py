@@ -83,6 +83,8 @@ def act(arguments: argparse.Namespace) -> dict[str, Any]:
     if not (arguments.run / "recipe.json").exists():
         raise ValueError(f"{arguments.run}: is not the folder of a run; it has no recipe.json")
     check_output(path, "choose another file (--out)")
+    if arguments.check < 0:
+        raise ValueError("--check must be 0 or more images of each set")
     guarantee = Guarantee(arguments.accept, arguments.confidence, arguments.per_class)
     load_result(arguments.run)  # fails before images are read
     recipe = Recipe.load(arguments.run / "recipe.json")
@@ -96,7 +98,7 @@ def act(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     facts = pack_run(
         arguments.run, images, path, arguments.detector, guarantee, bank=arguments.bank, precision=arguments.precision,
-        checked=max(0, arguments.check), device=device_of(arguments.device), track=tracked,
+        checked=arguments.check, device=device_of(arguments.device), track=tracked,
     )  # fmt: skip
     _show(path, facts, guarantee)
     return {"file": path, **facts}

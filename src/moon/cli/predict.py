@@ -79,7 +79,8 @@ def act(arguments: argparse.Namespace) -> None:
     if alarm := _drift(classifier, scores, arguments.false_alarm):
         print(alarm, file=sys.stderr)
     if failed:
-        raise DataError(f"{failed} of {len(names)} images could not be read; the others are answered above")
+        others = "; the others are answered above" if failed < len(names) else ""
+        raise DataError(f"{failed} of {len(names)} images could not be read{others}")
 
 
 def _found(given: list[str]) -> Iterator[str]:
@@ -88,6 +89,8 @@ def _found(given: list[str]) -> Iterator[str]:
     from moon.errors import DataError
 
     for name in given:
+        if not name:
+            raise ValueError("the name of an image is empty; is a variable of the shell not set?")
         if not Path(name).is_dir():
             yield name
             continue
@@ -161,6 +164,6 @@ def _drift(classifier: Classifier, scores: list[float], false_alarm: float) -> s
     return (
         f"warning: the scores of these {monitor.seen:,} images differ from those of the calibration images (evidence "
         f"{monitor.capital:.3g}, alarm from {1 / false_alarm:.4g}). Either many are of unknown classes, or images of "
-        f"known classes look different now; then fewer than {classifier.accept:.0%} of them may be accepted, and the "
-        "network should be packed again with new validation images"
+        f"known classes look different now; then fewer than {100 * classifier.accept:.4g}% of them may be accepted, "
+        "and the network should be packed again with new validation images"
     )

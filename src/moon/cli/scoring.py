@@ -259,7 +259,8 @@ def _show_remarks(
         for name in [name for name in summary["search"] if name in asked]:
             record = summary["search"][name]
             chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
-            tried = f"the best of {len(record['tried'])} candidates on {', '.join(record['on'])}"
+            count = sum("refused" not in each for each in record["tried"])
+            tried = f"the best of {counted(count, 'candidate')} on {', '.join(record['on'])}"
             lines[f"{which}{name}: {chosen}, {tried}"].append(folder)
         if dropped := [name for name in arguments.tune_on if name not in summary["images"]]:
             lines[f"tuned on and not scored: {', '.join(dropped)}"].append(folder)

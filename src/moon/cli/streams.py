@@ -8,7 +8,9 @@ import sys
 
 
 def open_closed() -> None:
-    """Discard what is printed to a closed stream (`>&-`); Python has None in its place, or prints to the other one."""
+    """Replace closed streams (`>&-`) by empty ones; Python has None in their place, or prints to the other one."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(_nowhere(), "w"))

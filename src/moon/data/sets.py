@@ -191,6 +191,9 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
         warn_of_missing(missing[split], classes, benchmark.num_known, where)
     for split in found[1:]:
         warn_of_overlap(splits["train"], splits[split], f"{name}/{split}")
+    if "val" in splits:
+        what = "test images as well; thresholds and detectors that are fitted on them have then seen the test"
+        warn_of_overlap(splits["test"], splits["val"], f"{name}/val", what)
     if "val" not in splits:
         test = splits["test"]
         if isinstance(test, ImageList) and benchmark.lists:
@@ -203,18 +206,20 @@ def known_splits(root: AnyPath, benchmark: Benchmark, track: Track = iter) -> di
     return splits
 
 
-def warn_of_overlap(train: AnySet, other: AnySet, where: str) -> None:
-    """Log a warning if images of a split are training images as well: the same pixels, or equal files of a list."""
-    if isinstance(train, ImageList) and isinstance(other, ImageList):
-        both = _equal_files(train, other)
+def warn_of_overlap(
+    first: AnySet,
+    other: AnySet,
+    where: str,
+    what: str = "training images as well; results on them say nothing about new images",
+) -> None:
+    """Log a warning if images of a split are in another one, too: the same pixels, or equal files of a list."""
+    if isinstance(first, ImageList) and isinstance(other, ImageList):
+        both = _equal_files(first, other)
     else:
-        found = set(_identities(train))
+        found = set(_identities(first))
         both = sum(identity in found for identity in _identities(other))
     if both:
-        _log.warning(
-            "%s: %s of %s images are training images as well; results on them say nothing about new images",
-            where, f"{both:,}", f"{len(other.labels):,}",
-        )  # fmt: skip
+        _log.warning("%s: %s of %s images are %s", where, f"{both:,}", f"{len(other.labels):,}", what)
 
 
 def _identities(dataset: AnySet) -> Iterator[bytes | str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.deploy.threshold import find_threshold, images_needed
+from moon.suggest import counted
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def calibrate(
         for name, group in zip(classes, groups, strict=True):
             if len(group) < guarantee.needed:
                 raise ValueError(
-                    f"only {len(group)} calibration images are predicted as '{name}', but a threshold for each class "
-                    f"needs {guarantee.needed} of each; use one threshold for all, or more validation images"
+                    f"'{name}' is predicted for {counted(len(group), 'calibration image')} only, but a threshold for "
+                    f"each class needs {guarantee.needed} of each; use one threshold for all, or more validation images"
                 )
         thresholds = [find_threshold(group, guarantee.accept, guarantee.confidence).value for group in groups]
         counts = np.array([len(group) for group in groups], np.uint32)

@@ -101,6 +101,11 @@ def pack_run(
     detector, options, why, chosen_on = named_or_chosen(detector, folder, recipe, b)
     original = build.detector(detector, recipe, b, **options)
     fitting, calibration = _divide(images.splits["val"], original)
+    if chosen_on:
+        _log.warning(
+            "auto chose %s with the validation images that the threshold comes from, and the guarantee does not count "
+            "this choice: with few of them slightly fewer known images are accepted than it says", detector
+        )  # fmt: skip
     _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
     model = load(folder, device, b)
     cache = EvidenceCache(images, model, result["model_sha256"], folder)

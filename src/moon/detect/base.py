@@ -41,6 +41,8 @@ def _prepared(evidence: Any, detector: Detector) -> Any:
         raise ValueError(f"{prefix}labels are {labels.dtype}; they must be integers")
     if labels.dtype != torch.int64:  # uint8 and bool would be masks, and int16 is no index
         evidence = replace(evidence, labels=(labels := labels.long()))
+    if (least := int(labels.min())) < 0:
+        raise ValueError(f"{prefix}label {least}; fit on known inputs only, whose labels are 0..{known - 1}")
     if (largest := int(labels.max())) >= known:
         raise ValueError(f"{prefix}label {largest}, but the known classes are 0..{known - 1}")
     return evidence

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
-from inspect import Parameter, signature
+from inspect import Parameter, isabstract, signature
 from typing import Any
 
 from moon.detect import DETECTORS, Detector
@@ -71,6 +71,9 @@ class Registry(Mapping[str, Any]):
             raise ValueError(f"{self.kind} '{name}' must be callable, not {entry!r}")
         if self.base is not None and not (isinstance(entry, type) and issubclass(entry, self.base)):
             raise ValueError(f"{self.kind} '{name}' must be a subclass of {self.base.__name__}, not {entry!r}")
+        if isabstract(entry):
+            missing = ", ".join(sorted(getattr(entry, "__abstractmethods__")))  # noqa: B009
+            raise ValueError(f"{self.kind} '{name}' does not implement {missing}")
         if unknown := self._unknown_arguments(entry):
             names = ", ".join(unknown)
             raise ValueError(f"{self.kind} '{name}' requires {names}, which a run does not provide; give defaults")

@@ -47,8 +47,16 @@ def _values(runs: Iterable[Run], *path: str) -> list[float]:
 
 
 def has_one_benchmark(methods: Methods) -> bool:
-    """Whether all runs have the same benchmark, so that their numbers can be ranked."""
+    """Whether all runs have the same benchmark."""
     return len({run.recipe.benchmark for runs in methods.values() for run in runs}) == 1
+
+
+def on_same_images(methods: Methods) -> bool:
+    """Whether all runs were scored on the same images, so that their numbers can be ranked."""
+    runs = [run for several in methods.values() for run in several]
+    return has_one_benchmark(methods) and all(
+        which_scored(run.summary) == which_scored(runs[0].summary) for run in runs
+    )
 
 
 def _detectors(methods: Methods) -> list[str]:
@@ -64,8 +72,8 @@ def _main_detector(methods: Methods) -> str:
 def lead(methods: Methods) -> dict[str, Any]:
     """The numbers of the summary at the top: counts, and the best combination of method and detector."""
     runs = [run for several in methods.values() for run in several]
-    best = None
-    for group in ("far", "near"):
+    best, is_comparable = None, on_same_images(methods)
+    for group in ("far", "near") if is_comparable else ():
         ranked = [
             (mean(found), _near(of_method, detector), mean(_values(of_method, "known", "accuracy")), method, detector)
             for method, of_method in methods.items()
@@ -81,6 +89,7 @@ def lead(methods: Methods) -> dict[str, Any]:
         "methods": len(methods),
         "benchmarks": list(dict.fromkeys(run.recipe.benchmark for run in runs)),
         "best": best,
+        "is_comparable": is_comparable,
         "has_few_runs": any(len(of_method) < MIN_SEEDS for of_method in methods.values()),
     }
 
@@ -115,7 +124,7 @@ def methods_section(methods: Methods) -> dict[str, Any]:
     ]
     headings, rows = [headings[i] for i in shown], [[row[i] for i in shown] for row in rows]
     lower = [headings.index(name) for name in ("ECE", "ECE, scaled", "MFLOP", "seconds") if name in headings]
-    mark_best = has_one_benchmark(methods)
+    mark_best = on_same_images(methods)
     return {
         "table": make_table(headings, rows, lower_is_better=lower, unranked=[1], mark_best=mark_best),
         "images": describe_images(run.summary for runs in methods.values() for run in runs).splitlines(),
@@ -134,11 +143,12 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
         rows = []
         for detector in _detectors(methods):
             for method, runs in methods.items():
-                if any(detector in run.summary["detectors"] for run in runs):
+                if count := sum(detector in run.summary["detectors"] for run in runs):
+                    label = method if count == len(runs) else f"{method} (n = {count})"
                     cells = [number_cell(_values(runs, "detectors", detector, "sets", name, metric)) for name in sets]
                     cells += [number_cell(_values(runs, "detectors", detector, group, metric)) for group in groups]
-                    rows.append([detector, method, *cells])
-        tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=has_one_benchmark(methods))
+                    rows.append([detector, label, *cells])
+        tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=on_same_images(methods))
     left_out = {f"{name}: {reason}" for summary in summaries for name, reason in summary["left_out"].items()}
     return {
         "tables": tables,

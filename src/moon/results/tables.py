@@ -123,7 +123,8 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
                 cells = [_auroc_and_fpr([s["sets"][name] for s in scored], separator) for name in sets]
                 cells += [_auroc_and_fpr([s[group] for s in scored], separator) for group in groups]
             is_last = method == list(methods)[-1]
-            table.add_row(detector, method, *cells, end_section=is_last and (len(methods) > 1 or stacked))
+            label = f"{method} (n = {len(scored)})" if 0 < len(scored) < len(runs) else method
+            table.add_row(detector, label, *cells, end_section=is_last and (len(methods) > 1 or stacked))
     title = f"Unknown inputs: AUROC % (higher is better) {word} FPR-95 % (lower is better)" + _spread(methods)
     return Group(title, table, *_remarks(methods, names))
 
@@ -172,8 +173,9 @@ def summary_table(methods: Methods) -> Group:
                 mean_and_deviation([s[group]["auroc"] for s in scored]) if all(group in s for s in scored) else MISSING
                 for group in ("near", "far")
             ]
-            name, *known_cells = head if number == 0 else [""] * len(head)
-            table.add_row(name, detector, *known_cells, *means, end_section=number == len(detectors) - 1)
+            name, count, *known_cells = head if number == 0 else [""] * len(head)
+            count = count if len(scored) == len(runs) else f"{len(scored)} of {len(runs)}"
+            table.add_row(name, detector, count, *known_cells, *means, end_section=number == len(detectors) - 1)
     title = "Accuracy and ECE on known inputs, AUROC % on unknown inputs (higher is better)"
     return Group(title + _spread(methods), table, *_remarks(methods))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from moon.score.temperatures import (
 from moon.score.writing import check_same_model, write_scores
 from moon.suggest import as_names
 from moon.training import locked
+
+_log = logging.getLogger(__name__)
 
 
 def score_run(
@@ -199,13 +202,17 @@ def _summary(scored: Scoring, home: Path) -> dict[str, Any]:
     images, cache, sets = scored.images, scored.cache, scored.sets
     benchmark, known = images.benchmark, cache[KNOWN]
     scaling = fit_temperature(cache.get("fit/val", images.splits["val"]), home)
+    sha256 = digests(images)
+    for name in sets:
+        if name != KNOWN and sha256[name] == sha256[KNOWN]:
+            _log.warning("%s: has the images of the known test set, so it says nothing about unknown ones", name)
     fitted = (scored.recipe.objective, scaling.temperature, scaling.no_optimum)
     found = temperatures(scored.scores, *fitted) | (p_unknown_temperature(*fitted) if known.is_open else {})
     return {
         "benchmark": benchmark.name,
         "lists": benchmark.lists or "the sets as they are under the root",
         "images": {name: len(data.labels) for name, data in sets.items()},
-        "sha256": digests(images),  # of the images after resizing
+        "sha256": sha256,  # of the images after resizing
         "near": [name for name in benchmark.near if name in sets],
         "far": [name for name in benchmark.far if name in sets],
         "missing": list(images.missing),
