@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from moon.files import write_json
 from moon.records import read_json
-from moon.run.folder import TODO
+from moon.run.folder import REMAINING
 from moon.shapes import Optional, check_shape
 
 
@@ -28,14 +28,14 @@ class Todo(NamedTuple):
     def read(cls, folder: Path) -> Todo:
         """Read it from a run folder; files of earlier versions name no sets. A ValueError if it is damaged."""
         try:
-            found = read_json(folder / TODO)
+            found = read_json(folder / REMAINING)
             check_shape(found, {name: Optional([str]) for name in cls._fields})
         except FileNotFoundError:
             return cls()
         except ValueError as error:
-            raise ValueError(f"{folder / TODO}: is damaged ({error}); delete it and run the grid again") from error
+            raise ValueError(f"{folder / REMAINING}: is damaged ({error}); delete it and run the grid again") from error
         return cls(*(tuple(found.get(name, ())) for name in cls._fields))
 
     def write(self, folder: Path) -> None:
         """Write it into a run folder."""
-        write_json(folder / TODO, {name: list(values) for name, values in self._asdict().items() if values})
+        write_json(folder / REMAINING, {name: list(values) for name, values in self._asdict().items() if values})

@@ -24,7 +24,7 @@ from moon.files import open_to_append, write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.run import learning
-from moon.run.folder import TODO
+from moon.run.folder import REMAINING
 from moon.run.images import BenchmarkImages
 from moon.run.machine import chosen_threads, cudnn_mode
 from moon.run.train import train_run
@@ -61,7 +61,7 @@ def work(
                 if images.unknown:  # otherwise there is nothing to score; a later driver adds it again
                     score_run(folder, images, todo.detectors, device=device, skip_unfit=True)
                 if Todo.read(folder) == todo:  # a driver may have added more in the meantime
-                    (folder / TODO).unlink()
+                    (folder / REMAINING).unlink()
     except RunLocked:
         return  # another worker is executing it
     except PERMANENT as error:

@@ -11,6 +11,7 @@ from moon.files import write_text
 from moon.recipe.labels import labels
 from moon.report import sections
 from moon.report.classes import classes_section
+from moon.report.comparisons import comparisons_section
 from moon.results.collect import Run, collect
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def page(runs: Sequence[Run], left_out: Sequence[str] = (), title: str = "") -> 
     parts = {
         "Methods": sections.methods_section(methods),
         "Detectors": sections.detectors_section(methods),
-        "Comparisons": sections.comparisons_section(methods),
+        "Comparisons": comparisons_section(methods),
         "Scores": sections.scores_section(pictured, omitted=len(methods) - len(pictured)),
         "Calibration": sections.calibration_section(pictured),
         "Classes": classes_section(pictured),

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import combinations
-from math import isnan
 from operator import itemgetter
 from statistics import mean
 from typing import Any
@@ -17,12 +15,12 @@ from typing import Any
 from moon.metrics import auroc_interval
 from moon.recipe import Recipe
 from moon.recipe.labels import labels
-from moon.report.content import Cell, Picture, Table, make_table, number_cell, picture, png_uri
+from moon.report.content import Cell, Picture, make_table, number_cell, picture, png_uri
 from moon.results import figures
 from moon.results.choices import describe_choices
 from moon.results.collect import Run
-from moon.results.compare import MIN_SEEDS, Pairs, compare, pair_by_seed
-from moon.results.format import MISSING, interval_text, signed
+from moon.results.compare import MIN_SEEDS
+from moon.results.format import MISSING, interval_text
 from moon.results.tables import describe_images
 from moon.results.temperatures import describe_temperatures
 from moon.score.files import KNOWN, which_scored
@@ -30,10 +28,9 @@ from moon.score.files import KNOWN, which_scored
 Methods = Mapping[str, Sequence[Run]]
 
 _SHOWN_FACTS = ("model_sha256", "software", "hardware", "seconds")  # of result.json
-MOST_COMPARED = 6  # with more methods, each is compared with the first only
 
 
-def _value(run: Run, *path: str) -> float | None:
+def value_at(run: Run, *path: str) -> float | None:
     """The number at this path of a run's summary, or None if there is none."""
     value: Any = run.summary
     for key in path:
@@ -43,7 +40,7 @@ def _value(run: Run, *path: str) -> float | None:
 
 def _values(runs: Iterable[Run], *path: str) -> list[float]:
     """The number at this path of each run's summary, where there is one."""
-    return [value for run in runs if (value := _value(run, *path)) is not None]
+    return [value for run in runs if (value := value_at(run, *path)) is not None]
 
 
 def has_one_benchmark(methods: Methods) -> bool:
@@ -63,7 +60,7 @@ def _detectors(methods: Methods) -> list[str]:
     return list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run.summary["detectors"]))
 
 
-def _main_detector(methods: Methods) -> str:
+def main_detector(methods: Methods) -> str:
     """The detector that figures and comparisons show: MSP, as in the paper, or else the first."""
     found = _detectors(methods)
     return "msp" if "msp" in found else found[0]
@@ -102,7 +99,7 @@ def _near(runs: Iterable[Run], detector: str) -> float:
 
 def methods_section(methods: Methods) -> dict[str, Any]:
     """One row per method: accuracy, calibration, AUROC of the main detector, cost."""
-    detector = _main_detector(methods)
+    detector = main_detector(methods)
     rows = [
         [
             method,
@@ -158,55 +155,9 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
     }
 
 
-def comparisons_section(methods: Methods) -> Table | None:
-    """Paired tests of methods that share seeds: all pairs, or, with many methods, each against the first."""
-    detector = _main_detector(methods)
-    measures = {
-        "accuracy %": (("known", "accuracy"), True, 100.0),
-        "ECE": (("known", "ece"), False, 1.0),
-        f"{detector} near AUROC %": (("detectors", detector, "near", "auroc"), True, 100.0),
-        f"{detector} far AUROC %": (("detectors", detector, "far", "auroc"), True, 100.0),
-    }
-    first, *others = methods
-    pairs = combinations(methods, 2) if len(methods) <= MOST_COMPARED else [(first, other) for other in others]
-    names, family = [], []
-    for against, method in pairs:
-        comparable = _on_same_images(methods[method], methods[against])
-        for measure, (path, higher_is_better, scale) in measures.items():
-            a, b = pair_by_seed(
-                *(
-                    {run.recipe.seed: scale * value for run in runs if (value := _value(run, *path)) is not None}
-                    for runs in comparable
-                )
-            )
-            if a:
-                names.append((method, against, measure, 2 if scale == 100.0 else 4))
-                family.append(Pairs(a, b, higher_is_better))
-    rows = []
-    for (method, against, measure, digits), found in zip(names, compare(family), strict=True):
-        row = [method, against, measure, signed(found.difference, digits)]
-        between = interval_text(*found.interval, digits, sign=True) if found.has_interval else MISSING
-        p = MISSING if isnan(found.p) else f"{found.p:.3f}"
-        rows.append([*row, between, p, found.no_claim or found.verdict])
-    headings = ["method", "against", "measure", "difference", "95% interval", "p", "verdict"]
-    return make_table(headings, rows, 3) if rows else None
-
-
-def _on_same_images(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """The runs of two methods that share seed, benchmark and scored images."""
-
-    def images(runs: Sequence[Run]) -> dict[int, Any]:
-        return {run.recipe.seed: (run.recipe.benchmark, which_scored(run.summary)) for run in runs}
-
-    images_a, images_b = images(a), images(b)
-    shared = {seed for seed in images_a if seed in images_b and images_a[seed] == images_b[seed]}
-    kept_a, kept_b = ([run for run in runs if run.recipe.seed in shared] for runs in (a, b))
-    return kept_a, kept_b
-
-
 def scores_section(methods: Methods, omitted: int) -> dict[str, Any]:
     """Score histograms, ROC curves and intervals of the AUROC, for the first run of each method."""
-    detector = _main_detector(methods)
+    detector = main_detector(methods)
     scores = {name: s for name, runs in methods.items() if (s := runs[0].scores) is not None and detector in s}
     shown = {"detector": detector, "methods": len(methods), "omitted": omitted}
     if not scores:
@@ -248,7 +199,7 @@ def sparsity_section(methods: Methods) -> Picture | None:
     runs = [run for several in methods.values() for run in several]
     if len({run.recipe.sparsity for run in runs}) < 2:
         return None
-    detector = _main_detector(methods)
+    detector = main_detector(methods)
     without_sparsity = {run.recipe: replace(run.recipe, sparsity=0.0) for run in runs}
     names = labels(without_sparsity.values())  # what else distinguishes the methods
     points = []

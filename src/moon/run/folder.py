@@ -28,7 +28,7 @@ from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
 
-TODO = "todo.json"
+REMAINING = "todo.json"
 
 
 # What files of this and earlier versions contain: only what is there is checked.
@@ -124,7 +124,7 @@ def is_trained(folder: Path) -> bool:
 
 def is_done(folder: Path) -> bool:
     """Whether the run is trained and nothing is left to do in its folder."""
-    return is_trained(folder) and not (folder / TODO).exists()
+    return is_trained(folder) and not (folder / REMAINING).exists()
 
 
 def load_result(folder: Path | str) -> dict[str, Any]:

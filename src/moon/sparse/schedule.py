@@ -126,7 +126,7 @@ def check_changes(schedule: DropSchedule, name: str, most: int | None = None) ->
         ValueError: If the masks would never change.
     """
     when, changes = f"delta_t={schedule.delta_t} and t_end={schedule.t_end}", schedule.changes
-    advice = "train longer" if schedule.delta_t == 1 else "use a smaller delta_t or train longer"
+    advice = "train longer" if schedule.delta_t == 1 else "use a smaller delta_t (delta_t_steps) or train longer"
     if not changes:
         raise ValueError(f"{name} would never change its masks: with {when} no step is due; {advice}, or choose Static")
     if most is not None:
