@@ -69,10 +69,10 @@ def at(place: str, *pairs: tuple[str, str]) -> list[tuple[str, str]]:
     return [(f"{place}/{a}", f"{place}/{b}") for a, b in pairs]
 
 
-def at_every_sparsity(a: str, b: str) -> list[tuple[str, str]]:
+def at_every_sparsity(collection: str, a: str, b: str) -> list[tuple[str, str]]:
     """Two trainings at each sparsity of CIFAR-10, and as the mean over the four."""
     topologies = (*(f"rigl{100 * sparsity:g}" for sparsity in SPARSITIES), "rigl")
-    return [pair for topology in topologies for pair in at(f"cifar10/{topology}", (a, b))]
+    return [pair for topology in topologies for pair in at(f"{collection}/{topology}", (a, b))]
 
 
 TOPOLOGY_PAIRS = [
@@ -90,11 +90,11 @@ LENGTH_PAIRS = at(
     ("control@300", "plain@300"), ("logitnorm+vote@300", "control@300"), ("moon-logitnorm@300", "logitnorm+vote@300"),
     ("moon-logitnorm@300", "control@300"), ("moon-logitnorm@300", "plain@300"),
 )  # fmt: skip
-REPEATED_PAIRS = at(
-    "cifar10-open/rigl95",
+_SIX = (
     ("moon", "plain"), ("moon", "control"), ("control", "plain"), ("logitnorm+vote", "control"),
     ("moon-logitnorm", "control"), ("moon-logitnorm", "logitnorm+vote"),
 )  # fmt: skip
+REPEATED_PAIRS = at("cifar10-open/rigl95", *_SIX) + at("cifar10-open/rigl99", *_SIX)
 RIVALS = ("logitnorm", "vos", "dac", "mixup", "label-smoothing", "eow-softmax")
 RIVAL_PAIRS = at(
     "cifar10/rigl95",
@@ -107,9 +107,9 @@ NORMALISED_PAIRS = at(
     "cifar10/rigl95",
     ("logitnorm+vote", "logitnorm"), ("moon-logitnorm", "logitnorm+vote"), ("moon-logitnorm", "control"),
 )  # fmt: skip
-LOGITNORM_PAIRS = at_every_sparsity("logitnorm", "plain")
-VOTE_PAIRS = at_every_sparsity("logitnorm+vote", "logitnorm")
-ADDED_PAIRS = at_every_sparsity("moon-logitnorm", "logitnorm+vote")
+LOGITNORM_PAIRS = at_every_sparsity("cifar10", "logitnorm", "plain")
+VOTE_PAIRS = at_every_sparsity("cifar10", "logitnorm+vote", "logitnorm")
+ADDED_PAIRS = at_every_sparsity("cifar10-open", "moon-logitnorm", "logitnorm+vote")
 ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
 PARAMETERS = (
     *(f"w_f={w}" for w in ("0.1", "0.5", "2", "4")),
@@ -153,7 +153,7 @@ FAMILIES: dict[str, list[Pair]] = {
     "normalised": _pairs(NORMALISED_PAIRS, NINE),
     "logitnorm": _pairs(LOGITNORM_PAIRS, WITHOUT_ENERGY),
     "vote": _pairs(VOTE_PAIRS, WITHOUT_ENERGY),
-    "added": _pairs(ADDED_PAIRS, WITHOUT_ENERGY),
+    "added": _pairs(ADDED_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
     "ablations": _pairs(ABLATION_PAIRS, NINE),
     "frontier": _pairs(FRONTIER_PAIRS, WITH_CHOSEN),
     "quick-tin100": _pairs(QUICK_TIN100_PAIRS, [*WITH_FISHER, "fdbd near", "fdbd far"]),

@@ -98,7 +98,7 @@ def frontier_test(kept: Kept) -> str:
 @BLOCKS.add
 def frontier_test_99(kept: Kept) -> str:
     columns = ["MSP", "EBO", "KNN", "Fisher", *SHOWN[:2]]
-    return networks_table(kept, ["training"], at_trainings("cifar10/rigl99", TESTED_99), columns)
+    return networks_table(kept, ["training"], at_trainings("cifar10-open/rigl99", TESTED_99), columns)
 
 
 @BLOCKS.add
