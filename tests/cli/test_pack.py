@@ -98,7 +98,13 @@ def test_pack_marks_the_sets_that_auto_chose_on(moon, trained_runs, data_root, t
     assert "auto: gen, the best; tuned to gamma=0.5 (recorded by moon score)" in out
     assert "notmnist (auto chose on it)" in out
     assert out.count("(auto chose on it)") == 1
-    assert "warning: auto chose gen with the validation images that the threshold comes from" in err
+    assert "warning: auto chose gen with all validation images, also those that the threshold comes from" in err
+    assert "from 5 validation images" in out
+    write_record(run / "scores.json", summary | {"auto": choice | {"left": 5}})
+    code, out, err = moon("pack", run, *options, "--data", data_root)
+    assert code == 0, err
+    assert "auto chose gen" not in err
+    assert "from 5 validation images" in out
 
 
 def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):

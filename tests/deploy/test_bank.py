@@ -92,6 +92,6 @@ def test_an_empty_bank_is_an_error():
     with pytest.raises(ValueError, match=r"at least one training image must be kept \(bank\), not 0"):
         reduced(Knn(), 0, 100)
     with pytest.raises(ValueError, match="needs 50 known features, found 20"):
-        CompactKnn().fit(evidence(20))
+        CompactKnn(50).fit(evidence(20))
     with pytest.raises(ValueError, match="not fitted"):
         CompactKnn().score(evidence(20))

@@ -213,7 +213,7 @@ def test_auto_does_not_take_options_of_a_later_search(folder, images, data_root,
     write_record(folder / "scores.json", result)
     facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
     assert facts["detector"] == "knn"
-    assert moon.load(tmp_path / "net.moon").metadata["detector"]["options"]["k"] == 50
+    assert moon.load(tmp_path / "net.moon").metadata["detector"]["options"]["k"] is None
     assert "tuned" not in facts["auto"]
 
 
@@ -244,7 +244,7 @@ def test_a_combination_is_packed_with_its_parts(folder, images, tmp_path):
     name = "fisher:msp+gen+knn"
     facts = pack_run(folder, images, tmp_path / "net.moon", name, HALF, precision="float32", checked=0)
     classifier = moon.load(tmp_path / "net.moon")
-    assert classifier.metadata["detector"]["options"] == {"k": 50, "parts": ["msp", "gen", "knn"], "scaled": False}
+    assert classifier.metadata["detector"]["options"] == {"k": None, "parts": ["msp", "gen", "knn"], "scaled": False}
     assert facts["features_kept"] == 256
     assert len({*np.round(classifier(images.splits["test"].images).score, 4)}) > 5
     with pytest.raises(ValueError, match="Fisher with rotpred runs the network on four rotations"):

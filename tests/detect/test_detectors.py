@@ -23,6 +23,8 @@ from moon import (
     auroc,
     open_head,
 )
+from moon.deploy.bank import CompactKnn
+from moon.detect.knn import usual_k
 
 # exp(logits): for the first input a known output is largest, for the second the unknown output.
 OPEN = Evidence(torch.tensor([[6.0, 1.0, 1.0], [1.0, 2.0, 5.0]]).log(), torch.zeros(2, 4), 2)
@@ -178,6 +180,15 @@ def test_knn_against_all_distances(monkeypatch):
     fitted = Knn(k=7).fit(Evidence(torch.zeros(60, 2), bank, 2))
     scores = fitted.score(Evidence(torch.zeros(25, 2), queries, 2))
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("inputs", "k"), [(100, 1), (2000, 2), (4000, 5), (40_000, 50), (60_000, 50)])
+def test_the_usual_neighbour_of_knn_is_nearer_in_small_sets(inputs, k):
+    assert usual_k(inputs) == k
+    bank, query = (Evidence(torch.zeros(len(z), 2), z, 2) for z in (torch.randn(inputs, 3), torch.randn(10, 3)))
+    for kind in (Knn, CompactKnn):
+        assert torch.equal(kind().fit(bank).score(query), kind(k=k).fit(bank).score(query))
+    assert not torch.equal(Knn().fit(bank).score(query), Knn(k=k + 1).fit(bank).score(query))
 
 
 def test_klm_in_literals():

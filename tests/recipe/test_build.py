@@ -10,6 +10,7 @@ from moon.data import BENCHMARKS, DataSet, open_set
 from moon.detect import DETECTORS
 from moon.objectives import OBJECTIVES
 from moon.recipe import Recipe, build, make_recipe, pick, table
+from moon.score.auto import check_names
 from moon.sparse import TOPOLOGIES, Dense
 
 DIGITS = BENCHMARKS["digits"]
@@ -159,11 +160,38 @@ def test_detectors_by_name():
         ("fisher:msp+", "'fisher:msp\\+' has an empty part; name its parts as fisher:msp\\+knn"),
         ("fisher:msp+msp", "'msp' is named twice"),
         ("fisher:msp+knn:scaled", "'fisher' has no variant 'scaled'"),
-        ("fisher:msp+knn:x", "'fisher' has no variant 'msp\\+knn:x'"),
+        ("fisher:msp+knn:x", "'fisher' has no variant 'x'; name its parts as fisher:msp\\+knn"),
+        ("ebo:released:x", "'ebo' has no variant 'x'"),
+        ("knn:j=3", "'knn' has no option 'j'; choose from: k$"),
+        ("gen:gama=1", "'gen' has no option 'gama' .did you mean 'gamma'.*; choose from: gamma, top$"),
+        ("msp:k=3", "'msp' has no option 'k'; it has none$"),
+        ("ash:variant=s", "'ash' has no option 'variant'; choose from: percentile$"),
+        ("knn:k=3.5", "option 'k' of 'knn' must be an integer, not '3.5'"),
+        ("gen:gamma=nan", "option 'gamma' of 'gen' must be a number, not 'nan'"),
+        ("knn:k=3,k=4", "'knn:k=3,k=4' has the option 'k' twice"),
+        ("knn:k=0", "k must be at least 1, not 0"),
+        ("knn:k=3:k=4", "'knn' has no variant 'k=4'"),
         ("knnn", "did you mean 'knn'"),
     ):
         with pytest.raises(ValueError, match=what):
             build.detector(wrong, recipe, DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("knn:k=5", {"k": 5}),
+        ("vim:dim=8", {"dim": 8}),  # its default is no number
+        ("ebo:released:temperature=2", {"released": True, "temperature": 2.0}),
+        ("gen:gamma=0.5,top=3:scaled", {"gamma": 0.5, "top": 3}),
+        ("fisher:msp+knn:k=5", {"k": 5, "parts": ["msp", "knn"], "scaled": False}),
+    ],
+)
+def test_a_name_can_give_options(name, options):
+    check_names([name])
+    detector = build.detector(name, make_recipe(DIGITS, "moon"), DIGITS)
+    assert options.items() <= detector.options().items()
+    assert isinstance(detector, Scaled) is name.endswith(":scaled")
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -2,7 +2,7 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from moon.evidence import Evidence
 from moon.grid.grid import scored_with
 from moon.recipe import table
 from moon.records import write_record
-from moon.score.auto import best_of, check_names, choice_of, choose_by_rule, rank
+from moon.score.auto import best_of, check_names, choice_of, choose_by_rule, halves, rank
 from moon.score.files import read_summary
 from moon.score.scoring import Scoring
 
@@ -78,7 +78,7 @@ def test_a_choice_that_may_be_of_another_model_is_not_kept(images, plain_folder)
 def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, plain_folder):
     result, scores = score_run(plain_folder, with_unknown, ["auto", "msp"])
     choice = result["auto"]
-    assert (choice["known"], choice["on"]) == (10, {"notmnist": 30})
+    assert (choice["known"], choice["left"], choice["on"]) == (5, 5, {"notmnist": 30})
     scaled = [f"{name}:scaled" for name, kind in table("detector").items() if kind.depends_on_scale]
     assert list(choice["auroc"]) == [*table("detector"), *scaled]
     assert "rotation head" in choice["auroc"]["rotpred"]["refused"]
@@ -95,7 +95,7 @@ def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, plain_fol
 
 def test_the_winner_is_tuned_on_the_same_images(with_unknown, plain_folder, monkeypatch):
     class Perfect(Detector):
-        """Knows the validation images by their number. K+1 rule: none."""
+        """Knows the five validation images that `auto` may use by their number. K+1 rule: none."""
 
         grid = {"power": (1.0, 2.0)}  # noqa: RUF012
 
@@ -103,7 +103,7 @@ def test_the_winner_is_tuned_on_the_same_images(with_unknown, plain_folder, monk
             self.power = power
 
         def score(self, evidence):
-            return torch.full((len(evidence),), float(len(evidence) == 10)) * self.power
+            return torch.full((len(evidence),), float(len(evidence) == 5)) * self.power
 
     monkeypatch.setitem(DETECTORS, "perfect", Perfect)
     monkeypatch.setattr("moon.score.auto.table", lambda _: ["msp", "perfect"])  # others are perfect here, too
@@ -160,7 +160,55 @@ def test_the_ranking_is_by_the_mean_over_sets_and_the_first_of_equal_ones_wins()
     found = {"a": {"x": 0.9, "y": 0.5}, "b": {"x": 0.7, "y": 0.7}, "c": {"refused": "no"}, "d": {"x": 0.6, "y": 0.9}}
     assert [name for _, name in best_of(found)] == ["d", "a", "b"]
     with pytest.raises(ValueError, match="auto found no detector that can be used; c: no"):
-        choice_of({"c": {"refused": "no"}}, {}, 3)
+        choice_of({"c": {"refused": "no"}}, {}, 3, 4)
+
+
+def test_neither_the_ranking_nor_the_options_depend_on_images_that_are_left_for_a_threshold(monkeypatch):
+    """Otherwise the guarantee of `moon pack` would not hold for the detector that is chosen."""
+
+    class Nearest(Detector):
+        """The distance to the nearest validation image. K+1 rule: none."""
+
+        fits_on = "validation"
+        grid = {"power": (1.0, 2.0)}  # noqa: RUF012
+
+        def __init__(self, power: float = 1.0):
+            self.power = power
+
+        def fit(self, evidence):
+            self.seen = evidence.features
+            return self
+
+        def score(self, evidence):
+            return -(torch.cdist(evidence.features, self.seen).amin(1) ** self.power)
+
+    monkeypatch.setitem(DETECTORS, "nearest", Nearest)
+    monkeypatch.setattr("moon.score.auto.table", lambda _: ["msp", "knn", "nearest", "fisher"])
+    monkeypatch.setattr("moon.score.auto.best_of", lambda _: [(1.0, "nearest")])
+    known, unknown, train = evidence_of(40, 0), evidence_of(30, 1), evidence_of(100, 2)
+    _, left = halves(40)
+
+    def chosen(validation):
+        sets = {"fit/val": validation, "fit/train": train, "tune/same": unknown}
+        images = SimpleNamespace(
+            benchmark=BENCHMARKS["digits"],
+            splits={"val": SimpleNamespace(labels=validation.labels), "train": SimpleNamespace(labels=train.labels)},
+            tuning={"same": SimpleNamespace(labels=unknown.labels)},
+        )
+        cache = SimpleNamespace(get=lambda key, _: sets[key])
+        recipe, unused = make_recipe(BENCHMARKS["digits"], "cross-entropy"), cast(Any, None)
+        scoring = Scoring(recipe, cast(Any, images), unused, cast(Any, cache), must_fit=True)
+        scoring.choose(lambda items, _: items)
+        scoring._prepared("nearest", Nearest())
+        return scoring.choice["auroc"], scoring.searches["nearest"]["tried"]
+
+    found = chosen(known)
+    changed = known.take(torch.arange(40))
+    changed.features[left] = 100.0
+    changed.logits[left] = -5.0
+    assert chosen(changed) == found
+    changed.features[halves(40)[0][:3]] = 100.0
+    assert chosen(changed) != found
 
 
 def test_a_choice_that_cannot_be_used_is_an_error_that_names_it(images, plain_folder, monkeypatch):

@@ -53,6 +53,28 @@ def test_a_combination_reuses_the_scores_of_its_parts(images, folder, monkeypatc
     assert all(np.array_equal(shared[name], alone[name]) for name in alone)
 
 
+def test_a_class_with_fewer_training_images_than_knn_looks_for_is_a_warning(images, folder, caplog):
+    score_run(folder, images, ["knn", "fisher", "msp"])
+    assert "another class" not in caplog.text  # 256 images: the nearest one is looked for
+    score_run(folder, images, ["knn:k=60", "fisher:msp+knn:k=70", "fisher:msp+gen"])
+    warnings = [record.message for record in caplog.records if "another class" in record.message]
+    counts = np.bincount(images.splits["train"].labels)
+    smallest, count = counts.argmin(), counts.min()
+    assert warnings == [
+        f"knn:k=60 and fisher:msp+knn:k=70: class {smallest} has {count} training images, so the neighbour number 60 "
+        f"of its images is of another class, and they may look unknown; name a smaller number, "
+        f"such as knn:k={count // 2}"
+    ]
+
+
+def test_options_in_a_name_are_not_tuned(data_root, folder):
+    images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
+    result, scores = score_run(folder, images, ["knn", "knn:k=7"])
+    assert list(result["search"]) == ["knn"]
+    _, alone = score_run(folder, BenchmarkImages.open(data_root, "mnist"), ["knn:k=7"], out=folder / "other")
+    assert np.array_equal(scores["knn:k=7"]["dtd"], alone["knn:k=7"]["dtd"])
+
+
 def test_detectors_of_one_run_share_their_bank(images, folder, monkeypatch):
     import moon.score.score as module
 

@@ -34,8 +34,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default="fisher",
         help=f"{' '.join(name for name in names_of('detector') if name not in ('odin', 'rotpred'))}, NAME:released, "
-        "NAME:scaled or NAME:unscaled, fisher:NAME+NAME (a combination), or auto (what moon score --detector auto "
-        "chose for the run, else by its rule) (default: %(default)s)",
+        "NAME:scaled or NAME:unscaled, NAME:OPTION=VALUE, fisher:NAME+NAME (a combination), or auto (what moon score "
+        "--detector auto chose for the run, else by its rule) (default: %(default)s)",
     )
     add("--accept", type=fraction, default=0.95, help="share of known images to accept (default: %(default)s)")
     add(

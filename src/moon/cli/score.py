@@ -43,8 +43,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{' '.join(names_of('detector'))}, NAME:released, NAME:scaled (logits divided by a temperature fitted on "
         "validation images: the default of ebo and others for normalised logits), NAME:unscaled (their default for "
-        "other logits), fisher:NAME+NAME (a combination), auto (one detector, chosen by --tune-on sets or by a rule), "
-        "or all (default: all)",
+        "other logits), NAME:OPTION=VALUE (such as knn:k=5), fisher:NAME+NAME (a combination), auto (one detector, "
+        "chosen by --tune-on sets or by a rule), or all (default: all)",
     )
     add_unknown_sets(parser)
     add(

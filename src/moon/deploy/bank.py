@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from moon.detect import Detector, Fisher, Knn, NnGuide, Scaled
+from moon.detect.knn import k_among
 from moon.detect.moments import long_directions
 from moon.evidence import Evidence, chunks, taken
 from moon.seeds import generator
@@ -26,15 +27,15 @@ class CompactKnn(Detector):
     K+1 rule: only features are used, not the unknown output.
 
     Args:
-        k: Which neighbour, among all training images.
+        k: Which neighbour, among all training images, as for `Knn`.
         bank: How many images to keep at most; the same share of each class.
         directions: How many directions to keep at most; fewer if they contain 99% of the squared length.
     """
 
     fits_on = "train"
 
-    def __init__(self, k: int = 50, bank: int = BANK, directions: int = DIRECTIONS) -> None:
-        if k < 1 or bank < 1 or directions < 1:
+    def __init__(self, k: int | None = None, bank: int = BANK, directions: int = DIRECTIONS) -> None:
+        if (k is not None and k < 1) or bank < 1 or directions < 1:
             raise ValueError(f"k={k}, bank={bank} and directions={directions} must be at least 1")
         self.k, self.bank, self.directions = k, bank, directions
         self.projection: Tensor | None = None  # (D, directions)
@@ -42,14 +43,13 @@ class CompactKnn(Detector):
         self.rank = 1
 
     def fit(self, evidence: Evidence) -> Self:
-        if len(evidence) < self.k:
-            raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
+        k = k_among(evidence, self.k)
         z = evidence.unit_features
         products: Any = sum((part.T @ part).double() for (part,) in chunks(z))
         projection = long_directions(products, LENGTH)[:, : self.directions].to(z)
         chosen = sample(evidence, self.bank)
         self.projection, self.kept = projection, taken(z, chosen) @ projection
-        self.rank = max(1, round(self.k * len(chosen) / len(z)))
+        self.rank = max(1, round(k * len(chosen) / len(z)))
         return self
 
     def score(self, evidence: Evidence) -> Tensor:

@@ -20,12 +20,14 @@ class Named(NamedTuple):
         options: Options in place of its defaults.
         why: Why it was chosen, and the options that it was tuned to; "" if it was named.
         chosen_on: The unknown sets that it was chosen on.
+        left: How many validation images the choice did not use.
     """
 
     name: str
     options: dict[str, Any]
     why: str = ""
     chosen_on: tuple[str, ...] = ()
+    left: int = 0
 
 
 def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmark) -> Named:
@@ -55,7 +57,7 @@ def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmar
     if (choice := _recorded(folder, recipe)) is None:
         choice = choose_by_rule(recipe.objective, benchmark.num_known)
         return Named(choice["detector"], {}, f"{choice['why']}; {folder.name} has no scores with a choice of auto")
-    chosen_on, refused = tuple(choice.get("on", ())), []
+    how, refused = (tuple(choice.get("on", ())), choice.get("left", 0)), []
     ranked = best_of(choice.get("auroc", {}))
     means = {other: mean for mean, other in ranked}
     for other in dict.fromkeys([choice["detector"], *means]):
@@ -66,13 +68,13 @@ def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmar
             continue
         if not refused:
             options = choice.get("options", {})
-            tuned = ", ".join(f"{key}={value}" for key, value in options.items())
+            tuned = ", ".join(f"{key}={value}" for key, value in options.items() if value is not None)
             tuned = f"; tuned to {tuned}" if tuned else ""
-            return Named(other, options, f"{choice['why']}{tuned} (recorded by moon score)", chosen_on)
+            return Named(other, options, f"{choice['why']}{tuned} (recorded by moon score)", *how)
         place = f"number {list(means).index(other) + 1} of {len(ranked)} by mean AUROC {100 * means[other]:.1f}"
         sets = ", ".join(choice["auroc"][other])
         why = f"{place} of validation images against {sets}, after {', '.join(refused)}, which cannot be packed"
-        return Named(other, {}, f"{why} (recorded by moon score)", chosen_on)
+        return Named(other, {}, f"{why} (recorded by moon score)", *how)
     raise ValueError(f"auto chose {choice['detector']}, which cannot be packed, and compared no other; name a detector")
 
 

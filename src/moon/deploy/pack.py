@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -27,10 +26,10 @@ from moon.recipe import Recipe, build
 from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
-from moon.score.auto import Track
+from moon.score.auto import Track, halves
 from moon.score.cache import TRAINING, EvidenceCache
+from moon.score.scoring import warn_of_small_classes
 from moon.score.temperatures import NO_OPTIMUM, fit_temperature, temperatures
-from moon.seeds import generator
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def pack_run(
     """Pack a finished run into a `.moon` file: the network, class names, a detector and its threshold.
 
     The threshold is found with the packed network itself, on validation images. If the detector is fitted on validation
-    images as well, it gets one half of them and the threshold the other half.
+    images as well, or was chosen with them, one half is for this and the other half for the threshold.
 
     Args:
         folder: The folder of a finished run.
@@ -98,14 +97,16 @@ def pack_run(
     if recipe.benchmark != b.name:
         raise ValueError(f"{folder}: was trained on {recipe.benchmark}, not {b.name}")
     check_data(folder, images)
-    detector, options, why, chosen_on = named_or_chosen(detector, folder, recipe, b)
+    detector, options, why, chosen_on, left = named_or_chosen(detector, folder, recipe, b)
     original = build.detector(detector, recipe, b, **options)
-    fitting, calibration = _divide(images.splits["val"], original)
-    if chosen_on:
+    fitting, calibration = _divide(images.splits["val"], original, bool(chosen_on))
+    if chosen_on and not left:
         _log.warning(
-            "auto chose %s with the validation images that the threshold comes from, and the guarantee does not count "
-            "this choice: with few of them slightly fewer known images are accepted than it says", detector
+            "auto chose %s with all validation images, also those that the threshold comes from, and the guarantee "
+            "does not count this choice: with few of them slightly fewer known images are accepted than it says; "
+            "moon score RUN --detector auto --tune-on SET chooses again, with one half", detector
         )  # fmt: skip
+    warn_of_small_classes({detector: original}, images.splits["train"].labels)
     _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
     model = load(folder, device, b)
     cache = EvidenceCache(images, model, result["model_sha256"], folder)
@@ -163,18 +164,20 @@ def _threshold(packed: PackedNetwork) -> dict[str, Any]:
     return {"values": packed.tensors["threshold"].tolist(), **packed.threshold}
 
 
-def _divide(validation: AnySet, detector: Detector) -> tuple[AnySet, AnySet]:
-    """Known images to fit on and to calibrate on: all of them for both, unless the detector is fitted on them."""
-    if "validation" not in detector.fits_on_splits:
+def _divide(validation: AnySet, detector: Detector, is_chosen: bool = False) -> tuple[AnySet, AnySet]:
+    """Known images to fit on and to calibrate on: all for both, unless the detector is fitted on them or chosen."""
+    is_fitted = "validation" in detector.fits_on_splits
+    if not (is_fitted or is_chosen):
         return validation, validation
-    order = torch.randperm(len(validation.labels), generator=generator("calibration")).numpy()
-    half = len(order) // 2
+    fitting, calibration = (half.numpy() for half in halves(len(validation.labels)))
     is_scaled = isinstance(detector, Scaled)
     name = f"the temperature of {type(detector.inner).__name__}" if is_scaled else type(detector).__name__
+    how = "fitted on" if is_fitted else "chosen with"
     _log.info(
-        "%s is fitted on validation images: %d are used for it, %d for the threshold", name, half, len(order) - half
-    )
-    return validation.take(np.sort(order[:half])), validation.take(np.sort(order[half:]))
+        "%s is %s validation images: %d are used for it, %d for the threshold",
+        name, how, len(fitting), len(calibration)
+    )  # fmt: skip
+    return validation.take(fitting), validation.take(calibration)
 
 
 def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee: Guarantee) -> None:
@@ -182,7 +185,7 @@ def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee:
     needed = guarantee.needed * (classes if guarantee.per_class else 1)
     needed = 2 * needed - 1 if is_divided else needed  # the threshold gets the larger half
     if (count := len(validation.labels)) < needed:
-        half = ", half of them for the detector (mls needs none)" if is_divided else ""
+        half = ", half of them for the detector (--detector mls needs none)" if is_divided else ""
         raise ValueError(
             f"{count:,} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
             f"are needed{half}; give more, as the split val (moon data import, or hold-out --val-share), and train "

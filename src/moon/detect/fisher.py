@@ -55,7 +55,7 @@ class Fisher(Detector):
     K+1 rule: that of the parts. The unknown output lowers MSP and is not used by fDBD and KNN.
 
     Args:
-        k: Which neighbour KNN uses, at least 1.
+        k: Which neighbour KNN uses, as for `Knn`.
         parts: The names of two detectors or more. With "rotpred" the model needs a rotation head, and evidence must be
             read with `rotate=True`, also that of the validation inputs.
         scaled: Whether parts that depend on the scale of the logits, such as "gen" or "rotpred", get logits / T, see
@@ -76,7 +76,7 @@ class Fisher(Detector):
 
     fits_on = "both"
 
-    def __init__(self, k: int = 50, parts: Sequence[str] = PARTS, scaled: bool = False) -> None:
+    def __init__(self, k: int | None = None, parts: Sequence[str] = PARTS, scaled: bool = False) -> None:
         check_parts(parts)
         self.k, self.scaled = k, scaled
         self.parts = {name: Knn(k) if name == "knn" else COMBINABLE[name]() for name in parts}

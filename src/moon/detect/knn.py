@@ -119,6 +119,34 @@ def _shortened(z: Tensor, projection: Tensor) -> Tensor:
 _shorts: Any = WeakTensorKeyDictionary()  # by bank: its version, and the result of `_few_directions`
 
 
+def usual_k(inputs: int) -> int:
+    """Return which neighbour KNN uses if nothing else is said.
+
+    It is the 50th, the usual one for the 50,000 images of CIFAR-10, and with fewer than 40,000 inputs one in 800 of
+    them: the 50th neighbour in a smaller set is farther away, so the score says less.
+
+    Args:
+        inputs: The number of known inputs that it is fitted on.
+
+    Returns:
+        k, between 1 and 50.
+
+    Example:
+        >>> from moon.detect.knn import usual_k
+        >>> usual_k(50_000), usual_k(3_500), usual_k(100)
+        (50, 4, 1)
+    """
+    return min(50, max(1, round(inputs / 800)))
+
+
+def k_among(evidence: Evidence, k: int | None) -> int:
+    """The k that is given, or the usual one for this evidence; a ValueError if there are fewer than k inputs."""
+    k = usual_k(len(evidence)) if k is None else k
+    if len(evidence) < k:
+        raise ValueError(f"the {k}-th neighbour needs {k} known features, found {len(evidence)}")
+    return k
+
+
 class Knn(Detector):
     """Negative squared distance to the k-th nearest training feature: -||z - z_(k)||^2.
 
@@ -128,7 +156,8 @@ class Knn(Detector):
     K+1 rule: only features are used, not the unknown output.
 
     Args:
-        k: Which neighbour, at least 1. `fit` needs at least `k` inputs.
+        k: Which neighbour, at least 1; None: see `usual_k`. `fit` needs at least `k` inputs. With fewer than `k` inputs
+            of a class the neighbour of its inputs is of another class.
 
     Example:
         >>> import torch
@@ -141,21 +170,21 @@ class Knn(Detector):
     """
 
     fits_on = "train"
-    grid: ClassVar = {"k": (50, 100, 200, 500, 1000)}
+    grid: ClassVar = {"k": (50, 100, 200, 500, 1000, 1, 5, 10, 20)}  # the small ones for small sets
 
-    def __init__(self, k: int = 50) -> None:
-        if k < 1:
+    def __init__(self, k: int | None = None) -> None:
+        if k is not None and k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         self.k = k
         self.bank: Tensor | None = None
 
     def fit(self, evidence: Evidence) -> Self:
-        if len(evidence) < self.k:
-            raise ValueError(f"the {self.k}-th neighbour needs {self.k} known features, found {len(evidence)}")
+        k_among(evidence, self.k)
         self.bank = evidence.unit_features  # shared with other detectors that are fitted on the same features
         return self
 
     def score(self, evidence: Evidence) -> Tensor:
         bank = self._fitted("bank")
         features = normalize(evidence.features).to(bank)
-        return -(features - taken(bank, kth_rows(features, self.k, bank))).square().sum(1)
+        k = usual_k(len(bank)) if self.k is None else self.k
+        return -(features - taken(bank, kth_rows(features, k, bank))).square().sum(1)

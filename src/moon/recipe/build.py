@@ -277,7 +277,8 @@ def detector(name: str, recipe: Recipe, benchmark: Benchmark, **options: Any) ->
 
     Args:
         name: The name; `NAME:released` for the public code's handling of the K+1-th output, `NAME:scaled` for the
-            fitted T, `NAME:unscaled` for T = 1, `fisher:msp+knn` for the combination of these two.
+            fitted T, `NAME:unscaled` for T = 1, `knn:k=5` for an option, `fisher:msp+knn` for the combination of
+            these two.
         recipe: The run.
         benchmark: Its standard deviations scale ODIN's perturbation.
         **options: Options in place of the detector's defaults.

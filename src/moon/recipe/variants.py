@@ -1,16 +1,18 @@
 """Names of detectors with variants, and the temperature each one means.
 
-A name is `NAME[:released][:scaled or :unscaled]`, or `NAME:PART+PART...[:scaled or :unscaled]` for a combination.
+A name is `NAME[:released][:PART+PART...][:OPTION=VALUE,...][:scaled or :unscaled]`, where only combinations have parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import signature
+from inspect import Parameter, signature
+from math import isfinite
 from typing import Any, NamedTuple
 
 from moon.detect import Detector, Scaled
 from moon.recipe.registry import pick, table
+from moon.suggest import did_you_mean
 
 # Where a temperature is from.
 FITTED, LOSS, SUFFIX = "fitted on validation images", "the loss", "the suffix :unscaled"
@@ -25,25 +27,32 @@ class Variant(NamedTuple):
         is_released: Whether it treats the K+1-th output as the public code does.
         scale: "scaled" for the fitted temperature, "unscaled" for T = 1, "" for the one that the run determines.
         parts: The detectors that a combination combines; empty for its default.
+        options: Options in place of the detector's defaults, by name.
     """
 
     key: str
     is_released: bool
     scale: str
     parts: tuple[str, ...] = ()
+    options: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, name: str) -> Variant:
         """Read a name.
 
         Args:
-            name: Such as `ebo`, `ebo:scaled`, `ebo:released:unscaled` or `fisher:msp+knn`.
+            name: Such as `ebo`, `ebo:scaled`, `ebo:released:unscaled`, `knn:k=5` or `fisher:msp+knn`.
 
         Returns:
             Its parts.
 
         Raises:
-            ValueError: If there is no such detector, or the detector has no such variant.
+            ValueError: If there is no such detector, or the detector has no such variant or option.
+
+        Example:
+            >>> from moon.recipe.variants import Variant
+            >>> Variant.of("gen:gamma=0.5,top=3").options
+            (('gamma', 0.5), ('top', 3))
         """
         key, *suffixes = name.split(":")
         kind = pick("detector", key)
@@ -52,27 +61,29 @@ class Variant(NamedTuple):
         is_released = suffixes[:1] == ["released"]
         if is_released and "released" not in signature(kind).parameters:
             raise ValueError(f"detector '{key}' has no variant 'released'")
-        first = "".join(suffixes[is_released : is_released + 1])
-        parts = _parts(key, first) if "+" in first else ()
-        scale, *rest = suffixes[is_released + bool(parts) :] or [""]
+        suffixes = suffixes[is_released:]
+        parts = _parts(key, suffixes.pop(0)) if suffixes and "+" in suffixes[0].partition("=")[0] else ()
+        options = _options(key, suffixes.pop(0)) if suffixes and "=" in suffixes[0] else ()
+        scale, *rest = suffixes or [""]
         if rest or scale not in ("", "scaled", "unscaled"):
             such = f"; name its parts as {key}:msp+knn" if "parts" in signature(kind).parameters else ""
             raise ValueError(f"detector '{key}' has no variant '{':'.join(suffixes)}'{such}")
         if scale and not _depends_on_scale(key, parts):
             _check_scaled(key, scale)
-        return cls(key, is_released, scale, parts)
+        return cls(key, is_released, scale, parts, options)
 
     def make(self, is_fitted: bool, **options: Any) -> Detector:
         """Construct the detector.
 
         Args:
             is_fitted: Whether a detector that depends on the scale of the logits gets logits / T, with the fitted T.
-            **options: Its options.
+            **options: Its options; those of the name win.
 
         Returns:
             The detector. A combination applies T to those of its parts that depend on the scale.
         """
         kind = pick("detector", self.key)
+        options |= self.options
         if self.is_released:
             options = {"released": True} | options
         if self.parts:
@@ -92,6 +103,36 @@ def _parts(key: str, text: str) -> tuple[str, ...]:
         pick("detector", part)
     kind(parts=parts)  # says which ones cannot be combined
     return parts
+
+
+def _options(key: str, text: str) -> tuple[tuple[str, float], ...]:
+    """The options in a name, such as `gamma=0.5,top=3`; a ValueError if there is no such option or value."""
+    detector = pick("detector", key)
+    types = {name: kind for name, p in signature(detector).parameters.items() if (kind := _number(p))}
+    found: dict[str, float] = {}
+    for each in text.split(","):
+        name, _, value = each.partition("=")
+        if name not in types:
+            choices = f"choose from: {', '.join(types)}" if types else "it has none"
+            raise ValueError(f"detector '{key}' has no option '{name}'{did_you_mean(name, types)}; {choices}")
+        if name in found:
+            raise ValueError(f"detector '{key}:{text}' has the option '{name}' twice")
+        try:
+            found[name] = types[name](value)
+            is_number = isfinite(found[name])
+        except ValueError:
+            is_number = False
+        if not is_number:
+            kind = "an integer" if types[name] is int else "a number"
+            raise ValueError(f"option '{name}' of '{key}' must be {kind}, not '{value}'")
+    return tuple(found.items())
+
+
+def _number(parameter: Parameter) -> type[int] | type[float] | None:
+    """The type of a parameter that is a number: by its annotation, such as `int | None`, or else by its default."""
+    annotation = getattr(parameter.annotation, "__name__", str(parameter.annotation))
+    words = {word.strip() for word in annotation.split("|")} | {type(parameter.default).__name__}
+    return next((kind for kind in (int, float) if kind.__name__ in words), None)
 
 
 def _check_scaled(key: str, scale: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from moon.data import AnySet, Benchmark
 from moon.detect import Detector
@@ -18,7 +19,7 @@ from moon.evidence import Evidence
 from moon.metrics import auroc
 from moon.recipe import Recipe, build, table
 from moon.recipe.variants import LOSS, Variant, normalises_logits, temperature_from
-from moon.seeds import derive
+from moon.seeds import generator
 from moon.suggest import did_you_mean
 
 AUTO = "auto"
@@ -43,7 +44,25 @@ def check_names(names: Iterable[str]) -> None:
             suggested = did_you_mean(key.lower(), [AUTO, *entries])
             raise ValueError(f"unknown detector '{key}'{suggested}; choose from: {', '.join(entries)}, {AUTO}")
         if key != AUTO:
-            Variant.of(name)
+            Variant.of(name).make(False)  # raises for an option out of its range
+
+
+def halves(images: int) -> tuple[Tensor, Tensor]:
+    """Divide validation images into those that a choice, or a fit, may use and those that are left for a threshold.
+
+    Args:
+        images: How many there are.
+
+    Returns:
+        Their numbers, in order. The second half is the larger one.
+
+    Example:
+        >>> from moon.score.auto import halves
+        >>> [len(half) for half in halves(5)]
+        [2, 3]
+    """
+    order = torch.randperm(images, generator=generator("calibration"))
+    return order[: images // 2].sort().values, order[images // 2 :].sort().values
 
 
 def choose_by_rule(objective: str, num_known: int) -> Choice:
@@ -81,6 +100,7 @@ def rank(
     evidence: Callable[[Detector, str, AnySet], Evidence],
     training: Callable[[], Evidence],
     track: Track = lambda items, _: items,
+    among: Tensor | None = None,
 ) -> Found:
     """Compare all detectors, with their default options, between validation images and unknown images.
 
@@ -95,14 +115,15 @@ def rank(
         evidence: Returns the evidence that a detector needs for a set, given with a key.
         training: Returns the evidence of the training images.
         track: Wraps a list of names, with a description, for a progress bar.
+        among: The numbers of the validation images to use; None: all.
 
     Returns:
         The AUROC by set of each detector, and of its scaled variant if it depends on the scale of the logits and T = 1
         is its default in this run, or the reason why it cannot be used.
     """
-    count = len(validation.labels)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive("choice")))
-    halves = order[: count // 2], order[count // 2 :]
+    among = torch.arange(len(validation.labels)) if among is None else among
+    order = among[torch.randperm(len(among), generator=generator("choice"))]
+    parts = order[: len(order) // 2], order[len(order) // 2 :]
     scaled = [name for name in table("detector") if temperature_from(name, recipe.objective) == LOSS]
     found: Found = {}
     for name in track([*table("detector"), *(f"{name}:scaled" for name in scaled)], "ranking"):
@@ -110,7 +131,7 @@ def rank(
             detector = build.detector(name, recipe, benchmark)
             known = evidence(detector, "fit/val", validation)
             others = [evidence(detector, f"tune/{key}", data) for key, data in unknown.items()]
-            turns = [halves, halves[::-1]] if "validation" in detector.fits_on_splits else [(order, order)]
+            turns = [parts, parts[::-1]] if "validation" in detector.fits_on_splits else [(order, order)]
             values = []
             for fitted_on, scored_on in turns:
                 if splits := detector.fits_on_splits:
@@ -129,13 +150,14 @@ def best_of(found: Found) -> list[tuple[float, str]]:
     return sorted(means, key=lambda item: -item[0])
 
 
-def choice_of(found: Found, unknown: Mapping[str, AnySet], known: int) -> Choice:
+def choice_of(found: Found, unknown: Mapping[str, AnySet], known: int, left: int) -> Choice:
     """The record of a choice.
 
     Args:
         found: The result of `rank`.
         unknown: The unknown images that it was computed with.
-        known: The number of validation images.
+        known: The number of validation images that it was computed with.
+        left: The number of validation images that are left for a threshold.
 
     Returns:
         The name of the best detector, why it was chosen, and the AUROC of all.
@@ -154,6 +176,7 @@ def choice_of(found: Found, unknown: Mapping[str, AnySet], known: int) -> Choice
         "detector": name,
         "why": f"the best of {len(ranked)} by mean AUROC {100 * mean:.1f} of validation images against {sets}{second}",
         "known": known,
+        "left": left,
         "on": {key: len(data.labels) for key, data in unknown.items()},
         "auroc": found,
     }

@@ -51,7 +51,7 @@ _SUMMARY = {
     "p_unknown": Optional({...: _MEANS}), "p_unknown_unscaled": Optional({...: _MEANS}),
     "auto": Optional({
         "detector": str, "why": str, "auroc": Optional({...: dict}), "on": Optional({...: COUNT}),
-        "options": Optional(dict),
+        "known": Optional(COUNT), "left": Optional(COUNT), "options": Optional(dict),
     }),
     "temperatures": Optional({...: dict}), MODEL: Optional(str), ARRAYS: Optional({...: str}),
 }  # fmt: skip

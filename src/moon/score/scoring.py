@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -9,17 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from moon.data import AnySet
-from moon.detect import Detector
+from moon.detect import Detector, Knn
+from moon.detect.knn import usual_k
 from moon.evidence import Evidence
 from moon.recipe import Recipe, build
+from moon.recipe.variants import Variant
 from moon.run.images import BenchmarkImages
-from moon.score.auto import AUTO, FEW_CLASSES, Choice, Track, choice_of, choose_by_rule, rank
+from moon.score.auto import AUTO, FEW_CLASSES, Choice, Track, choice_of, choose_by_rule, halves, rank
 from moon.score.cache import TRAINING, EvidenceCache
 from moon.score.files import Scores, scored_sets
 from moon.score.tune import tune
+from moon.suggest import counted
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,6 +43,7 @@ class Scoring:
     left_out: dict[str, str] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
     choice: Choice = field(default_factory=dict)
+    chosen_on: Tensor | None = None  # the numbers of the validation images that `auto` may use
     _used: dict[str, Detector] = field(default_factory=dict)
 
     @property
@@ -55,9 +63,10 @@ class Scoring:
                 self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
             return
         known, unknown = images.splits["val"], images.tuning
+        self.chosen_on, left = halves(len(known.labels))
         training = partial(self.cache.get, TRAINING, images.splits["train"])
-        found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track)
-        self.choice = choice_of(found, unknown, len(known.labels))
+        found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track, self.chosen_on)
+        self.choice = choice_of(found, unknown, len(self.chosen_on), len(left))
 
     def run(self, detectors: dict[str, Detector | None], track: Track) -> None:
         for name in track(list(self.sets), "evaluating"):
@@ -78,25 +87,32 @@ class Scoring:
                 self.left_out[name] = str(error)
             else:
                 _check_finite(name, self.scores[name])
+        warn_of_small_classes(self._used, self.images.splits["train"].labels)
 
     def _prepared(self, name: str, detector: Detector) -> Detector:
-        """The fitted detector, with options tuned on the tuning sets if there are any."""
-        if not (self.images.tuning and detector.grid):
+        """The fitted detector; its options are tuned if there are tuning sets and its name does not give any."""
+        if not (self.images.tuning and detector.grid) or Variant.of(name).options:
             return self._fitted(detector)
-        detector, self.searches[name] = tune(name, self.recipe, self.images, self._fitted, self._evidence)
-        return detector
+        among = self.chosen_on if name == self.choice.get("detector") else None
+        fitted = partial(self._fitted, among=among)
+        detector, self.searches[name] = tune(name, self.recipe, self.images, fitted, self._evidence, among)
+        return detector if among is None else self._fitted(detector)
 
-    def _fitted(self, detector: Detector) -> Detector:
+    def _fitted(self, detector: Detector, among: Tensor | None = None) -> Detector:
+        """The detector, fitted on training images and on all validation images, or on some of them."""
         if detector.fits_on_splits:
-            detector.fit(*(self._known(detector, split) for split in detector.fits_on_splits))
+            detector.fit(*(self._known(detector, split, among) for split in detector.fits_on_splits))
         return detector
 
-    def _known(self, detector: Detector, split: str) -> Evidence:
+    def _known(self, detector: Detector, split: str, among: Tensor | None) -> Evidence:
         """What a detector is fitted on; a combination scores the validation images with its parts."""
         name = {"train": "train", "validation": "val"}[split]
         data = self.images.splits[name]
         key = f"fit/{name}"  # cannot be the name of a set
-        return self._evidence(detector, key, data) if detector.parts and name == "val" else self.cache.get(key, data)
+        if name == "train":
+            return self.cache.get(key, data)
+        evidence = self._evidence(detector, key, data) if detector.parts else self.cache.get(key, data)
+        return evidence if among is None else evidence.take(among)
 
     def _evidence(self, detector: Detector, name: str, data: AnySet) -> Evidence:
         if detector.reading:  # needs forward passes of its own
@@ -117,6 +133,29 @@ class Scoring:
             scores = scores.detach().cpu()
             found[key] = (scores.float() if scores.dtype is torch.bfloat16 else scores).numpy()  # NumPy has no bfloat16
         return found
+
+
+def warn_of_small_classes(detectors: Mapping[str, Detector], labels: NDArray) -> None:
+    """Warn if a class has fewer training images than KNN looks for, alone or in a combination.
+
+    Args:
+        detectors: The detectors by name.
+        labels: The labels of the training images.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    smallest = counts.argmin()
+    searched = {name: each for name, each in detectors.items() if isinstance(each, Knn) or "knn" in each.parts}
+    found = {name: each.options()["k"] or usual_k(len(labels)) for name, each in searched.items()}
+    few = {name: k for name, k in found.items() if k > counts[smallest]}
+    if few:
+        name, k = next(iter(few.items()))
+        key = name.partition(":")[0]
+        _log.warning(
+            "%s: class %d has %s, so the neighbour number %d of its images is of another class, and they may look "
+            "unknown; name a smaller number, such as %s:k=%d",
+            " and ".join(few), classes[smallest], counted(int(counts[smallest]), "training image"), k, key,
+            max(1, counts[smallest] // 2)
+        )  # fmt: skip
 
 
 def _check_scores(name: str, scores: Any, images: int) -> None:

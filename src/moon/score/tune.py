@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from moon.data import AnySet
 from moon.detect import Detector
@@ -22,10 +23,11 @@ def tune(
     images: BenchmarkImages,
     fitted: Callable[[Detector], Detector],
     evidence: Callable[[Detector, str, AnySet], Evidence],
+    among: Tensor | None = None,
 ) -> tuple[Detector, dict[str, Any]]:
     """Tune the options of a detector.
 
-    Known images are those of the validation set. The default options are the first candidate and win ties.
+    Known images are validation images. The default options are the first candidate and win ties.
 
     Args:
         name: The detector.
@@ -33,6 +35,7 @@ def tune(
         images: The benchmark; its `tuning` sets are the unknown images.
         fitted: Fits a detector on known images.
         evidence: Returns the evidence that a detector needs for a set.
+        among: The numbers of the validation images to use; None: all.
 
     Returns:
         The fitted detector with the best mean AUROC, and the record: every candidate with its AUROC per set, or the
@@ -48,7 +51,8 @@ def tune(
         tried.append(entry)
         try:
             detector = fitted(build.detector(name, recipe, images.benchmark, **options))
-            known = detector.score(evidence(detector, "fit/val", images.splits["val"])).cpu().numpy()
+            validation = evidence(detector, "fit/val", images.splits["val"])
+            known = detector.score(validation if among is None else validation.take(among)).cpu().numpy()
             entry["auroc"] = {
                 key: auroc(known, detector.score(evidence(detector, f"tune/{key}", data)).cpu().numpy())
                 for key, data in images.tuning.items()
