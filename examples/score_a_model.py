@@ -33,7 +33,7 @@ def main() -> None:
     # One forward pass over each set serves every detector except ODIN, which perturbs the inputs.
     train, val = read(model, batches("digits", "train")), read(model, batches("digits", "val"))
     known, unknown = read(model, batches("digits", "test")), read(model, batches("letters", "test"))
-    for detector in (Msp(), Energy(), Knn(k=50).fit(train), Klm().fit(val), Odin(std=(0.5,))):
+    for detector in (Msp(), Energy(), Knn().fit(train), Klm().fit(val), Odin(std=(0.5,))):
         sets = known, unknown
         if detector.perturbs:
             sets = (

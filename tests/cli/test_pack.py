@@ -96,14 +96,14 @@ def test_pack_marks_the_sets_that_auto_chose_on(moon, trained_runs, data_root, t
     code, out, err = moon("pack", run, *options, "--data", data_root)
     assert code == 0, err
     assert "auto: gen, the best; tuned to gamma=0.5 (recorded by moon score)" in out
-    assert "notmnist (auto chose on it)" in out
-    assert out.count("(auto chose on it)") == 1
-    assert "warning: auto chose gen with all validation images, also those that the threshold comes from" in err
-    assert "from 5 validation images" in out
+    assert "notmnist (detector chosen on it)" in out
+    assert out.count("(detector chosen on it)") == 1
+    assert "warning: gen was chosen with all validation images, also those that the threshold comes from" in err
+    assert "from 10 validation images" in out  # half of them would have been used for the choice, too
     write_record(run / "scores.json", summary | {"auto": choice | {"left": 5}})
     code, out, err = moon("pack", run, *options, "--data", data_root)
     assert code == 0, err
-    assert "auto chose gen" not in err
+    assert "gen was chosen" not in err
     assert "from 5 validation images" in out
 
 

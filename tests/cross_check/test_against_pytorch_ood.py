@@ -212,7 +212,7 @@ def test_temperature_has_a_lower_nll_than_that_of_their_detector(make_evidence):
 
 @pytest.mark.parametrize("k", [1, 10, 50])
 def test_knn_agrees_up_to_the_square(make_evidence, k):
-    """Both use the k-th neighbour of normalised features, with k = 50 by default. Theirs is the distance, ours its
+    """Both use the k-th neighbour of normalised features. Theirs is the distance, ours its
     square, as in OpenOOD; the ranking is the same.
     """
     known, query = make_evidence(), make_evidence(seed=1)

@@ -20,6 +20,7 @@ from moon.records import write_record
 from moon.run.folder import load as load_run
 from moon.run.images import BenchmarkImages
 from moon.score import score_run
+from moon.score.auto import halves
 
 HALF = Guarantee(accept=0.5)  # there are ten validation images
 
@@ -79,7 +80,9 @@ def test_the_energy_of_normalised_logits_is_packed_and_exported_at_the_fitted_te
     folder = trained_runs(objective="moon-logitnorm", epochs=6, options={"quiet_epochs": 1})
     with caplog.at_level("INFO", "moon"):
         facts = pack_run(folder, images, tmp_path / "net.moon", "ebo", HALF, precision="float32", checked=20)
-    assert "the temperature of Energy is fitted on validation images: 5 are used for it, 5 for the" in caplog.text
+    assert (
+        "the temperature of ebo is fitted on validation images: 5 are used for it, the other 5 for the" in caplog.text
+    )
     classifier, test = moon.load(tmp_path / "net.moon"), images.splits["test"]
     evidence, temperature = images.evidence(load_run(folder), test), classifier.metadata["temperature"]
     assert facts["detector_temperature"] == {"value": temperature, "from": "fitted on validation images"}
@@ -110,7 +113,7 @@ def test_stored_weights_change_little(precision, folder, images, tmp_path):
 def test_a_detector_fitted_on_validation_images_is_calibrated_on_others(folder, images, tmp_path, caplog):
     with caplog.at_level("INFO", "moon"):
         facts = pack_run(folder, images, tmp_path / "net.moon", "fisher", HALF, checked=0)
-    assert "Fisher is fitted on validation images: 5 are used for it, 5 for the threshold" in caplog.text
+    assert "fisher is fitted on validation images: 5 are used for it, the other 5 for the threshold" in caplog.text
     assert facts["calibration_images"] == len(moon.load(tmp_path / "net.moon").calibration) == 5
 
 
@@ -217,6 +220,25 @@ def test_auto_does_not_take_options_of_a_later_search(folder, images, data_root,
     assert "tuned" not in facts["auto"]
 
 
+def test_a_detector_that_is_named_after_it_was_chosen_or_tuned_is_calibrated_on_what_that_left(
+    folder, images, data_root, tmp_path
+):
+    def packed(name):
+        return pack_run(folder, images, tmp_path / "net.moon", name, HALF, checked=10)
+
+    assert packed("gen")["calibration_images"] == 10
+    result = score_run(folder, BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",)), ["gen"])[0]
+    assert result["search"]["gen"]["left"] == 5
+    assert packed("gen")["calibration_images"] == 10  # with its default options, which were not tuned
+    facts = packed("gen:gamma=0.5")
+    assert facts["calibration_images"] == 5
+    assert [name for name, row in facts["measured"].items() if row.get("chosen_on")] == ["notmnist"]
+    result["auto"] = {"detector": "mls", "why": "", "on": {"notmnist": 30}, "left": 5}
+    write_record(folder / "scores.json", result)
+    assert packed("mls")["calibration_images"] == 5
+    assert packed("ebo")["calibration_images"] == 10
+
+
 def test_auto_refuses_damaged_scores(folder, images, tmp_path):
     (folder / "scores.json").write_text("{")
     with pytest.raises(DamagedCheckpoint, match=r"scores.json: is damaged .*; score the run again"):
@@ -252,10 +274,13 @@ def test_a_combination_is_packed_with_its_parts(folder, images, tmp_path):
 
 
 @pytest.mark.parametrize("count", [5, 40, 41])
-def test_what_a_detector_is_fitted_on_and_what_calibrates_it_share_no_image(count):
+@pytest.mark.parametrize(("detector", "is_chosen"), [(Fisher(), False), (Fisher(), True), (Msp(), True)])
+def test_what_a_detector_is_fitted_on_or_chosen_with_and_what_calibrates_it_share_no_image(count, detector, is_chosen):
     images = DataSet(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.zeros(count, np.int64))
-    fitted, calibrated = ({*part.images.ravel().tolist()} for part in _divide(images, Fisher()))
+    fitted, calibrated = ({*part.images.ravel().tolist()} for part in _divide(images, detector, "mine", is_chosen))
+    chosen_on, left = halves(count)  # `Scoring` chooses and tunes on the first of these
+    assert (fitted, calibrated) == ({*chosen_on.tolist()}, {*left.tolist()})
     assert not fitted & calibrated
     assert fitted | calibrated == {*range(count)}
     assert len(calibrated) - len(fitted) in (0, 1)  # the threshold gets the larger half
-    assert _divide(images, Msp()) == (images, images)
+    assert _divide(images, Msp(), "mine", False) == (images, images)

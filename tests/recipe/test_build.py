@@ -10,6 +10,7 @@ from moon.data import BENCHMARKS, DataSet, open_set
 from moon.detect import DETECTORS
 from moon.objectives import OBJECTIVES
 from moon.recipe import Recipe, build, make_recipe, pick, table
+from moon.recipe.variants import Variant
 from moon.score.auto import check_names
 from moon.sparse import TOPOLOGIES, Dense
 
@@ -170,7 +171,11 @@ def test_detectors_by_name():
         ("gen:gamma=nan", "option 'gamma' of 'gen' must be a number, not 'nan'"),
         ("knn:k=3,k=4", "'knn:k=3,k=4' has the option 'k' twice"),
         ("knn:k=0", "k must be at least 1, not 0"),
-        ("knn:k=3:k=4", "'knn' has no variant 'k=4'"),
+        ("knn:k=3:k=4", "'knn' has no variant 'k=4'; the order is knn:released:PART"),
+        ("ebo:temperature=2:released", "'ebo' has no variant 'released'; the order is ebo:released"),
+        ("fisher:k=5:msp+knn", "no variant 'msp\\+knn'; the order is fisher:released:PART\\+PART:OPTION=VALUE:scaled"),
+        ("fisher:msp+gen:k=5", "k=5 is for KNN, which is not one of the parts: msp, gen"),
+        ("odin:std=2", "'odin' has no option 'std'"),
         ("knnn", "did you mean 'knn'"),
     ):
         with pytest.raises(ValueError, match=what):
@@ -192,6 +197,22 @@ def test_a_name_can_give_options(name, options):
     detector = build.detector(name, make_recipe(DIGITS, "moon"), DIGITS)
     assert options.items() <= detector.options().items()
     assert isinstance(detector, Scaled) is name.endswith(":scaled")
+
+
+def test_the_type_of_an_option_is_that_of_its_annotation_or_else_of_its_default(monkeypatch):
+    class Mine(Energy):
+        def __init__(self, a: float = 1, b=2, c=0.5, d: int | None = None, e: float | int = 3, f: str = "x", g=True):
+            super().__init__()
+            self.a, self.b, self.c, self.d, self.e, self.f, self.g = a, b, c, d, e, f, g
+
+    monkeypatch.setitem(DETECTORS, "mine", Mine)
+    options = Variant.of("mine:a=1,b=1,c=1,d=1,e=1").options
+    assert [(name, type(value)) for name, value in options] == [
+        ("a", float), ("b", int), ("c", float), ("d", int), ("e", float)
+    ]  # fmt: skip
+    for name in "fg":
+        with pytest.raises(ValueError, match=f"has no option '{name}'"):
+            Variant.of(f"mine:{name}=1")
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -55,16 +55,29 @@ def test_a_combination_reuses_the_scores_of_its_parts(images, folder, monkeypatc
 
 def test_a_class_with_fewer_training_images_than_knn_looks_for_is_a_warning(images, folder, caplog):
     score_run(folder, images, ["knn", "fisher", "msp"])
-    assert "another class" not in caplog.text  # 256 images: the nearest one is looked for
+    assert "other classes" not in caplog.text  # 256 images: the nearest one is looked for
     score_run(folder, images, ["knn:k=60", "fisher:msp+knn:k=70", "fisher:msp+gen"])
-    warnings = [record.message for record in caplog.records if "another class" in record.message]
+    warnings = [record.message for record in caplog.records if "other classes" in record.message]
     counts = np.bincount(images.splits["train"].labels)
     smallest, count = counts.argmin(), counts.min()
     assert warnings == [
-        f"knn:k=60 and fisher:msp+knn:k=70: class {smallest} has {count} training images, so the neighbour number 60 "
-        f"of its images is of another class, and they may look unknown; name a smaller number, "
-        f"such as knn:k={count // 2}"
+        f"knn:k=60 and fisher:msp+knn:k=70: class {smallest} has {count} training images, fewer than k, so some of the "
+        "k nearest ones to its images are of other classes, and these images may look unknown; name a smaller number, "
+        "such as k=1"
     ]
+
+
+def test_scores_of_a_version_with_another_usual_neighbour_are_not_kept(images, folder, caplog):
+    result, _ = score_run(folder, images, ["knn", "knn:k=7", "fisher", "fisher:msp+gen", "msp"])
+    assert result["usual_k"] == 1
+    del result["usual_k"]  # as in older files, which used the 50th
+    write_record(folder / "scores.json", result)
+    result, scores = score_run(folder, images, ["ebo"])
+    assert list(result["detectors"]) == list(scores) == ["ebo", "knn:k=7", "fisher:msp+gen", "msp"]
+    for name in ("knn", "fisher"):
+        assert f"the scores of {name} are of an older version, which used the 50th neighbour" in caplog.text
+    result, _ = score_run(folder, images, ["knn"])
+    assert list(score_run(folder, images, ["gen"])[0]["detectors"]) == ["gen", *result["detectors"]]
 
 
 def test_options_in_a_name_are_not_tuned(data_root, folder):

@@ -139,6 +139,6 @@ def _table(measured: dict[str, dict[str, float]]) -> Any:
         accepted = row["accepted"] if name == "known" else 1 - row["rejected"]
         accuracy = f"{row['accuracy']:.1%} ({row['accuracy_float32']:.1%})" if name == "known" else ""
         area = f"{100 * row['auroc']:.2f} ({100 * row['auroc_float32']:.2f})" if name != "known" else ""
-        which = f"{name} (auto chose on it)" if row.get("chosen_on") else name
+        which = f"{name} (detector chosen on it)" if row.get("chosen_on") else name
         table.add_row(which, f"{row['images']:,}", f"{accepted:.1%}", accuracy, area)
     return table

@@ -258,7 +258,8 @@ def _show_remarks(
             lines[f"{name} is left out: {summary['left_out'][name]}"].append(folder)
         for name in [name for name in summary["search"] if name in asked]:
             record = summary["search"][name]
-            chosen = ", ".join(f"{key}={value}" for key, value in record["chosen"].items())
+            options = record["chosen"].items()
+            chosen = ", ".join(f"the usual {key}" if value is None else f"{key}={value}" for key, value in options)
             count = sum("refused" not in each for each in record["tried"])
             tried = f"the best of {counted(count, 'candidate')} on {', '.join(record['on'])}"
             lines[f"{which}{name}: {chosen}, {tried}"].append(folder)

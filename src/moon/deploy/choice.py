@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moon.data import Benchmark
+from moon.errors import DamagedCheckpoint
 from moon.export.program import check_single_pass
 from moon.recipe import Recipe, build
+from moon.recipe.variants import Variant
 from moon.score.auto import AUTO, best_of, check_names, choose_by_rule
 from moon.score.files import load_summary
 
@@ -19,7 +21,7 @@ class Named(NamedTuple):
         name: Its name.
         options: Options in place of its defaults.
         why: Why it was chosen, and the options that it was tuned to; "" if it was named.
-        chosen_on: The unknown sets that it was chosen on.
+        chosen_on: The unknown sets that it, or its options, were chosen on, as far as the run folder says so.
         left: How many validation images the choice did not use.
     """
 
@@ -53,7 +55,7 @@ def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmar
     check_names([name])
     if name != AUTO:
         check_single_pass(build.detector(name, recipe, benchmark))
-        return Named(name, {})
+        return Named(name, {}, "", *_chosen_before(name, folder, recipe))
     if (choice := _recorded(folder, recipe)) is None:
         choice = choose_by_rule(recipe.objective, benchmark.num_known)
         return Named(choice["detector"], {}, f"{choice['why']}; {folder.name} has no scores with a choice of auto")
@@ -76,6 +78,19 @@ def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmar
         why = f"{place} of validation images against {sets}, after {', '.join(refused)}, which cannot be packed"
         return Named(other, {}, f"{why} (recorded by moon score)", *how)
     raise ValueError(f"auto chose {choice['detector']}, which cannot be packed, and compared no other; name a detector")
+
+
+def _chosen_before(name: str, folder: Path, recipe: Recipe) -> tuple[tuple[str, ...], int]:
+    """On which unknown sets `moon score` chose this detector or tuned its options, and how many images that left."""
+    try:
+        summary = load_summary(folder, recipe.objective)
+    except (FileNotFoundError, DamagedCheckpoint):
+        return (), 0  # a detector can be named whatever the scores are
+    record = summary.get(AUTO, {})
+    if record.get("detector") != name:
+        variant, searches = Variant.of(name), summary.get("search", {})
+        record = next((searches[key] for key in searches if variant.options and Variant.of(key).key == variant.key), {})
+    return tuple(record.get("on", ())), record.get("left", 0)
 
 
 def _recorded(folder: Path, recipe: Recipe) -> dict[str, Any] | None:

@@ -99,15 +99,19 @@ def pack_run(
     check_data(folder, images)
     detector, options, why, chosen_on, left = named_or_chosen(detector, folder, recipe, b)
     original = build.detector(detector, recipe, b, **options)
-    fitting, calibration = _divide(images.splits["val"], original, bool(chosen_on))
+    is_chosen = bool(chosen_on and left)
+    fitting, calibration = _divide(images.splits["val"], original, detector, is_chosen)
     if chosen_on and not left:
         _log.warning(
-            "auto chose %s with all validation images, also those that the threshold comes from, and the guarantee "
+            "%s was chosen with all validation images, also those that the threshold comes from, and the guarantee "
             "does not count this choice: with few of them slightly fewer known images are accepted than it says; "
-            "moon score RUN --detector auto --tune-on SET chooses again, with one half", detector
+            "moon score RUN --tune-on SET chooses again, with one half", detector
         )  # fmt: skip
     warn_of_small_classes({detector: original}, images.splits["train"].labels)
-    _check_enough(images.splits["val"], fitting is not calibration, b.num_known, guarantee)
+    half = ", half of them for the choice of the detector" if is_chosen else ""
+    if "validation" in original.fits_on_splits:
+        half = ", half of them for the detector (--detector mls needs none)"
+    _check_enough(images.splits["val"], half, b.num_known, guarantee)
     model = load(folder, device, b)
     cache = EvidenceCache(images, model, result["model_sha256"], folder)
     known = {"validation": cache.get("pack/val", fitting)}
@@ -164,28 +168,28 @@ def _threshold(packed: PackedNetwork) -> dict[str, Any]:
     return {"values": packed.tensors["threshold"].tolist(), **packed.threshold}
 
 
-def _divide(validation: AnySet, detector: Detector, is_chosen: bool = False) -> tuple[AnySet, AnySet]:
+def _divide(validation: AnySet, detector: Detector, name: str, is_chosen: bool) -> tuple[AnySet, AnySet]:
     """Known images to fit on and to calibrate on: all for both, unless the detector is fitted on them or chosen."""
     is_fitted = "validation" in detector.fits_on_splits
     if not (is_fitted or is_chosen):
         return validation, validation
     fitting, calibration = (half.numpy() for half in halves(len(validation.labels)))
-    is_scaled = isinstance(detector, Scaled)
-    name = f"the temperature of {type(detector.inner).__name__}" if is_scaled else type(detector).__name__
-    how = "fitted on" if is_fitted else "chosen with"
+    if is_chosen:
+        name, how = f"{name} (or its options)", "was chosen with"
+    else:
+        name, how = f"the temperature of {name}" if isinstance(detector, Scaled) else name, "is fitted on"
     _log.info(
-        "%s is %s validation images: %d are used for it, %d for the threshold",
+        "%s %s validation images: %d are used for it, the other %d for the threshold",
         name, how, len(fitting), len(calibration)
     )  # fmt: skip
     return validation.take(fitting), validation.take(calibration)
 
 
-def _check_enough(validation: AnySet, is_divided: bool, classes: int, guarantee: Guarantee) -> None:
-    """Raise a ValueError if no threshold can have this guarantee, before anything is computed."""
+def _check_enough(validation: AnySet, half: str, classes: int, guarantee: Guarantee) -> None:
+    """Raise a ValueError if no threshold can have this guarantee; `half` says what the other half is for, if any."""
     needed = guarantee.needed * (classes if guarantee.per_class else 1)
-    needed = 2 * needed - 1 if is_divided else needed  # the threshold gets the larger half
+    needed = 2 * needed - 1 if half else needed  # the threshold gets the larger half
     if (count := len(validation.labels)) < needed:
-        half = ", half of them for the detector (--detector mls needs none)" if is_divided else ""
         raise ValueError(
             f"{count:,} validation images are too few for a threshold that {guarantee.describe()}; at least {needed:,} "
             f"are needed{half}; give more, as the split val (moon data import, or hold-out --val-share), and train "

@@ -78,6 +78,8 @@ class Fisher(Detector):
 
     def __init__(self, k: int | None = None, parts: Sequence[str] = PARTS, scaled: bool = False) -> None:
         check_parts(parts)
+        if k is not None and "knn" not in parts:
+            raise ValueError(f"k={k} is for KNN, which is not one of the parts: {', '.join(parts)}")
         self.k, self.scaled = k, scaled
         self.parts = {name: Knn(k) if name == "knn" else COMBINABLE[name]() for name in parts}
         if scaled:

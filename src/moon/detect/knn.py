@@ -136,7 +136,7 @@ def usual_k(inputs: int) -> int:
         >>> usual_k(50_000), usual_k(3_500), usual_k(100)
         (50, 4, 1)
     """
-    return min(50, max(1, round(inputs / 800)))
+    return min(50, max(1, inputs // 800))
 
 
 def k_among(evidence: Evidence, k: int | None) -> int:

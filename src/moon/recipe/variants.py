@@ -5,12 +5,14 @@ A name is `NAME[:released][:PART+PART...][:OPTION=VALUE,...][:scaled or :unscale
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from inspect import Parameter, signature
 from math import isfinite
 from typing import Any, NamedTuple
 
 from moon.detect import Detector, Scaled
+from moon.detect.fisher import PARTS
 from moon.recipe.registry import pick, table
 from moon.suggest import did_you_mean
 
@@ -67,10 +69,18 @@ class Variant(NamedTuple):
         scale, *rest = suffixes or [""]
         if rest or scale not in ("", "scaled", "unscaled"):
             such = f"; name its parts as {key}:msp+knn" if "parts" in signature(kind).parameters else ""
+            if any(mark in suffix for suffix in suffixes for mark in ("released", "+", "=")):
+                such = f"; the order is {key}:released:PART+PART:OPTION=VALUE:scaled, where each may be left out"
             raise ValueError(f"detector '{key}' has no variant '{':'.join(suffixes)}'{such}")
         if scale and not _depends_on_scale(key, parts):
             _check_scaled(key, scale)
         return cls(key, is_released, scale, parts, options)
+
+    @property
+    def uses_usual_k(self) -> bool:
+        """Whether KNN, alone or as a part, looks for the neighbour that `usual_k` names."""
+        has_knn = self.key == "knn" or (self.key == "fisher" and "knn" in (self.parts or PARTS))
+        return has_knn and "k" not in dict(self.options)
 
     def make(self, is_fitted: bool, **options: Any) -> Detector:
         """Construct the detector.
@@ -130,9 +140,10 @@ def _options(key: str, text: str) -> tuple[tuple[str, float], ...]:
 
 def _number(parameter: Parameter) -> type[int] | type[float] | None:
     """The type of a parameter that is a number: by its annotation, such as `int | None`, or else by its default."""
-    annotation = getattr(parameter.annotation, "__name__", str(parameter.annotation))
-    words = {word.strip() for word in annotation.split("|")} | {type(parameter.default).__name__}
-    return next((kind for kind in (int, float) if kind.__name__ in words), None)
+    annotation = type(parameter.default) if parameter.annotation is Parameter.empty else parameter.annotation
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    words = {*re.findall(r"\w+", text)} - {"typing", "Optional", "Union", "None"}
+    return (float if "float" in words else int) if words and words <= {"int", "float"} else None
 
 
 def _check_scaled(key: str, scale: str) -> None:

@@ -39,6 +39,7 @@ MIRRORED = "mirrored"  # the subfolder of scores of mirrored images
 KNOWN = "known"  # the key of the known test set among the scored sets; no set can have this name
 MODEL, ARRAYS, NET = "model_sha256", "arrays_sha256", "net"  # keys of scores.json; `net` if it was a checkpoint's
 SCORES = "scores.npz"
+USUAL_K = "usual_k"  # which neighbour KNN used if its name does not say it; not in older files, which used the 50th
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
 
 _ROW = {...: SHARE}
@@ -49,6 +50,7 @@ _SUMMARY = {
     "images": Optional({...: COUNT}), "sha256": Optional({...: str}), "near": Optional([str]), "far": Optional([str]),
     "missing": Optional([str]), "left_out": Optional({...: str}), "search": Optional({...: dict}),
     "p_unknown": Optional({...: _MEANS}), "p_unknown_unscaled": Optional({...: _MEANS}),
+    USUAL_K: Optional(COUNT),
     "auto": Optional({
         "detector": str, "why": str, "auroc": Optional({...: dict}), "on": Optional({...: COUNT}),
         "known": Optional(COUNT), "left": Optional(COUNT), "options": Optional(dict),

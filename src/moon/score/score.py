@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from moon.detect import Detector, TemperatureScaling
+from moon.detect.knn import usual_k
 from moon.evidence import MEMORY_GIB
 from moon.files import check_writable, own_folder
 from moon.recipe import Recipe, build, table
@@ -22,7 +23,7 @@ from moon.run.watch import known_metrics, p_unknown
 from moon.score.auto import AUTO, Track, check_names
 from moon.score.cache import EvidenceCache
 from moon.score.examples import examples, known_values
-from moon.score.files import KNOWN, MODEL, NET, Scores, digests, read_summary, scores_folder
+from moon.score.files import KNOWN, MODEL, NET, USUAL_K, Scores, digests, read_summary, scores_folder
 from moon.score.scoring import Scoring
 from moon.score.tables import tables
 from moon.score.temperatures import (
@@ -218,6 +219,7 @@ def _summary(scored: Scoring, home: Path) -> dict[str, Any]:
         "missing": list(images.missing),
         "left_out": scored.left_out,
         "search": scored.searches,
+        USUAL_K: usual_k(len(images.splits["train"].labels)),
         "known": known_metrics(known),
         "known_scaled": known_metrics(scaling(known))
         | {"temperature": scaling.temperature, **({NO_OPTIMUM: True} if scaling.no_optimum else {})},

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from moon.data import AnySet
+from moon.data.classes import enumerated
 from moon.detect import Detector, Knn
 from moon.detect.knn import usual_k
 from moon.evidence import Evidence
@@ -43,13 +44,20 @@ class Scoring:
     left_out: dict[str, str] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
     choice: Choice = field(default_factory=dict)
-    chosen_on: Tensor | None = None  # the numbers of the validation images that `auto` may use
     _used: dict[str, Detector] = field(default_factory=dict)
 
     @property
     def sets(self) -> dict[str, AnySet]:
         """What is scored: the known test set and the unknown sets."""
         return scored_sets(self.images)
+
+    @property
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """The validation images that detectors are chosen and tuned on, and those that are left for a threshold."""
+        count = len(self.images.splits["val"].labels)
+        if count < 2:
+            raise ValueError(f"detectors are chosen and tuned on one half of the validation images, found {count}")
+        return halves(count)
 
     def choose(self, track: Track) -> None:
         """Choose the detector of `auto`."""
@@ -63,10 +71,10 @@ class Scoring:
                 self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
             return
         known, unknown = images.splits["val"], images.tuning
-        self.chosen_on, left = halves(len(known.labels))
+        chosen_on, left = self.halves
         training = partial(self.cache.get, TRAINING, images.splits["train"])
-        found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track, self.chosen_on)
-        self.choice = choice_of(found, unknown, len(self.chosen_on), len(left))
+        found = rank(recipe, images.benchmark, known, unknown, self._evidence, training, track, chosen_on)
+        self.choice = choice_of(found, unknown, len(chosen_on), len(left))
 
     def run(self, detectors: dict[str, Detector | None], track: Track) -> None:
         for name in track(list(self.sets), "evaluating"):
@@ -87,16 +95,18 @@ class Scoring:
                 self.left_out[name] = str(error)
             else:
                 _check_finite(name, self.scores[name])
-        warn_of_small_classes(self._used, self.images.splits["train"].labels)
+        untuned = {name: detector for name, detector in self._used.items() if name not in self.searches}
+        warn_of_small_classes(untuned, self.images.splits["train"].labels)
 
     def _prepared(self, name: str, detector: Detector) -> Detector:
         """The fitted detector; its options are tuned if there are tuning sets and its name does not give any."""
         if not (self.images.tuning and detector.grid) or Variant.of(name).options:
             return self._fitted(detector)
-        among = self.chosen_on if name == self.choice.get("detector") else None
+        among, left = self.halves
         fitted = partial(self._fitted, among=among)
-        detector, self.searches[name] = tune(name, self.recipe, self.images, fitted, self._evidence, among)
-        return detector if among is None else self._fitted(detector)
+        detector, record = tune(name, self.recipe, self.images, fitted, self._evidence, among)
+        self.searches[name] = record | {"left": len(left)}
+        return self._fitted(detector)
 
     def _fitted(self, detector: Detector, among: Tensor | None = None) -> Detector:
         """The detector, fitted on training images and on all validation images, or on some of them."""
@@ -142,19 +152,17 @@ def warn_of_small_classes(detectors: Mapping[str, Detector], labels: NDArray) ->
         detectors: The detectors by name.
         labels: The labels of the training images.
     """
+    parts = {name: each.parts.get("knn", each) for name, each in detectors.items()}
+    searched = {name: part.k or usual_k(len(labels)) for name, part in parts.items() if isinstance(part, Knn)}
+    if not (searched and len(labels)):
+        return
     classes, counts = np.unique(labels, return_counts=True)
-    smallest = counts.argmin()
-    searched = {name: each for name, each in detectors.items() if isinstance(each, Knn) or "knn" in each.parts}
-    found = {name: each.options()["k"] or usual_k(len(labels)) for name, each in searched.items()}
-    few = {name: k for name, k in found.items() if k > counts[smallest]}
-    if few:
-        name, k = next(iter(few.items()))
-        key = name.partition(":")[0]
+    smallest, count = classes[counts.argmin()], int(counts.min())
+    if few := [name for name, k in searched.items() if k > count]:
         _log.warning(
-            "%s: class %d has %s, so the neighbour number %d of its images is of another class, and they may look "
-            "unknown; name a smaller number, such as %s:k=%d",
-            " and ".join(few), classes[smallest], counted(int(counts[smallest]), "training image"), k, key,
-            max(1, counts[smallest] // 2)
+            "%s: class %d has %s, fewer than k, so some of the k nearest ones to its images are of other classes, and "
+            "these images may look unknown; name a smaller number, such as k=%d",
+            enumerated(few), smallest, counted(count, "training image"), min(count, usual_k(len(labels)))
         )  # fmt: skip
 
 

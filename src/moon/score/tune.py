@@ -23,7 +23,7 @@ def tune(
     images: BenchmarkImages,
     fitted: Callable[[Detector], Detector],
     evidence: Callable[[Detector, str, AnySet], Evidence],
-    among: Tensor | None = None,
+    among: Tensor,
 ) -> tuple[Detector, dict[str, Any]]:
     """Tune the options of a detector.
 
@@ -35,7 +35,7 @@ def tune(
         images: The benchmark; its `tuning` sets are the unknown images.
         fitted: Fits a detector on known images.
         evidence: Returns the evidence that a detector needs for a set.
-        among: The numbers of the validation images to use; None: all.
+        among: The numbers of the validation images to use.
 
     Returns:
         The fitted detector with the best mean AUROC, and the record: every candidate with its AUROC per set, or the
@@ -51,8 +51,8 @@ def tune(
         tried.append(entry)
         try:
             detector = fitted(build.detector(name, recipe, images.benchmark, **options))
-            validation = evidence(detector, "fit/val", images.splits["val"])
-            known = detector.score(validation if among is None else validation.take(among)).cpu().numpy()
+            validation = evidence(detector, "fit/val", images.splits["val"]).take(among)
+            known = detector.score(validation).cpu().numpy()
             entry["auroc"] = {
                 key: auroc(known, detector.score(evidence(detector, f"tune/{key}", data)).cpu().numpy())
                 for key, data in images.tuning.items()

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from moon.data.classes import enumerated
 from moon.files import write_arrays
+from moon.recipe import table
+from moon.recipe.variants import Variant
 from moon.records import arrays_digest, write_record
 from moon.score.files import (
     ARRAYS,
     MODEL,
     NET,
     SCORES,
+    USUAL_K,
     Scores,
     home_of,
     read_summary,
@@ -96,8 +99,15 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
             _log.warning("%s: the scores of %s are of other sets or another precision and are dropped", folder, names)
         return
     old_scores = verified_scores(folder, objective)
+    is_other_k = old.get(USUAL_K, 50) != result.get(USUAL_K, 50)
     for name in old["detectors"]:
         if name in result["detectors"] or name in result["left_out"]:
+            continue
+        if is_other_k and name.partition(":")[0] in table("detector") and Variant.of(name).uses_usual_k:
+            warn_once(
+                f"{folder}: the scores of {name} are of an older version, which used the 50th neighbour in sets of any "
+                "size, and are dropped; score the run with it again"
+            )
             continue
         if name not in old_scores:
             warn_once(
