@@ -89,7 +89,8 @@ def _chosen_before(name: str, folder: Path, recipe: Recipe) -> tuple[tuple[str, 
     record = summary.get(AUTO, {})
     if record.get("detector") != name:
         variant, searches = Variant.of(name), summary.get("search", {})
-        record = next((searches[key] for key in searches if variant.options and Variant.of(key).key == variant.key), {})
+        same = [each for key, each in searches.items() if variant.options and key.partition(":")[0] == variant.key]
+        record = same[0] if same else {}
     return tuple(record.get("on", ())), record.get("left", 0)
 
 
