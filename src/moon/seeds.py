@@ -68,6 +68,8 @@ def hashed_uniform(key: int, count: int, device: torch.device | str) -> Tensor:
         >>> hashed_uniform(7, 3, "cpu")
         tensor([0.0730, 0.3898, 0.0168])
     """
+    if torch.compiler.is_compiling():  # leaves this function to Python: torch 2.13 compiles int64 products wrongly
+        raise RuntimeError("hashes are not compiled")
     bits = torch.arange(count, device=device).mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(key))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         # Shifting a negative number fills with ones; the mask makes the shift logical.

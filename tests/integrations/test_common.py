@@ -80,13 +80,10 @@ def test_nothing_depends_on_the_length_without_schedule_and_vote():
 
 
 def test_votes_with_different_masks_are_not_elected():
-    training, model, optimizer = begun()
-    train(training, model, optimizer)
-    state = saved(training, model, optimizer)
-    for key in ("steps", "epochs"):
-        state["training"].pop(key, None)
-    again, other, second = begun(state=state, steps=40, epochs=8, t_end_share=0.6)
-    train(again, other, second, range(20, 40))
+    again, other, second = begun()
+    train(again, other, second)
+    _, mask = next(item for item in again.topology.masks.items() if not item[1].all())
+    mask.zero_()
     last = torch_copy(other.state_dict())
     with pytest.raises(ValueError, match=r"non-zero outside the mask of '.*weight', so they had different masks"):
         again.elect([torch.randn(16, 1, 8, 8)])

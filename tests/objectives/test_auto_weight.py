@@ -41,6 +41,13 @@ def test_w_falls_if_the_final_value_is_below_the_first():
     assert weight(9).item() == 0.0
 
 
+def test_w_stays_at_its_final_value_in_a_longer_run(caplog):
+    weight = observed(AutoWeight(epochs=10, quiet_epochs=1, final=1.0), 6.4)
+    assert [weight(epoch).item() for epoch in (9, 10, 30)] == [1.0, 1.0, 1.0]
+    assert weight(torch.tensor(30)).item() == 1.0
+    assert len(caplog.records) == 1
+
+
 def test_schedules_without_auto_tuning():
     stays = observed(AutoWeight(epochs=10, quiet_epochs=2, final=1.0, schedule="initial"), 6.4)
     assert [stays(epoch).item() for epoch in (0, 1, 2, 9)] == pytest.approx([0, 0, 0.1, 0.1])

@@ -200,3 +200,19 @@ def test_masked_gradients_have_the_norm_of_the_sparse_network():
     loss_of(model, 1).backward()
     topology.mask_gradients()
     assert all(topology.weights[name].grad[~mask].any() for name, mask in topology.masks.items())
+
+
+def test_other_code_clips_by_the_norm_of_the_sparse_network():
+    model, topology = started()
+    topology.attach()
+    for step in range(3):
+        topology.optimizer.zero_grad()
+        loss_of(model, step).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+        inside = [p.grad[topology.masks[n]] if n in topology.masks else p.grad for n, p in model.named_parameters()]
+        sparse = nn.utils.get_total_norm(inside)
+        assert (norm > sparse) if step == 2 else torch.isclose(norm, sparse)  # step 2 needs all gradients
+        topology.optimizer.step()
+    topology.detach()
+    loss_of(model, 3).backward()
+    assert any(bool((model.get_parameter(name).grad[~mask] != 0).any()) for name, mask in topology.masks.items())

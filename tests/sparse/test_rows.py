@@ -170,3 +170,31 @@ def test_a_saved_state_without_its_weights_warns_and_is_mended(is_frozen, caplog
     topology.step()
     assert topology.masks[WEIGHT][-1].all() != is_frozen
     assert topology.counts[WEIGHT] == topology.masks[WEIGHT].sum()
+
+
+class Pairs:
+    """A pattern of one's own: the weights of two neighbouring inputs are non-zero together."""
+
+    def densities(self, shapes, sparsity, allocation):
+        return allocation(shapes, sparsity)
+
+    def fill(self, kept, scores, counts, ties=None):
+        masks = []
+        for mask, score, count in zip(kept, scores, counts, strict=True):
+            pairs = torch.where(mask, torch.inf, score).view(-1, 2).sum(1)
+            chosen = torch.zeros_like(pairs, dtype=torch.bool)
+            chosen[pairs.topk((int(mask.sum()) + count) // 2).indices] = True
+            masks.append(chosen.repeat_interleave(2).view(mask.shape))
+        return masks
+
+
+@pytest.mark.parametrize("kind", [RigL, Snip])
+def test_the_unknown_output_keeps_its_weights_with_a_pattern_of_ones_own(kind):
+    model = net()
+    schedule = {"schedule": DropSchedule(20, 2)} if kind.rewires else {}
+    topology = kind(model, sgd(model), 0.9, allocation=uniform, pattern=Pairs(), **schedule)
+    for _ in range(8):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(torch.randn(8, 64)), torch.randint(20, (8,))).backward()
+        topology.step()
+    assert int(topology.masks[WEIGHT][20].sum()) >= 16

@@ -226,3 +226,92 @@ def test_invalid_arguments_are_rejected(small_net):
     model.zero_grad()
     with pytest.raises(ValueError, match="has no gradient"):
         topology.step()
+
+
+def test_weights_that_were_loaded_before_the_topology_was_built_are_kept(small_net):
+    model = small_net()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    topology = RigL(model, optimizer, sparsity=0.9, schedule=DropSchedule(8, 2))
+    for _ in range(6):
+        backward(model)
+        topology.step()
+    saved = copy.deepcopy((model.state_dict(), topology.state_dict()))
+
+    again = small_net()
+    again.load_state_dict(saved[0])
+    other = RigL(again, OPTIMIZERS["sgd"](again.parameters()), sparsity=0.9, schedule=DropSchedule(8, 2), seed=7)
+    other.load_state_dict(saved[1])
+    assert all(torch.equal(value, saved[0][name]) for name, value in again.state_dict().items())
+    assert all(torch.equal(mask, saved[1]["masks"][name]) for name, mask in other.masks.items())
+
+
+def test_masks_without_their_weights_are_noticed(small_net, caplog):
+    topologies = []
+    for seed in (0, 1):
+        model = small_net()
+        topologies.append(Static(model, OPTIMIZERS["sgd"](model.parameters()), 0.9, seed=seed))
+    topologies[0].load_state_dict(topologies[0].state_dict())
+    assert not caplog.records
+    topologies[1].load_state_dict(topologies[0].state_dict())
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "build"),
+    [
+        ("topology", lambda model, optimizer: SET(model, optimizer, 0.9, DropSchedule(8, 2))),
+        ("sparsity", lambda model, optimizer: RigL(model, optimizer, 0.8, DropSchedule(8, 2))),
+        ("schedule", lambda model, optimizer: RigL(model, optimizer, 0.9, DropSchedule(12, 2))),
+        ("6.weight", lambda model, optimizer: RigL(model, optimizer, 0.9, DropSchedule(8, 2), dense=["6.weight"])),
+    ],
+)
+def test_the_state_of_another_topology_is_refused(key, build, small_net):
+    models = small_net(), small_net()
+    optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in models]
+    state = RigL(models[0], optimizers[0], 0.9, DropSchedule(8, 2), allocation=uniform).state_dict()
+    with pytest.raises(ValueError, match=key):
+        build(models[1], optimizers[1]).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.Muon])
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_gradients_of_pruned_weights_do_not_move_others(kind, is_attached):
+    def trained(noise):
+        torch.manual_seed(0)
+        model = nn.Linear(12, 8, bias=False)
+        optimizer = kind(model.parameters(), lr=0.01)
+        topology = Static(model, optimizer, 0.5)
+        if is_attached:
+            topology.attach()
+        for _ in range(3):
+            model.weight.grad = torch.randn(8, 12) + noise * ~topology.masks["weight"]
+            topology.step()
+        return model.weight.detach()
+
+    assert torch.equal(trained(0.0), trained(100.0))
+
+
+def test_rprop_is_refused():
+    model = nn.Linear(8, 8)
+    with pytest.raises(ValueError, match="Rprop"):
+        Static(model, torch.optim.Rprop(model.parameters()), 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+def test_a_compiled_step_is_the_step():
+    def trained(is_compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(20, 50)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        topology = RigL(model, optimizer, 0.9, DropSchedule(20, 2))
+        step = torch.compile(topology.step) if is_compiled else topology.step
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(4, 20)).square().sum().backward()
+            step()
+        return topology.masks["weight"], model.weight.detach()
+
+    (masks, weight), (wanted, reference) = trained(True), trained(False)
+    assert torch.equal(masks, wanted)
+    torch.testing.assert_close(weight, reference)

@@ -97,8 +97,10 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if not ranks.is_first:
         return None
     known = result["known"]
+    zeros, sparsity = result.get("zeros"), 1 - result["density"]
+    share = "" if zeros is None or sparsity - zeros < 0.01 else f" ({zeros:.2%} of all matrices)"
     print(
-        f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {1 - result['density']:.2%}, "
+        f"{folder}: accuracy {known['accuracy']:.2%}, ECE {known['ece']:.4f}, sparsity {sparsity:.2%}{share}, "
         f"{counted(result['voters'], 'vote')}, {result['seconds']:.0f} s"
     )
     warn_at_end(known["accuracy"], images.splits["test"].labels, recipe)

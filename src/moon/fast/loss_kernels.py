@@ -83,5 +83,6 @@ def scheduled_weight(beta, w, epoch, quiet_epochs, steps, init_factor, final, RI
     progress = 0.0
     if RISES:
         progress = tl.where(steps == 0, 1.0, (now - quiet_epochs).to(tl.float32) / tl.maximum(steps, 1))
+        progress = tl.minimum(progress, 1.0)
     value = tl.where(old != old, 0.0, old) * ((1 - progress) / init_factor) + final * progress
     tl.store(w, tl.where(now >= quiet_epochs, value, 0.0))

@@ -68,7 +68,7 @@ class SparseTraining:
         >>> model = torch.nn.Linear(8, 4)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> training = SparseTraining("set", 0.5, vote_share=0.5)
-        >>> training.begin(model, optimizer, steps=20, epochs=2)
+        >>> topology = training.begin(model, optimizer, steps=20, epochs=2)
         >>> for epoch in range(2):
         ...     for _ in range(10):
         ...         optimizer.zero_grad()
@@ -121,7 +121,7 @@ class SparseTraining:
 
     def begin(
         self, model: nn.Module, optimizer: Optimizer, *, steps: int, epochs: int, within: nn.Module | None = None
-    ) -> None:
+    ) -> Topology:
         """Create topology and vote, attach them to the optimizer, and restore their state if one was loaded.
 
         Args:
@@ -130,6 +130,9 @@ class SparseTraining:
             steps: The number of optimizer steps of the whole run.
             epochs: The number of epochs of the whole run.
             within: The module that contains the objectives; None: the model itself.
+
+        Returns:
+            The topology.
 
         Raises:
             ValueError: If the masks would never change, or change after the first vote; or if the loaded state is that
@@ -164,6 +167,7 @@ class SparseTraining:
             self.vote = WeightVote(model, self.topology)
             self.vote.load_state_dict(state.get("vote", {}))
         self._epochs_ended = state.get("epochs_ended", 0)
+        return self.topology
 
     def _check(self, state: dict[str, Any], model: nn.Module, has_vote: bool) -> None:
         """Raise a ValueError if a state is that of a run of another length, or of other weights."""
@@ -212,7 +216,7 @@ class SparseTraining:
             self.vote.cast(self.model)
 
     def record(self, epoch: int) -> dict[str, float]:
-        """Numbers for the log: density, turnover, and those of the objectives inside the model.
+        """Numbers for the log: density, zeros over all matrices, turnover, and those of the objectives in the model.
 
         Args:
             epoch: The epoch that has ended, counted from 0.
@@ -221,7 +225,8 @@ class SparseTraining:
             The numbers by name.
         """
         assert self.topology is not None
-        values = {"density": self.topology.density(), "turnover": self.topology.turnover()}
+        topology = self.topology
+        values = {"density": topology.density(), "zeros": topology.zeros(), "turnover": topology.turnover()}
         for objective in self._objectives:
             values |= objective.log(epoch)
         return values

@@ -93,7 +93,9 @@ class SparseCallback(TrainerCallback):
             raise ValueError(
                 "the vote averages the last epochs, but load_best_model_at_end takes one; choose one of them"
             )
-        training.begin(model, optimizer, steps=state.max_steps, epochs=epochs)
+        topology = training.begin(model, optimizer, steps=state.max_steps, epochs=epochs)
+        if topology.masks and state.is_world_process_zero:
+            print(topology.summary())  # as the callbacks of transformers do
 
     def _load(self, checkpoint: Path, model: nn.Module) -> None:
         """Restore the state of a checkpoint."""
@@ -127,9 +129,12 @@ class SparseCallback(TrainerCallback):
             self.training.end_epoch(ceil(state.epoch) - 1)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Add the sparsity to what the trainer logs in training."""
+        """Add the sparsity, of the masked layers and of all matrices, to what the trainer logs in training."""
         if logs is not None and "loss" in logs and self.topology is not None and self.topology.masks:
-            logs["sparsity"] = state.log_history[-1]["sparsity"] = round(1 - self.topology.density(), 6)
+            found = {"sparsity": 1 - self.topology.density(), "zeros": self.topology.zeros()}
+            rounded = {name: round(value, 6) for name, value in found.items()}
+            logs |= rounded
+            state.log_history[-1] |= rounded
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Replace the weights by the average of the votes."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import nn
-from torch.optim import Optimizer
 
 from moon.integrations.common import SparseTraining
 from moon.sparse import DropSchedule, Topology
@@ -36,7 +36,8 @@ class Sparse(pl.Callback):
     - At the end of `fit` the average of the votes replaces the weights of the module, and BatchNorm statistics are
       estimated again on the training data. Checkpoints that were written before contain the weights before the vote;
       `trainer.save_checkpoint(...)` after `fit` saves the elected ones.
-    - Density, turnover and the weight w of MOON are logged after each epoch.
+    - What became sparse is printed at the start. Density, zeros over all matrices, turnover and the weight w of MOON
+      are logged after each epoch.
 
     Args:
         topology: The name of a topology, as for `moon train`, or its class.
@@ -144,7 +145,8 @@ class Sparse(pl.Callback):
         epochs = ceil(steps / ceil(per_epoch / trainer.accumulate_grad_batches))
         if trainer.max_epochs is not None and trainer.max_epochs > 0:
             epochs = min(epochs, trainer.max_epochs)
-        self._training.begin(model, trainer.optimizers[0], steps=int(steps), epochs=epochs, within=pl_module)
+        topology = self._training.begin(model, trainer.optimizers[0], steps=int(steps), epochs=epochs, within=pl_module)
+        rank_zero_info(topology.summary())
         if self._training.vote is not None:
             self._check_election(trainer, model)
 
@@ -162,13 +164,6 @@ class Sparse(pl.Callback):
                 "the vote estimates BatchNorm statistics on the training data, but there are several loaders; use "
                 "one, or Sparse(vote_share=0)"
             )
-
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
-    ) -> None:
-        clips = type(pl_module).configure_gradient_clipping is not pl.LightningModule.configure_gradient_clipping
-        if self.topology is not None and (trainer.gradient_clip_val or clips):
-            self.topology.mask_gradients()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from math import inf
 
 import torch
@@ -9,13 +10,16 @@ from torch import Tensor, nn
 
 from moon.fast import fused, move_average, schedule_weight
 
+_log = logging.getLogger(__name__)
+
 
 class AutoWeight(nn.Module):
     """The weight w of the unknown-aware loss, Algorithm 1 of the MOON paper.
 
     w = 0 in the first T_e epochs, which are called quiet. It then changes linearly from w_i = beta / r to w_f, which it
-    reaches in the last epoch. beta is a moving average, over the batches of the quiet epochs, of the batch mean of
-    (1 - p_{K+1}) * L. It is the only state: a buffer that is NaN before the first batch, whose value it starts with.
+    reaches in the last epoch; a longer run keeps it. beta is a moving average, over the batches of the quiet epochs, of
+    the batch mean of (1 - p_{K+1}) * L. It is the only state: a buffer that is NaN before the first batch, whose value
+    it starts with.
 
     The paper does not define its ablation "without auto-tuning". The schedules "initial" and "final" are the two
     possible readings.
@@ -68,6 +72,7 @@ class AutoWeight(nn.Module):
         self.epochs, self.quiet_epochs, self.final = epochs, quiet_epochs, final
         self.init_factor, self.smoothing, self.schedule = init_factor, smoothing, schedule
         self.register_buffer("beta", torch.tensor(torch.nan))
+        self._is_past = False  # whether a warning about the number of epochs was logged
 
     @torch.no_grad()
     def observe(self, p_unknown: Tensor, loss: Tensor, epoch: int | Tensor = 0) -> None:
@@ -95,6 +100,13 @@ class AutoWeight(nn.Module):
         """
         if self.schedule == "final":
             return torch.full_like(self.beta, self.final)
+        if isinstance(epoch, int) and epoch >= self.epochs and not self._is_past:
+            self._is_past = True
+            _log.warning(
+                "AutoWeight was built for %d epochs, and this is epoch %d, counted from 0: w stays at its final value; "
+                "give AutoWeight the epochs of the run",
+                *(self.epochs, epoch),
+            )
         steps = self.epochs - 1 - self.quiet_epochs  # epochs from w_i to w_f
         rises = self.schedule == "rising"
         return _weight(self.beta, epoch, self.quiet_epochs, steps, self.init_factor, self.final, rises)
@@ -117,6 +129,7 @@ def _weight(
 ) -> Tensor:
     """w in this epoch: 0 in quiet epochs, then from w_i = beta / r to w_f in `steps` epochs, or w_i to the end."""
     progress = ((epoch - quiet_epochs) / steps if steps else 1.0) if rises else 0.0
+    progress = progress.clamp(max=1.0) if isinstance(progress, Tensor) else min(progress, 1.0)
     w = beta.nan_to_num(0.0) * ((1 - progress) / init_factor) + final * progress
     is_on = epoch >= quiet_epochs
     return w if is_on is True else w * is_on

@@ -38,6 +38,7 @@ METRICS = {
 }  # fmt: skip
 _RESULT = {
     "model_sha256": str, "known": Optional(METRICS), "density": Optional(SHARE), "turnover": Optional(Number(0)),
+    "zeros": Optional(SHARE),
     "layer_density": Optional({...: SHARE}), "seconds": Optional(Number(0)), "images": Optional({...: COUNT}),
     "voters": Optional(COUNT), "threads": Optional(OrNone(COUNT)), "ranks": Optional(COUNT), "exact": Optional(bool),
     "inexact": Optional([str]), "software": Optional({...: str}), "hardware": Optional(str),

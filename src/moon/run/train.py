@@ -32,6 +32,7 @@ from moon.run.machine import (
 from moon.run.watch import known_metrics, watcher
 from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
+from moon.sparse.summary import matrices_of, share_of_zeros
 from moon.sparse.weights import sparse_weights
 from moon.training import Checkpoints, Training, locked
 from moon.training.checkpoint import save_tensors
@@ -124,6 +125,8 @@ def train_run(
             if isinstance(topology := training.topology, SparseTopology) and topology.rewires:
                 changes, every = topology.schedule.changes, topology.schedule.delta_t
                 _log.info("%s: %d mask update(s), every %d step(s)", type(topology).__name__, changes, every)
+            if training.topology.masks:
+                _log.info("%s", training.topology.summary())
             facts = conditions(device, ranks.count) | {"inexact": list(dict.fromkeys(inexact))}
             checkpoints.about = facts | identity(folder)
             ranks.wait()  # the others load the same checkpoint
@@ -187,6 +190,7 @@ def _result(
         "known": known_metrics(images.evidence(model, images.splits["test"])),
         "density": training.topology.density(),
         "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
+        "zeros": share_of_zeros(matrices_of(model).values()),  # also of matrices that stay dense
         "turnover": training.topology.turnover(),
         "flops": flops(model, recipe, images, training),
         "loop": "captured" if training.is_captured else "plain",

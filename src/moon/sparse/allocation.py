@@ -5,7 +5,7 @@ An allocation is a function from the shapes of the weights and a sparsity to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 
 from torch import Tensor
@@ -74,6 +74,27 @@ def erk(shapes: Shapes, sparsity: float) -> dict[str, float]:
             return {name: 1.0 if name in dense else factor * raw[name] for name in shapes}
         dense |= {name for name in sparse if raw[name] == highest}
     return dict.fromkeys(shapes, 1.0)  # sparsity 0, up to rounding
+
+
+def per_expert(allocation: Allocation, stacks: Collection[str]) -> Allocation:
+    """An allocation to which each expert is a layer of its own, though the weights of all are one tensor.
+
+    Args:
+        allocation: The allocation.
+        stacks: The names of these tensors, whose first dimension counts the experts.
+
+    Returns:
+        `allocation` itself if there are none.
+    """
+
+    def allocate(shapes: Shapes, sparsity: float) -> dict[str, float]:
+        layers = {name: shape for name, shape in shapes.items() if name not in stacks}
+        experts = {name: shape for name, shape in shapes.items() if name in stacks}
+        layers |= {f"{name}[{i}]": shape[1:] for name, shape in experts.items() for i in range(shape[0])}
+        found = allocation(layers, sparsity)
+        return {name: found[f"{name}[0]" if name in experts else name] for name in shapes}
+
+    return allocate if stacks else allocation
 
 
 def to_counts(densities: Mapping[str, float], weights: Mapping[str, Tensor]) -> dict[str, int]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from moon.sparse.summary import share_of_zeros
 from moon.sparse.topology import Topology
+
+_log = logging.getLogger(__name__)
 
 
 class MaskedTopology(Topology):
@@ -74,9 +78,18 @@ class MaskedTopology(Topology):
                     f"the saved masks have no '{name}' of shape {tuple(mask.shape)}; "
                     "was the state saved for another model?"
                 )
+            if name not in self._pruned and not state["masks"][name].all():
+                raise ValueError(f"'{name}' has a saved mask, but is dense here; give the same allocation and `dense`")
             mask.copy_(state["masks"][name])
             self.counts[name] = int(mask.sum())
             if name in self._pruned:
                 self._pruned[name].copy_(~mask)
         self._grown.copy_(state["grown"])
         self._enforce()
+        zeros = share_of_zeros(self.weights[name][mask] for name, mask in self.masks.items())
+        if zeros > 0.5:  # a change of the masks leaves fewer
+            _log.warning(
+                "%.0f%% of the weights inside the saved masks are zero, so the model does not have the weights that "
+                "were saved with them; load these now (model.load_state_dict)",
+                100 * zeros,
+            )

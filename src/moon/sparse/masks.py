@@ -31,7 +31,8 @@ def first_masks(
         counts: The number of non-zero weights of each layer.
         groups: The groups of rows that share out the non-zero weights of a layer.
         pattern: Where in a layer the non-zero weights may be.
-        kept: Which weights to keep: "random" ones, or those of largest "magnitude".
+        kept: Which weights to keep: "random" ones, or those of largest "magnitude". A weight that is sparse already
+            keeps its largest non-zeros in either case: they were trained and loaded before.
         seed: The seed of the random ones.
 
     Returns:
@@ -43,6 +44,9 @@ def first_masks(
             scores = weight.detach().abs().cpu()
         else:
             scores = torch.rand(weight.shape, generator=generator("mask", seed, index))
+            if 0 < int(weight.count_nonzero()) <= max(counts[name], weight.numel() // 2):
+                magnitude = weight.detach().abs().cpu()
+                scores = torch.where(magnitude > 0, 1 + magnitude, scores)
         mask = torch.zeros(weight.shape, dtype=torch.bool)
         for rows, count in groups.divide(name, counts[name]):
             (mask[rows],) = pattern.fill([mask[rows]], [scores[rows]], [count])
@@ -71,11 +75,15 @@ def best_masks(
     Returns:
         The masks by name.
     """
+    names: list[str] = []
     if pattern is not UNSTRUCTURED:
-        empty = [torch.zeros_like(score, dtype=torch.bool) for score in scores.values()]
-        masks = pattern.fill(empty, list(scores.values()), [planned[name] for name in scores])
-        return dict(zip(scores, masks, strict=True))
-    names, flat = [], []
+        filled = []
+        for name, score in scores.items():
+            for rows, count in groups.divide(name, planned[name]):
+                names.append(name)
+                filled += pattern.fill([torch.zeros_like(score[rows], dtype=torch.bool)], [score[rows]], [count])
+        return join(names, filled)
+    flat = []
     for name, score in scores.items():
         for rows, count in groups.divide(name, budget(name)):
             part = score[rows].flatten()  # contiguous order, also for channels-last weights

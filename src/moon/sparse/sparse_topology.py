@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar, get_args
@@ -12,15 +13,18 @@ from torch.optim import Optimizer
 
 from moon.fast import top_masks
 from moon.seeds import derive, hashed_uniform
-from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk, to_counts
+from moon.sparse.allocation import Allocation, Shapes, check_sparse, erk, per_expert, to_counts
 from moon.sparse.masked_topology import MaskedTopology
 from moon.sparse.masks import FirstMask, best_masks, first_masks
-from moon.sparse.pattern import UNSTRUCTURED, Pattern
+from moon.sparse.pattern import UNSTRUCTURED, NOfM, Pattern
 from moon.sparse.rows import RowGroups, join
 from moon.sparse.schedule import DropSchedule, check_changes
 from moon.sparse.scores import checked
 from moon.sparse.step_guard import GUARD
-from moon.sparse.weights import free_weights, sparse_weights
+from moon.sparse.summary import matrices_of, summarize
+from moon.sparse.weights import check_layout, expert_stacks, free_weights, sparse_weights
+
+_log = logging.getLogger(__name__)
 
 
 class SparseTopology(MaskedTopology):
@@ -40,7 +44,7 @@ class SparseTopology(MaskedTopology):
     invariant of `MaskedTopology`.
 
     Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
+        model: The model. Its Linear, convolution, recurrent, attention and expert weights become sparse.
         optimizer: The optimizer of the model, already built from its parameters.
         sparsity: The fraction of weights that are zero, in [0, 1). Weights named in `dense` do not count.
         schedule: When the masks change; None for methods in which they never do.
@@ -50,7 +54,7 @@ class SparseTopology(MaskedTopology):
         seed: The seed of the first masks and of random growth.
         pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
         first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude", for
-            a model that was trained before.
+            a model that was trained before. Weights that are sparse already keep their non-zeros in either case.
 
     Attributes:
         rewires: Whether the method takes a schedule.
@@ -101,16 +105,20 @@ class SparseTopology(MaskedTopology):
         given, schedule = schedule, schedule or DropSchedule(t_end=0)
         weights = sparse_weights(model)
         free = free_weights(weights, dense, optimizer)
+        if pattern is not UNSTRUCTURED:
+            check_layout(model, free)
+        allocation = per_expert(allocation, expert_stacks(model))
         self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
         self.sparsity = sparsity
         self.frozen_after = schedule.frozen_after
         self.key = derive("grow", seed)
         self.weights = weights
-        # A pattern already gives every row its share.
-        self._groups = RowGroups(model if pattern is UNSTRUCTURED else nn.Module(), weights)
+        # n of m already gives every row its share.
+        self._groups = RowGroups(nn.Module() if isinstance(pattern, NOfM) else model, weights)
         shapes = {name: tuple(weight.shape) for name, weight in free.items()}
         self.planned = to_counts(pattern.densities(shapes, sparsity, allocation), weights)
         self.prepare(shapes, allocation)
+        self.matrices = matrices_of(model)
         self._check_changes(given)
         self._groups.check(self._budget)
         counts = {name: self.count(name) for name in weights}
@@ -125,6 +133,23 @@ class SparseTopology(MaskedTopology):
         if schedule is not None:
             most = max(self.planned[name] for name, density in densities.items() if density < 1)
             check_changes(schedule, type(self).__name__, most if self.only_replaces() else None)
+        kept = {name: matrix.numel() for name, matrix in self.matrices.items()} | self.planned
+        zeros = 1 - sum(kept.values()) / sum(matrix.numel() for matrix in self.matrices.values())
+        if zeros < self.sparsity / 2:
+            dense = [name for name, matrix in self.matrices.items() if kept[name] == matrix.numel()]
+            largest = max(dense, key=lambda name: kept[name])
+            _log.warning(
+                "sparsity=%g, but only %.2g%% of the numbers in the model's matrices will be zero: %d of %d stay "
+                "dense, the largest is '%s' (topology.summary() lists them)",
+                *(self.sparsity, 100 * zeros, len(dense), len(kept), largest),
+            )
+
+    def settings(self) -> dict[str, Any]:
+        chosen = {"sparsity": self.sparsity, "schedule": repr(self.schedule), "pattern": repr(self.pattern)}
+        return super().settings() | chosen
+
+    def summary(self) -> str:
+        return summarize(type(self).__name__, self.matrices, self.planned)
 
     def prepare(self, shapes: Shapes, allocation: Allocation) -> None:
         """Set up state of a subclass; called by the constructor before the first masks are drawn.

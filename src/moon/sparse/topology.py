@@ -5,13 +5,24 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from moon.sparse.step_hooks import StepHooks
+from moon.sparse.summary import share_of_zeros
+
+# Optimizers that update each weight from its own gradient and state alone, so that gradients of weights that are zero
+# have no effect on the others. Adafactor and Muon, among others, mix those of a matrix.
+_ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD")
+)
 
 
 class Topology(ABC):
@@ -32,6 +43,7 @@ class Topology(ABC):
         optimizer: The optimizer of the model.
         masks: Boolean tensors by weight name, True where a weight may be non-zero; empty for a dense network.
         weights: The weights that have a mask, by name.
+        matrices: All parameters of the model with two dimensions or more, by name; empty for a dense network.
         steps: The number of steps so far.
         is_stepping: Whether a call of `step` or `update` is in progress.
         is_attached: Whether `optimizer.step()` is a step of the topology, see `attach`.
@@ -59,12 +71,14 @@ class Topology(ABC):
     optimizer: Optimizer
     masks: dict[str, Tensor]
     weights: dict[str, nn.Parameter]
+    matrices: Mapping[str, Tensor] = MappingProxyType({})
     steps: int = 0
     is_stepping: bool = False
     superposes: ClassVar[bool] = False
     dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
     frozen_after: int = 0
     _hooks: StepHooks | None = None
+    _handles: list[RemovableHandle]
 
     def step(self) -> None:
         """Take one training step: update the weights, or change the topology instead. Call it after `backward()`."""
@@ -72,9 +86,17 @@ class Topology(ABC):
             self.optimizer.step()  # the hooks do the rest
             return
         with self._stepping():
-            if not self.change():
+            if not self._begin():
                 self.update()
         self.steps += 1
+
+    def _begin(self) -> bool:
+        """Change the masks if a change is due; else leave the optimizer no gradient that it must not use."""
+        if self.change():
+            return True
+        if type(self.optimizer) not in _ELEMENTWISE:
+            self._mask_gradients()
+        return False
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -93,7 +115,8 @@ class Topology(ABC):
         """Make every `optimizer.step()` a step of the topology, for code that steps the optimizer itself.
 
         A step that a `GradScaler` skips does not count. Gradients must be unscaled and accumulated as usual before the
-        optimizer steps. Does nothing if the topology is attached already.
+        optimizer steps. From now on `backward` leaves no gradient outside the masks, as after `mask_gradients`, so that
+        other code clips by the norm of the sparse network. Does nothing if the topology is attached already.
 
         Returns:
             The topology.
@@ -117,13 +140,18 @@ class Topology(ABC):
         kind = type(self)
         if kind.step is not Topology.step or kind.update is not Topology.update:
             raise ValueError(f"{kind.__name__} overrides step or update; call its step() instead of optimizer.step()")
-        self._hooks = StepHooks(self.optimizer, self.change, self._after_update)
+        self._hooks = StepHooks(self.optimizer, self._begin, self._after_update)
+        self._handles = [
+            weight.register_post_accumulate_grad_hook(partial(self._mask_gradient, name))
+            for name, weight in self.weights.items()
+        ]
         return self
 
     def detach(self) -> None:
         """Undo `attach`."""
         if self._hooks is not None:
-            self._hooks.remove()
+            for handle in (self._hooks, *self._handles):
+                handle.remove()
             self._hooks = None
 
     def _after_update(self) -> None:
@@ -158,11 +186,20 @@ class Topology(ABC):
             >>> int(model.weight.grad.sum())
             16
         """
-        if self.is_due:
-            return
+        if not self.is_due:
+            self._mask_gradients()
+
+    @torch.no_grad()
+    def _mask_gradients(self) -> None:
         for name, mask in self.masks.items():
             if (gradient := self.weights[name].grad) is not None:
                 gradient.masked_fill_(~mask, 0.0)
+
+    @torch.no_grad()
+    def _mask_gradient(self, name: str, weight: Tensor) -> None:
+        """A hook of the weight: its gradient is complete."""
+        if not self.is_due and weight.grad is not None:
+            weight.grad.masked_fill_(~self.masks[name], 0.0)
 
     @property
     def is_due(self) -> bool:
@@ -212,6 +249,14 @@ class Topology(ABC):
         kept = torch.stack([(mask | (self.weights[name] != 0)).sum() for name, mask in self.masks.items()]).sum()
         return int(kept) / sum(mask.numel() for mask in self.masks.values())
 
+    def zeros(self) -> float:
+        """The measured fraction of zeros over all `matrices` of the model, also those that stay dense."""
+        return share_of_zeros(self.matrices.values())
+
+    def summary(self) -> str:
+        """What is sparse: the totals, and a line for each matrix of the model."""
+        return f"{type(self).__name__}: no weight is masked"
+
     def turnover(self) -> float:
         """How many times the network has been replaced so far.
 
@@ -235,14 +280,28 @@ class Topology(ABC):
         """The state that a checkpoint needs.
 
         Returns:
-            Tensors and numbers by name.
+            Tensors and plain values by name.
         """
-        return {"steps": self.steps}
+        return {"steps": self.steps, "settings": self.settings()}
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that a state belongs to: it is refused by a topology that has others."""
+        return {"topology": type(self).__name__}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state.
 
         Args:
             state: What `state_dict` returned.
+
+        Raises:
+            ValueError: If it is that of a topology with other settings.
         """
+        own = self.settings()
+        for key, saved in state.get("settings", own).items():
+            if saved != own.get(key):
+                raise ValueError(
+                    f"the state is that of a topology with {key} {saved}, but this one has {own.get(key)}; build it as "
+                    "it was when the state was saved, or start anew from the weights alone, whose zeros are kept"
+                )
         self.steps = state["steps"]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
-from typing import cast
+from collections.abc import Collection, Iterable, Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+_ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights that can be sparse: those of Linear, convolution and attention layers.
+    """The weights that can be sparse: those of Linear, convolution, recurrent and attention layers.
 
-    Biases, norms and embeddings stay dense.
+    `Conv1D` of transformers and stacks of experts, three-dimensional parameters of a module with `num_experts`, are
+    Linear layers, too. Biases, norms, embeddings (also if a Linear layer shares their weight) and parameters that a
+    module applies in its own code stay dense.
 
     Args:
         model: Any model.
@@ -34,20 +37,57 @@ def sparse_weights(model: nn.Module) -> dict[str, nn.Parameter]:
         ['0.weight', '2.weight']
     """
     weights: dict[str, nn.Parameter] = {}
+    taken = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for prefix, module in model.named_modules():
-        if isinstance(module, _LAYERS):
-            found: dict[str, nn.Parameter | None] = {"weight": cast(nn.Parameter, module.weight)}
-        elif isinstance(module, nn.MultiheadAttention):
-            names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-            found = {name: getattr(module, name) for name in names}
-        else:
-            continue
-        for name, weight in found.items():
-            if weight is not None and all(weight is not other for other in weights.values()):
+        for name in _matrices(module):
+            weight = getattr(module, name)
+            if weight is not None and id(weight) not in taken:
                 full = f"{prefix}.{name}" if prefix else name
                 _check_whole(full, weight)
                 weights[full] = weight
+                taken.add(id(weight))
     return weights
+
+
+def _matrices(module: nn.Module) -> list[str]:
+    """The names of the weights of a layer that can be sparse."""
+    if isinstance(module, _LAYERS) or _is_transposed(module):
+        return ["weight"]
+    if isinstance(module, nn.MultiheadAttention):
+        return [*_ATTENTION]
+    own = module.named_parameters(recurse=False)
+    if isinstance(module, nn.RNNBase):
+        return [name for name, weight in own if weight.dim() == 2]
+    experts = getattr(module, "num_experts", None)
+    return [name for name, weight in own if weight.dim() == 3 and len(weight) == experts]
+
+
+def expert_stacks(model: nn.Module) -> set[str]:
+    """The names of the weights that hold several experts, one after another."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if not isinstance(module, _LAYERS)
+        for name in _matrices(module)
+        if (weight := getattr(module, name)) is not None and weight.dim() == 3
+    }
+
+
+def check_layout(model: nn.Module, names: Iterable[str]) -> None:
+    """Raise a ValueError if a weight is not (outputs, inputs, ...), as a pattern needs it."""
+    for name in names:
+        layer = model.get_submodule(name.rpartition(".")[0])
+        if not isinstance(layer, (*_LAYERS, nn.MultiheadAttention, nn.RNNBase)):
+            raise ValueError(
+                f"a pattern needs weights of shape (outputs, inputs, ...), but '{name}' of {type(layer).__name__} has "
+                "another order; leave pattern out, or name the weight in `dense`"
+            )
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """Whether a layer is transformers' `Conv1D`, whose weight is (inputs, outputs)."""
+    transformers = sys.modules.get("transformers.pytorch_utils")
+    return transformers is not None and isinstance(module, transformers.Conv1D)
 
 
 def free_weights(
@@ -68,6 +108,8 @@ def free_weights(
     """
     if unknown := set(dense) - weights.keys():
         raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
+    if isinstance(optimizer, torch.optim.Rprop):
+        raise ValueError("a weight that grows would keep Rprop's smallest step size; use another optimizer")
     free = {name: weight for name, weight in weights.items() if name not in dense}
     updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if missing := [name for name, weight in free.items() if id(weight) not in updated]:
