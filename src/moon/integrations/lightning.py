@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
 from moon.integrations.common import SparseTraining

@@ -34,7 +34,7 @@ def summarize(name: str, matrices: Mapping[str, Tensor], planned: Mapping[str, i
         The lines: the totals, then one line for each matrix.
     """
     sizes = {key: matrix.numel() for key, matrix in matrices.items()}
-    kept = sizes | planned
+    kept = {**sizes, **planned}
     sparse = [key for key in sizes if kept[key] < sizes[key]]
     inside, total = sum(sizes[key] for key in sparse), sum(sizes.values())
     zeros = inside - sum(kept[key] for key in sparse)
