@@ -13,11 +13,13 @@ STATISTIC is one of `mean` (if none is given), `low` and `high` (95% t interval)
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import isnan
+from pathlib import Path
 from statistics import mean
 
 from kept import Kept
@@ -162,6 +164,9 @@ FAMILIES: dict[str, list[Pair]] = {
     "mnist-lenet": _pairs(LENET_PAIRS, [*NINE, "fisher near", "fisher far"]),
     "tin100": _pairs(TIN100_PAIRS, [*NEAR_AND_FAR, "fisher near", "fisher far", "accuracy", "ece-scaled"]),
 }
+
+PRIMARY = tomllib.loads((Path(__file__).parent / "primary.toml").read_text(encoding="utf-8"))  # fixed before the runs
+FAMILIES |= {name: _pairs(map(tuple, each["pairs"]), each["metrics"]) for name, each in PRIMARY.items()}
 
 
 def test_family(kept: Kept, name: str) -> dict[Pair, Comparison]:

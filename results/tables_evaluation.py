@@ -50,8 +50,10 @@ def _open(kept: Kept) -> list[tuple[list[str], str]]:
 def near_sets(kept: Kept) -> str:
     rows, every = [], []
     for labels, name in _open(kept):
-        runs = kept.runs(f"cifar10-open/{name}")
-        found = [_near_sets(kept, name, seed, run) for seed, run in runs.items()]
+        runs = {seed: _near_sets(kept, name, seed, run) for seed, run in kept.runs(f"cifar10-open/{name}").items()}
+        runs = {seed: values for seed, values in runs.items() if values}
+        if not (found := [*runs.values()]):
+            continue
         every += found
         means = [f"{mean(values):.1f}" for values in zip(*found, strict=True)]
         rows.append([*labels, ", ".join(map(str, runs)), *means])
@@ -65,7 +67,7 @@ def near_sets(kept: Kept) -> str:
 
 
 def _near_sets(kept: Kept, name: str, seed: int, run: Run, detector: str = "msp") -> list[float]:
-    """AUROC on each near set. That on `tin` of a repeated run comes from the kept levels of its scores."""
+    """AUROC on each near set, if `tin` is one. That of a repeated run comes from the kept levels of its scores."""
     by_set = run.summary["detectors"][detector]["sets"]
     part, tin_open = (100 * by_set[key]["auroc"] for key in ("cifar100-part", "tin-open"))
     other = kept.runs(f"cifar10/{name}").get(seed)
@@ -73,6 +75,8 @@ def _near_sets(kept: Kept, name: str, seed: int, run: Run, detector: str = "msp"
         tin = 100 * other.summary["detectors"][detector]["sets"]["tin"]["auroc"]
     else:
         levels = kept.levels(run)
+        if f"{detector}/tin" not in levels:
+            return []
         tin = 100 * auroc(levels[f"{detector}/known"], levels[f"{detector}/tin"])
     return [part, tin, tin_open, (part + tin) / 2, (part + tin_open) / 2]
 

@@ -17,7 +17,7 @@ from cells import (
 )
 from images import ends, over_images
 from kept import Kept
-from sources import FRONTIER_PAIRS, QUICK_TIN100_PAIRS
+from sources import FRONTIER_PAIRS, PRIMARY, QUICK_TIN100_PAIRS
 
 from moon.results.format import MISSING, interval_text, signed
 
@@ -54,6 +54,7 @@ TITLES = {
     "quick@300": "**`best-2`**, 300 epochs",
 }
 TESTED_99 = ("plain", "control", "moon", "logitnorm+vote", "moon-logitnorm", "quick@300")
+NAMES = {"msp": "MSP", "ebo": "EBO", "knn": "KNN", "fisher": "Fisher"}
 GOALS = {"fisher near": 94.0, "fisher far": 98.0, "accuracy": 95.3, "ece-scaled": 0.008}
 GOALS_99 = {"fisher near": 91.0, "fisher far": 96.5, "accuracy": 93.0}
 
@@ -115,6 +116,31 @@ def quick_tin100(kept: Kept) -> str:
 @BLOCKS.add
 def quick_tin100_differences(kept: Kept) -> str:
     return differences_table(kept, "quick-tin100", QUICK_TIN100_PAIRS, [*SHOWN[2:], "FDBD", *SHOWN[:2]])
+
+
+@BLOCKS.add
+def sparsity(kept: Kept) -> str:
+    """The same recipes dense and sparse, near and far in columns of their own."""
+    columns = {
+        "accuracy %": ("accuracy", 1), "ECE, scaled": ("ece-scaled", 3),
+        **{f"{name} {group}": (f"{key} {group}", 1) for key, name in NAMES.items() for group in ("near", "far")},
+    }  # fmt: skip
+    rows = []
+    for training in ("plain", "control", "moon", "quick@300"):
+        for topology, density in (("dense", "100%"), ("rigl95", "5%"), ("rigl99", "1%")):
+            network = f"cifar10-open/{topology}/{training}"
+            found = [cell(kept, network, [metric], digits) for metric, digits in columns.values()]
+            rows.append([label(training), density, str(len(kept.runs(network))), *found])
+    return markdown(["training", "weights", "n", *columns], rows)
+
+
+@BLOCKS.add
+def sparsity_primary(kept: Kept) -> str:
+    pairs = [(a, b) for a, b in PRIMARY["sparsity-cost"]["pairs"]]
+    columns = ["Fisher", "accuracy %"]
+    return differences_table(
+        kept, "sparsity-cost", pairs, columns, "5% - 100% of the weights", lambda pair: label(pair[0].split("/")[2])
+    )
 
 
 @BLOCKS.add

@@ -222,41 +222,21 @@ def demo(kept: Kept) -> str:
     return markdown(["", "n", *metrics], rows)
 
 
-CONTROL = "RigL with MOON's rates and vote"
-# The figures of README.md, at most five: what is added to what; where, the two trainings, the family, the detector.
-README = (
-    ("MOON: loss, learning rates and vote", "plain RigL", "cifar10/rigl", "moon", "plain", "summary", "ebo"),
-    ("MOON's loss alone", CONTROL, "cifar10/rigl", "moon", "control", "summary", "ebo"),
-    ("normalised logits", CONTROL, "cifar10/rigl95", "logitnorm+vote", "control", "rivals", "msp"),
-    (
-        *("a rotated copy of each image, more augmentation, a warm-up: `best-2`", "row 3, both with 300 epochs"),
-        *("cifar10-open/rigl95", "quick@300", "logitnorm+vote@300", "frontier", "fisher"),
-    ),
-    (
-        *("MOON's loss: `best-1`", "row 3, both with 300 epochs"),
-        *("cifar10-open/rigl95", "moon-logitnorm@300", "logitnorm+vote@300", "length", "chosen"),
-    ),
-)
+README = {
+    "cifar10-open/dense/plain": "cross-entropy, dense",
+    "cifar10-open/rigl95/plain": "cross-entropy",
+    "cifar10-open/rigl95/moon": "MOON",
+    "cifar10-open/rigl95/logitnorm+vote": "normalised logits, with MOON's learning rates and vote",
+    "cifar10-open/rigl95/quick@300": "`best-2`, 300 epochs",
+    "cifar10-open/dense/quick@300": "`best-2`, 300 epochs, dense",
+}
 
 
 @BLOCKS.add
 def readme(kept: Kept) -> str:
-    rows = []
-    for number, (added, to, place, a, b, family, detector) in enumerate(README, start=1):
-        a, b = f"{place}/{a}", f"{place}/{b}"
-        found = [tested(kept, family, Pair(a, b, f"{detector} {group}")) for group in ("near", "far")]
-        if {len(each.a) for each in found} != {3}:
-            raise ValueError(f"row {number} has not three seeds, the number that the page names")
-        names = [kept.chosen(network) for network in (a, b)] if detector == "chosen" else [detector]
-        shown = ", ".join(map(detector_name, dict.fromkeys(names)))
-        rows.append([str(number), added, to, shown, *(difference(each, 1) for each in found)])
-    table = markdown(["", "what is added", "to what", "detector", "near", "far"], rows)
-    marked = "Bold differences are" if "**" in table else "None of these differences is"
-    pages = {
-        "rows 1 and 2": "cifar10.md#findings",
-        "row 3": "cifar10.md#other-objectives-at-95",
-        "row 4": "frontier.md",
-        "row 5": "best.md#the-same-number-of-epochs-for-all",
-    }
-    links = ", ".join(f"[{name}](docs/results/{page})" for name, page in pages.items())
-    return f"{table}\n\n{marked} significant after Holm's correction over all comparisons of its table ({links})."
+    columns = {
+        "accuracy %": "accuracy", "AUROC near": "msp near", "AUROC far": "msp far",
+        "FPR-95 near": "msp near fpr95", "FPR-95 far": "msp far fpr95",
+    }  # fmt: skip
+    rows = [[title, *(cell(kept, name, [key], 1) for key in columns.values())] for name, title in README.items()]
+    return markdown(["training", *columns], rows)
