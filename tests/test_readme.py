@@ -65,6 +65,7 @@ def test_every_page_with_python_is_executed():
         "README.md": "here", "docs/start.md": "here", "docs/use.md": "tests/cli/test_pack.py",
         "docs/loops.md": "tests/integrations/test_loops.py", "docs/nets.md": "tests/cross_check/test_nets.py",
         "docs/huggingface.md": "tests/integrations/test_huggingface_docs.py",
+        "docs/resume.md": "tests/integrations/test_resume_page.py",
     }  # fmt: skip
     pages = {page for page in PAGES if any(not block.startswith("# excerpt") for block in python_blocks(page))}
     assert {page for page in pages if not page.startswith("docs/methods/")} == executed.keys()
