@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moon_runtime.answers import Answers
+from moon_runtime.answers import Answers, printable
 from moon_runtime.images import MAX_PIXELS, ImageError, check_pixels, fit_image, is_picture
 from moon_runtime.network import Network, NetworkError
 
@@ -57,6 +57,20 @@ class Classifier:
         # An image is resized to this length of its shorter side before the centre is cropped.
         self._shorter_side: int | None = self.metadata["preprocess"].get("shorter_side")
 
+        size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
+        self._size_text = f"{size / 1e6:.3g} MB" if size >= 1e6 else f"{size / 1e3:.3g} kB"
+
+    def __repr__(self) -> str:
+        count, one = len(self.classes), self.thresholds.size == 1
+        names = ", ".join([*map(repr, self.classes[:3]), *(["..."] if count > 3 else [])])
+        size = "x".join(map(str, self._size()))
+        threshold = f"threshold {self.thresholds.flat[0]:.4g}" if one else "a threshold for each class"
+        return (
+            f"Classifier({count} class{'' if count == 1 else 'es'} ({names}), input {size}, detector "
+            f"{printable(self.detector)}, {threshold} (accepts {100 * self.accept:.4g}% of known images), "
+            f"{self._size_text})"
+        )
+
     @property
     def threads(self) -> int:
         """The number of threads."""
@@ -66,14 +80,15 @@ class Classifier:
     def threads(self, threads: int) -> None:
         self._network.threads = threads
 
-    def __call__(self, images: AnyImage | Sequence[AnyImage]) -> Answers:
+    def __call__(self, images: AnyImage | Iterable[AnyImage]) -> Answers:
         """Answer about images. Those of another size are resized to cover the input and cropped at the centre.
 
         That is how files and Pillow images are prepared; if arrays are resized, there is a warning.
 
         Args:
             images: A batch, uint8 with the shape (images, rows, columns, channels) or, for a grey network, (images,
-                rows, columns); one image: an array, a Pillow image, or the path of a file; or a list of images.
+                rows, columns); one image: an array, a Pillow image, or a file (its path, its bytes, or open); or a list
+                or an iterator of images.
 
         Raises:
             ImageError: If something is not an image, has the wrong type or number of channels, or is too large.
@@ -81,11 +96,25 @@ class Classifier:
         """
         return Answers(self._network.predict(self._fit(images)), self.classes)
 
+    def probabilities(self, images: AnyImage | Iterable[AnyImage]) -> np.ndarray:
+        """The probability of each class, (images, classes): softmax over all outputs, at the fitted temperature.
+
+        Args:
+            images: As for a call.
+        """
+        preprocess = self.metadata["preprocess"]
+        mean, std = (np.array(preprocess[key], np.float32)[:, None, None] for key in ("mean", "std"))
+        images = (self._fit(images).transpose(0, 3, 1, 2) / np.float32(255) - mean) / std
+        logits = self._network(images)["logits"].astype(np.float64) / self.metadata["temperature"]
+        with np.errstate(invalid="ignore"):  # infinite logits have no probabilities
+            chances = np.exp(logits - logits.max(1, keepdims=True))
+        return (chances / chances.sum(1, keepdims=True))[:, : len(self.classes)]
+
     def prepare(self, image: AnyImage, where: str | None = None, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         """One image as the network needs it.
 
         Args:
-            image: An array, a Pillow image, or a file: its path, or open.
+            image: An array, a Pillow image, or a file: its path, its bytes, or open.
             where: What it is called in errors; None: its path, or "the image".
             max_pixels: Larger images are refused before they are decoded.
 
@@ -103,6 +132,8 @@ class Classifier:
 
     def _fit(self, images: Any) -> np.ndarray:
         is_one = is_picture(images)
+        if isinstance(images, Iterator) and not is_one:
+            images = list(images)
         if not is_one and not isinstance(images, (list, tuple)):
             images = check_pixels(np.asarray(images), "images")
             if images.ndim not in (2, 3, 4):

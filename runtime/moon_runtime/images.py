@@ -8,7 +8,7 @@ import stat
 import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from io import BufferedIOBase
+from io import BufferedIOBase, BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +18,18 @@ from moon_runtime.network import NetworkError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    AnyImage = np.ndarray | Image | str | os.PathLike[str] | BufferedIOBase
+    AnyFile = str | os.PathLike[str] | bytes | bytearray | BufferedIOBase
+    AnyImage = np.ndarray | Image | AnyFile
 
 MAX_PIXELS = 2**26  # per image
 _MAX_FILE_BYTES = 8 * MAX_PIXELS  # 4 channels of 16 bits per pixel
 # What Pillow may decode. Others are rare, and some call other programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}  # of files in folders
 MAX_SCANS = 100  # of a JPEG file; cameras and programs write 1 to 12, and each costs time for all pixels
 # The header of a scan: its marker, its length, and the number of components, which determines the length.
 _SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
+_FILES = (str, os.PathLike, bytes, bytearray, BufferedIOBase)
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
@@ -35,14 +38,12 @@ class ImageError(NetworkError):
     """Something that is not an image, or not one that the network can be asked about."""
 
 
-def read_image(
-    path: str | os.PathLike[str] | BufferedIOBase, where: str | None = None, max_pixels: int = MAX_PIXELS
-) -> np.ndarray:
+def read_image(path: AnyFile, where: str | None = None, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Read an image file.
 
     Args:
-        path: A file, or an open one, in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
-        where: What the image is called in errors; None: its path, or "the image" if it is an open file.
+        path: A file, an open one, or its bytes, in a format that Pillow reads: PNG, JPEG, BMP, GIF, PPM, TIFF or WebP.
+        where: What the image is called in errors; None: its path, or else "the image".
         max_pixels: Larger images are refused before they are decoded.
 
     Returns:
@@ -84,8 +85,8 @@ def fit_image(
     transparency is shown on white; an array with a fourth channel is refused.
 
     Args:
-        image: An array (uint8; rows, columns and maybe channels), a Pillow image, or a file: its path, or open. An
-            array of the input's size is taken as it is.
+        image: An array (uint8; rows, columns and maybe channels), a Pillow image, or a file: its path, its bytes,
+            or open. An array of the input's size is taken as it is.
         shape: Channels, rows and columns of the network's input.
         where: What the image is called in errors; None: its path, or "the image".
         shorter_side: The length of the shorter side before the centre is cropped; None: the image covers the input.
@@ -96,7 +97,7 @@ def fit_image(
     """
     is_prepared = not is_picture(image)  # an array that has the input's size already
     where = where or _name(image)
-    if isinstance(image, (str, os.PathLike, BufferedIOBase)):
+    if isinstance(image, _FILES):
         image = read_image(image, where, max_pixels)
     elif _is_pillow(image):
         image = _to_array(image, where, max_pixels)
@@ -124,7 +125,7 @@ def check_pixels(pixels: np.ndarray, where: str) -> np.ndarray:
 
 def is_picture(image: Any) -> bool:
     """Whether this is a file or a Pillow image, which are resized as the network needs it, and not an array."""
-    return isinstance(image, (str, os.PathLike, BufferedIOBase)) or _is_pillow(image)
+    return isinstance(image, _FILES) or _is_pillow(image)
 
 
 def _is_pillow(image: Any) -> bool:
@@ -149,8 +150,10 @@ def _pillow() -> Any:
     return Image
 
 
-def _opened(path: str | os.PathLike[str] | BufferedIOBase, where: str) -> AbstractContextManager[Any]:
+def _opened(path: AnyFile, where: str) -> AbstractContextManager[Any]:
     """An open file; a path must be that of a regular file, as opening a named pipe could wait forever."""
+    if isinstance(path, (bytes, bytearray)):
+        return BytesIO(path)
     if isinstance(path, BufferedIOBase):
         return nullcontext(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

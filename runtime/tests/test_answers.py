@@ -71,6 +71,10 @@ def test_what_a_classifier_says_about_itself(tmp_path: Path) -> None:
     assert model.metadata["provenance"] == {"by": "test"}
     model.threads = 1
     assert model.threads == 1
+    assert repr(model) == (
+        "Classifier(3 classes ('class 0', 'class 1', 'class 2'), input 1x1x4, detector test, threshold 0 "
+        f"(accepts 95% of known images), {path.stat().st_size / 1e3:.3g} kB)"
+    )
     with pytest.raises(FileNotFoundError, match="there is no file"):
         load(tmp_path / "b.moon")
 
@@ -81,6 +85,8 @@ def test_the_unknown_output_is_no_class() -> None:
     assert answer.name == "b"
     z = np.exp(normalised(pixels([0, 128, 0, 255]))[0])
     assert answer.probability == pytest.approx(z[1] / z.sum(), rel=1e-5)  # over all outputs
+    found = load(file).probabilities(pixels([0, 128, 0, 255]))
+    np.testing.assert_allclose(found, [z[:3] / z.sum()], rtol=1e-5)
 
 
 def test_the_first_of_equal_logits_is_the_class() -> None:

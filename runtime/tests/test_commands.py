@@ -73,10 +73,12 @@ def test_example_in_c(classify: Path, images: list[Path], tmp_path: Path) -> Non
 
 def test_module(images: list[Path]) -> None:
     code, out, err = run(sys.executable, "-m", "moon_runtime", FILE, images[0], images[1])
-    assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        f"{images[0]}: dog (probability 0.496, p-value 0.8065)",
-        f"{images[1]}: unknown (dog, probability 0.348, p-value 0.4839)",
+    assert (code, err) == (0, "2 images: 1 known, 1 unknown\n")
+    heading, *lines = out.splitlines()
+    assert heading.split() == ["file", "verdict", "class", "probability", "p-value"]
+    assert [line.split() for line in lines] == [
+        [str(images[0]), "dog", "dog", "0.496", "0.8065"],
+        [str(images[1]), "unknown", "dog", "0.348", "0.4839"],
     ]
     code, out, err = run(sys.executable, "-m", "moon_runtime", "--json", FILE, images[0])
     answer = json.loads(out)
@@ -92,14 +94,17 @@ def test_module_says_what_is_wrong(images: list[Path], tmp_path: Path) -> None:
     bad.write_bytes(b"no image")
     code, out, err = run(sys.executable, "-m", "moon_runtime", FILE, bad, images[0])
     assert code == 1  # but the other image is answered
-    assert out.startswith(f"{images[0]}: dog")
-    assert err.count("\n") == 1
-    assert err == f"{bad}: is not an image in a supported format\n"
+    assert out.splitlines()[1].split()[:2] == [str(images[0]), "dog"]
+    assert [line.removeprefix("python -m moon_runtime: ") for line in err.splitlines()] == [
+        f"{bad}: is not an image in a supported format",
+        "1 of 2 images could not be read; the others are answered above",
+    ]
     for arguments, message in (
         ((images[0], images[0]), "not a .moon file"),
         (("no.moon", bad), "there is no file"),
         ((tmp_path, bad), "is a folder, not a .moon file"),
-        ((FILE, tmp_path), "is a folder; name the images"),
+        ((FILE, tmp_path / "no.png"), "no such file"),
+        ((FILE, bad, "--top-k", "0"), "--top-k must be 1 or more, not 0"),
     ):
         code, out, err = run(sys.executable, "-m", "moon_runtime", *arguments)
         assert (code, out, err.count("\n")) == (1, "", 1)

@@ -77,7 +77,9 @@ def test_files_images_and_lists(tmp_path: Path) -> None:
     Image.fromarray(image).save(path)
     ask = model()
     expected = scores(ask(image))
-    for images in (path, str(path), Image.fromarray(image), [path], [Image.open(path)]):
+    encoded = path.read_bytes()
+    for images in (path, str(path), Image.fromarray(image), [path], [Image.open(path)], encoded, bytearray(encoded),
+                   [encoded], tmp_path.glob("*.png"), iter([image])):  # fmt: skip
         assert scores(ask(images)) == expected
     assert scores(ask([path, image, Image.fromarray(image), str(path)])) == expected * 4
     assert np.array_equal(read_image(path), image)
@@ -194,6 +196,7 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
         ([np.zeros((1, 2**21), np.uint8)], "image 0: is 2097152x1, too large or too elongated"),
         ("missing.png", "missing.png: no such file"),
         (["missing.png"], "missing.png: no such file"),
+        (b"hello", "^the image: is not an image in a supported format$"),
         (BytesIO(b"hello"), "^the image: is not an image in a supported format$"),
         ([picture(6, 6), BytesIO(b"hello")], "^image 1: is not an image in a supported format$"),
     ],

@@ -1,5 +1,6 @@
 """`moon pack` and `moon predict`: from a run to answers."""
 
+import argparse
 import csv
 import inspect
 import io
@@ -183,6 +184,7 @@ def test_answers_as_json_and_csv_agree(moon, packed, photos):
     for row, other in zip(rows, table, strict=True):
         assert [row[key] for key in ("file", "verdict", "class")] == [other[k] for k in ("file", "verdict", "class")]
         assert row["p_value"] == pytest.approx(float(other["p_value"]), abs=1e-6)
+        assert row["score"] == pytest.approx(float(other["score"]), rel=1e-5)
         assert row["is_known"] == (row["verdict"] == row["class"])
 
 
@@ -200,10 +202,50 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(moon, packed, photos)
     Image.fromarray(np.zeros((20, 20), np.uint16)).save(photos / "deep.png")
     code, out, err = moon("predict", packed, photos, "--csv")
     assert code == 3
-    assert len(out.splitlines()) == 13
+    rows = {Path(row["file"]).name: row for row in csv.DictReader(io.StringIO(out))}
+    assert len(rows) == 14
+    assert rows["bad.png"]["error"] == "is not an image in a supported format"
+    assert {name for name, row in rows.items() if not row["score"]} == {"bad.png", "deep.png"}
     assert "bad.png: is not an image in a supported format" in err
     assert "deep.png: has more than 8 bits" in err
     assert "2 of 14 images could not be read; the others are answered above" in err.splitlines()[-1]
+
+
+def test_links_in_a_folder_do_not_stop_the_answers(moon, packed, photos, tmp_path):
+    (tmp_path / "links").mkdir()
+    for name, target in (("a.png", photos / "00.png"), ("b.png", tmp_path / "nothing"), ("folder", photos)):
+        (tmp_path / "links" / name).symlink_to(target)
+    code, out, err = moon("predict", packed, tmp_path / "links", "--json")
+    a, b = (json.loads(line) for line in out.splitlines())
+    assert code == 3
+    assert a == json.loads(moon("predict", packed, photos / "00.png", "--json")[1]) | {"file": a["file"]}
+    assert b == {"file": str(tmp_path / "links" / "b.png"), "error": "no such file"}
+    assert f"{tmp_path / 'links' / 'folder'}: a link to a folder" in err
+
+
+def test_the_most_probable_classes(moon, packed, photos):
+    classes = load(packed).classes
+    row = json.loads(moon("predict", packed, photos / "00.png", "--json", "--top-k", "99")[1])
+    top = [each["probability"] for each in row["top"]]
+    assert {each["class"] for each in row["top"]} == {*classes}
+    assert top == sorted(top, reverse=True)
+    assert row["top"][0] == {"class": row["class"], "probability": pytest.approx(row["probability"], abs=1e-6)}
+    (table,) = csv.DictReader(io.StringIO(moon("predict", packed, photos / "00.png", "--csv", "--top-k", "3")[1]))
+    assert [table["class_2"], table["class_3"]] == [each["class"] for each in row["top"][1:3]]
+    assert float(table["probability_3"]) == pytest.approx(top[2], abs=1e-4)
+    line = moon("predict", packed, photos / "00.png", "--top-k", "2")[1].splitlines()[1]
+    assert line.endswith(f"  {row['top'][1]['class']} {top[1]:.3f}")
+
+
+def test_a_name_that_begins_with_a_hyphen(moon, packed, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    (photos / "-a.png").write_bytes((photos / "00.png").read_bytes())
+    code, out, err = moon("predict", packed, "-a.png")
+    assert (code, out) == (2, "")
+    assert "'-a.png' is read as an option; put -- before" in err
+    code, out, _ = moon("predict", packed, "--", "-a.png")
+    assert code == 0
+    assert out.splitlines()[1].startswith("-a.png  ")
 
 
 def test_an_image_given_twice_is_answered_twice(moon, packed, photos):
@@ -215,14 +257,14 @@ def test_an_image_given_twice_is_answered_twice(moon, packed, photos):
 
 def test_the_order_of_files_is_no_drift():
     """Scores that are sorted, as in folders of classes, are those of the calibration images all the same."""
-    from moon.cli.predict import _drift
+    from moon_runtime.__main__ import _drift
 
     calibration = np.random.default_rng(0).normal(size=500)
     classifier = SimpleNamespace(calibration=calibration, accept=0.95)
     scores = sorted(np.random.default_rng(1).normal(size=1000).tolist())
-    assert _drift(classifier, [*scores, float("nan")], 0.01) is None
+    assert _drift(classifier, [*scores, None], 0.01) is None
     assert "differ" in _drift(classifier, [score - 1 for score in scores], 0.01)
-    assert _drift(classifier, [float("nan")], 0.01) is None
+    assert _drift(classifier, [None], 0.01) is None
 
 
 def test_a_changed_distribution_is_reported(moon, packed, tmp_path):
@@ -275,6 +317,20 @@ def test_predict_does_not_import_torch(packed, photos):
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False False"
+
+
+def test_predict_has_the_options_and_the_suffixes_of_the_runtime():
+    from moon_runtime.__main__ import add_options
+    from moon_runtime.images import SUFFIXES
+
+    from moon.cli.predict import describe
+    from moon.data.folders import IMAGE_SUFFIXES
+
+    ours, theirs = argparse.ArgumentParser(), argparse.ArgumentParser()
+    describe(ours)
+    add_options(theirs)
+    assert vars(ours.parse_args(["a", "b"])) == vars(theirs.parse_args(["a", "b"])) | {"file": Path("a")}
+    assert SUFFIXES == IMAGE_SUFFIXES
 
 
 def test_the_defaults_are_those_of_the_library():

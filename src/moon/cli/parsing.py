@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
@@ -37,6 +38,8 @@ class Parser(argparse.ArgumentParser):
             own = takewhile(lambda word: word.startswith("-"), own)
         for word in own:
             name = word.partition("=")[0]
+            if word[1:] and word.startswith("-") and name not in self._option_string_actions and os.path.exists(word):
+                self.error(f"'{word}' is read as an option; put -- before names of files that begin with -")
             if name.startswith("--") and " " not in word and name not in self._option_string_actions:
                 self.error(f"unknown option '{name}'{did_you_mean(name, self._option_string_actions)}")
 
