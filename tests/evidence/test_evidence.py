@@ -115,6 +115,7 @@ def test_read_runs_in_evaluation_mode_and_restores_the_model(small_net):
 def test_read_takes_batches_without_labels_but_needs_a_batch(small_net):
     assert read(small_net(), [torch.randn(2, 1, 8, 8)]).labels is None
     assert read(small_net(), [[torch.randn(2, 1, 8, 8)]]).labels is None  # as a DataLoader yields them
+    assert len(read(small_net(), torch.randn(300, 1, 8, 8))) == 300  # a tensor of inputs
     with pytest.raises(ValueError, match="no batch"):
         read(small_net(), [])
 

@@ -43,6 +43,21 @@ def test_papers_options_and_facts_are_read_from_the_code():
     assert tickets.summary == "cosine from 0.1 to 0.001, the last 10% in 3 cycles up to 0.005"
 
 
+def test_an_option_without_a_default_says_what_it_depends_on():
+    (knn,) = find("knn")
+    assert knn.options == {"k": None}
+    assert "None: the 50th, and with fewer than 40,000 inputs one in 800 of them" in knn.unset[0]
+
+
+def test_a_variant_of_a_detector_is_found():
+    (ebo,) = find("ebo:released:temperature=2:scaled")
+    assert (ebo.title, ebo.name) == ("EBO, the free energy", "ebo:released:temperature=2:scaled")
+    assert ebo.options == {"temperature": 2.0, "released": True}
+    assert ebo.about.endswith("divided by the temperature fitted on validation images.")
+    with pytest.raises(ValueError, match="detector 'ebo' has no variant 'scale'"):
+        find("ebo:scale")
+
+
 def test_a_misspelled_name_gets_a_suggestion():
     with pytest.raises(ValueError, match=r"there is no method or kind 'rgil' \(did you mean 'rigl'"):
         find("rgil")

@@ -21,6 +21,7 @@ def test_a_recipe_can_be_loaded_from_its_file(tmp_path):
     write_json(tmp_path / "recipe.json", recipe.to_json())
     assert Recipe.load(tmp_path / "recipe.json") == recipe
     assert recipe.objective_options == (("final", 2.0), ("quiet_epochs", 3))
+    assert make_recipe(DIGITS, "moon", objective_options=recipe.objective_options, seed=4) == recipe
     assert pickle.loads(pickle.dumps(recipe)) == recipe
     assert len({recipe, replace(recipe)}) == 1
 

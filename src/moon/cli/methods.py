@@ -14,6 +14,7 @@ examples:
   moon methods
   moon methods detector     all of one kind
   moon methods vos          one method: its formula, options and card
+  moon methods ebo:scaled   a variant of a detector
 """
 _USE = {
     "objective": "moon train digits --objective {}",
@@ -74,6 +75,7 @@ def _explained(method: Method) -> str:
     lines += ["", *([textwrap.indent(method.about, "  "), ""] if method.about else [])]
     if method.options:
         lines.append("options: " + ", ".join(f"{key}={_shown(value)}" for key, value in method.options.items()))
+        lines += [textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ") for text in method.unset]
     if method.facts:
         lines.append("from the run: " + ", ".join(method.facts))
     use = _USE[method.kind].format(method.name) + (" --outliers photos" if "outliers" in method.facts else "")

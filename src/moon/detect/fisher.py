@@ -55,7 +55,7 @@ class Fisher(Detector):
     K+1 rule: that of the parts. The unknown output lowers MSP and is not used by fDBD and KNN.
 
     Args:
-        k: Which neighbour KNN uses, as for `Knn`.
+        k: Which neighbour KNN uses; None: it depends on the number of inputs, as for `Knn`.
         parts: The names of two detectors or more. With "rotpred" the model needs a rotation head, and evidence must be
             read with `rotate=True`, also that of the validation inputs.
         scaled: Whether parts that depend on the scale of the logits, such as "gen" or "rotpred", get logits / T, see

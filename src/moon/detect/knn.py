@@ -156,8 +156,9 @@ class Knn(Detector):
     K+1 rule: only features are used, not the unknown output.
 
     Args:
-        k: Which neighbour, at least 1; None: see `usual_k`. `fit` needs at least `k` inputs. With fewer than `k` inputs
-            of a class the neighbour of its inputs is of another class.
+        k: Which neighbour, at least 1; None: the 50th, and with fewer than 40,000 inputs one in 800 of them.
+            `fit` needs at least `k` inputs. With fewer than `k` inputs of a class the neighbour of its inputs is of
+            another class.
 
     Example:
         >>> import torch

@@ -19,6 +19,7 @@ from moon.evidence.rotations import find_rotation_head, rotated
 
 _log = logging.getLogger(__name__)
 
+_BATCH = 256  # inputs of a tensor that are read at once
 _LABELS = ("labels", "label", "y")  # the key of the labels in a batch that is a mapping
 
 
@@ -84,7 +85,8 @@ def read(
     Args:
         model: A model whose classifier is a `Linear` or an `OpenHead`.
         loader: Yields batches: (inputs, labels), inputs alone, or mappings of the model's keyword arguments and
-            "labels", such as `{"pixel_values": x, "labels": y}`. They are moved to the model's device.
+            "labels", such as `{"pixel_values": x, "labels": y}`. They are moved to the model's device. A tensor is
+            taken as all inputs, without labels.
         perturb: A function that changes the inputs before the forward pass, such as `Odin().perturb`.
         classifier: The name of the classifier, as for `look`.
         rotate: Whether to run the model on all four rotations of each image, for `Evidence.rotations`, which takes
@@ -107,6 +109,8 @@ def read(
         (6, tensor([0, 1, 2, 3, 0, 1]))
     """
     device = next(model.parameters()).device
+    if isinstance(loader, Tensor):
+        loader = loader.split(_BATCH)
     if classifier is not None:
         classifier_name(model, classifier)  # `perturb` calls `look` without a name
     if rotate:

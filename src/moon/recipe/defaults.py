@@ -63,7 +63,7 @@ def make_recipe(
         benchmark: A benchmark, or the name of one.
         objective: The name of the objective; "moon" if neither it nor a preset is given.
         preset: The name of a preset (`moon methods preset` lists them), instead of an objective.
-        options: Options of the objective, such as `{"final": 2.0}`.
+        options: Options of the objective, such as `{"final": 2.0}`; `objective_options` is another name.
         rates: The name of a learning-rate schedule.
         root: The data root, where benchmarks of your own are looked up and training images are counted.
         **settings: Fields of `Recipe`, such as `sparsity=0.9`, `epochs=20` or `seed=1`.
@@ -82,23 +82,31 @@ def make_recipe(
     """
     if isinstance(benchmark, str):
         benchmark = find_benchmark(Path(root), benchmark)
+    options = _as_dict(options) | _as_dict(settings.pop("objective_options", None))
     settings = {name: converted(name, _TYPES.get(name), value) for name, value in settings.items() if value is not None}
     if preset is not None:
         named = pick("preset", preset)
         if objective is not None:
             raise ValueError(f"preset '{preset}' has objective '{named.objective}'; give a preset or an objective")
-        objective, options = named.objective, dict(named.options) | dict(options or {})
+        objective, options = named.objective, dict(named.options) | options
         usual = dict(named.settings)
         if "warmup" in usual:
             epochs = min(settings.get("epochs", Recipe.epochs), Recipe.epochs)
             usual["warmup"] = usual["warmup"] * epochs / Recipe.epochs  # in this order 7 epochs have 0.35, exactly
         settings = usual | settings | ({} if rates is None else {"rates": rates})
         rates = settings.pop("rates", None)
-    recipe = _filled(benchmark, objective or "moon", options or {}, rates, dict(settings))
+    recipe = _filled(benchmark, objective or "moon", options, rates, dict(settings))
     if "delta_t_steps" not in settings:
         recipe = _with_rewirings(recipe, benchmark, Path(root))
     _check(recipe, benchmark)
     return recipe
+
+
+def _as_dict(options: Any) -> dict[str, Scalar]:
+    try:
+        return dict(options or {})
+    except (TypeError, ValueError):
+        raise ValueError(f"options must map names to values, such as {{'final': 2.0}}, not {options!r}") from None
 
 
 def _with_rewirings(recipe: Recipe, benchmark: Benchmark, root: Path) -> Recipe:
@@ -136,16 +144,18 @@ def _filled(
     if unknown := filled.keys() - Recipe.__dataclass_fields__.keys():
         name = min(unknown)
         raise ValueError(f"a recipe has no setting '{name}'{did_you_mean(name, Recipe.__dataclass_fields__)}")
+    schedule = {
+        "lr_end": rate.end * scale, "lr_hold_share": hold, "lr_cycles": rate.cycles, "lr_peak": rate.peak * scale,
+    }  # fmt: skip
+    if taken := schedule.keys() & filled.keys():
+        raise ValueError(f"{min(taken)} follows from the learning-rate schedule; choose another schedule (rates)")
     return Recipe(
         benchmark=benchmark.name,
         objective=objective,
         objective_options=tuple(_options(options, objective).items()),
         sparsity=sparsity,
-        lr_end=rate.end * scale,
-        lr_hold_share=hold,
-        lr_cycles=rate.cycles,
-        lr_peak=rate.peak * scale,
         vote_share=vote_share,
+        **schedule,
         **filled,
     )
 
@@ -217,12 +227,14 @@ def _options(given: Mapping[str, Scalar], objective: str) -> dict[str, Scalar]:
     for key, value in given.items():
         if key not in allowed:
             choices = f"choose from: {', '.join(allowed)}" if allowed else "it has none"
-            raise ValueError(f"objective '{objective}' has no option '{key}'{did_you_mean(key, allowed)}; {choices}")
+            raise ValueError(
+                f"objective '{objective}' has no option '{key}'{did_you_mean(str(key), allowed)}; {choices}"
+            )
         kind = type(allowed[key])
         try:
             options[key] = kind(value)
             is_cut = kind is int and not isinstance(value, str) and options[key] != value
-        except ValueError:
+        except (TypeError, ValueError, OverflowError):
             is_cut = True
         if is_cut:
             raise ValueError(f"option '{key}' of '{objective}' must be of type {kind.__name__}, not '{value}'")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from moon.recipe.defaults import options_of
 from moon.recipe.presets import Preset
 from moon.recipe.registry import kinds, table
+from moon.recipe.variants import Variant
 from moon.suggest import did_you_mean
 
 _SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets", "preset": "presets"}  # one per kind
+_SCALES = {
+    "": "",
+    "scaled": "\n\nscaled: all logits are divided by the temperature fitted on validation images.",
+    "unscaled": "\n\nunscaled: logits are not divided by a fitted temperature, whatever the objective.",
+}
 _FIRST_LINE = re.compile(r"(?P<title>[^(:]+?)(?: \((?P<paper>[^)]*\d{4}[^)]*)\))?: (?P<summary>.+)")
 
 
@@ -29,6 +35,7 @@ class Method:
     options: dict[str, Any]  # with their defaults
     facts: tuple[str, ...]  # what the run provides
     source: str  # the card, or the module of a method of another package
+    unset: tuple[str, ...] = ()  # about options whose default is None
 
 
 def card_of(kind: str, name: str) -> str:
@@ -64,7 +71,13 @@ def _method(kind: str, name: str, entry: Any) -> Method:
     if found is None:
         raise ValueError(f"{name}: its first line must be 'Title (Paper Year): what it is', not '{first}'")
     title, paper, summary = found["title"], found["paper"] or "", found["summary"].rstrip(".")
-    return Method(kind, name, title, paper, summary, about, options, facts, card)
+    unset = [
+        re.search(rf"^ {{4}}{key}: .*(?:\n {{8}}.*)*", text or "", re.M) for key, x in options.items() if x is None
+    ]
+    return Method(
+        kind, name, title, paper, summary, about, options, facts, card,
+        tuple(" ".join(found[0].split()) for found in unset if found),
+    )  # fmt: skip
 
 
 def _contents(preset: Preset) -> str:
@@ -79,9 +92,20 @@ def methods(kind: str | None = None) -> list[Method]:
 
 
 def find(name: str) -> list[Method]:
-    """The methods of this kind or name; `moon`, for example, names an objective and a learning-rate schedule."""
+    """The methods of this kind or name; `moon`, for example, names an objective and a learning-rate schedule.
+
+    A detector may have variants, as `ebo:scaled`.
+    """
     if name in kinds():
         return methods(name)
+    if name.partition(":")[0] in table("detector") and ":" in name:
+        variant = Variant.of(name)
+        given = ({"released": True} if variant.is_released else {}) | (
+            {"parts": variant.parts} if variant.parts else {}
+        )
+        method = _method("detector", variant.key, table("detector")[variant.key])
+        options = method.options | given | dict(variant.options)
+        return [replace(method, name=name, about=method.about + _SCALES[variant.scale], options=options)]
     everything = methods()
     found = [method for method in everything if method.name == name]
     if not found:

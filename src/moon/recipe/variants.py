@@ -18,6 +18,7 @@ from moon.suggest import did_you_mean
 
 # Where a temperature is from.
 FITTED, LOSS, SUFFIX = "fitted on validation images", "the loss", "the suffix :unscaled"
+NAME = "the name of the detector"
 ASSUMED = "assumed: a checkpoint does not say how its logits were scaled in training"
 
 
@@ -75,6 +76,11 @@ class Variant(NamedTuple):
         if scale and not _depends_on_scale(key, parts):
             _check_scaled(key, scale)
         return cls(key, is_released, scale, parts, options)
+
+    @property
+    def temperature(self) -> float:
+        """By which the detector itself divides logits."""
+        return dict(self.options).get("temperature", 1.0)
 
     @property
     def uses_usual_k(self) -> bool:
@@ -178,8 +184,8 @@ def temperature_from(name: str, objective: str) -> str | None:
         objective: The name of the run's objective.
 
     Returns:
-        `FITTED`, or `LOSS` or `SUFFIX` for T = 1; None for detectors that are computed from the logits as they are in
-        all runs.
+        `FITTED`, `NAME` for an option, or `LOSS` or `SUFFIX` for T = 1; None for detectors that are computed from the
+        logits as they are in all runs.
     """
     variant = Variant.of(name)
     if not _depends_on_scale(variant.key, variant.parts):
@@ -187,6 +193,8 @@ def temperature_from(name: str, objective: str) -> str | None:
     is_arbitrary = normalises_logits(objective)
     if variant.scale == "scaled" or (is_arbitrary and not variant.scale):
         return FITTED
+    if variant.temperature != 1:
+        return NAME
     return SUFFIX if is_arbitrary else LOSS
 
 

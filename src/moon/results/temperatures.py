@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from moon.recipe.variants import ASSUMED, FITTED, LOSS, SUFFIX
+from moon.recipe.variants import ASSUMED, FITTED, LOSS, NAME, SUFFIX
 from moon.score.temperatures import NO_OPTIMUM, P_UNKNOWN, UNSCALED
 
 _SOURCES = {
     LOSS: "as in the loss",
     FITTED: FITTED,
     SUFFIX: "not fitted",
+    NAME: "as named",
     ASSUMED: "assumed for a checkpoint (if its logits were normalised in training, name detectors with :scaled)",
 }
 

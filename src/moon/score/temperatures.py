@@ -9,7 +9,7 @@ from typing import Any
 from moon.detect import TemperatureScaling
 from moon.evidence import Evidence
 from moon.recipe import table
-from moon.recipe.variants import ASSUMED, FITTED, LOSS, SUFFIX, normalises_logits, temperature_from
+from moon.recipe.variants import ASSUMED, FITTED, LOSS, SUFFIX, Variant, normalises_logits, temperature_from
 from moon.suggest import counted
 
 P_UNKNOWN, UNSCALED = "p_unknown", "p_unknown_unscaled"  # at the temperature of the run, and at T = 1 where it differs
@@ -61,14 +61,18 @@ def temperatures(
         {'value': 0.135, 'from': 'fitted on validation images'}
         >>> temperatures(["msp", "ebo"], "cross-entropy", 1.4)
         {'ebo': {'value': 1.0, 'from': 'the loss'}}
+        >>> temperatures(["ebo:temperature=2"], "cross-entropy", 1.4)
+        {'ebo:temperature=2': {'value': 2.0, 'from': 'the name of the detector'}}
     """
     note = {NO_OPTIMUM: True} if no_optimum else {}
     sources = {name: temperature_from(name, objective) for name in names if name.partition(":")[0] in table("detector")}
-    return {
-        name: {"value": fitted, "from": source, **note} if source == FITTED else {"value": 1.0, "from": source}
-        for name, source in sources.items()
-        if source is not None and (source != FITTED or fitted is not None)
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, source in sources.items():
+        if source == FITTED and fitted is not None:
+            found[name] = {"value": fitted * Variant.of(name).temperature, "from": source, **note}
+        elif source not in (FITTED, None):
+            found[name] = {"value": Variant.of(name).temperature, "from": source}
+    return found
 
 
 def p_unknown_temperature(objective: str, fitted: float | None, no_optimum: bool = False) -> dict[str, dict[str, Any]]:
