@@ -62,6 +62,7 @@ def npz_cases() -> list[Case]:
         "no images": ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no images"),
         "two classes of one name": ({"classes": np.array(["a", "b", "c", "a"])}, "two classes are called"),
         "numbers as names": ({"classes": np.arange(4)}, "they must be strings"),
+        "numbers as files": ({"files": np.arange(3)}, "they must be strings"),
         "an empty name": ({"classes": np.array(["a", " ", "c", "d"])}, "has an empty name"),
     }
     found = [

@@ -55,11 +55,14 @@ examples:
 """
 _HOLD_OUT_HELP = """
 The other training images become the training images of the new set. Options can then be tuned without using the
-test images of the original set.
+test images of the original set. With --groups give --val-share as well: otherwise a tenth of the test images, of
+the same groups, is used for validation.
 
 examples:
   moon data hold-out cifar10 --name cifar10-held
   moon data hold-out mine --name mine-held --share 0.2 --val-share 0.2
+  moon data hold-out mine --name mine-held --val-share 0.1 --groups '.*_'   cat/rex_1.jpg and cat/rex_2.jpg together
+  moon data hold-out mine --name mine-held --val-share 0.1 --groups objects.csv
 """
 _DOWNLOAD_HELP = """
 A file is verified by its published digest. The same command resumes an interrupted download.
@@ -118,6 +121,12 @@ def _describe_hold_out(actions: Any) -> None:
     add("--share", type=float, default=0.1, help="share of the training images to test on (default: %(default)s)")
     text = "share to hold out for validation as well, for thresholds (default: none)"
     add("--val-share", type=float, default=0.0, metavar="SHARE", help=text)
+    add(
+        "--groups",
+        metavar="PATTERN",
+        help="keep images of a group together, such as photos of one object; the group is what PATTERN, a regular "
+        "expression, matches in the path of the image; or give a .csv file with the columns file and group",
+    )
     add("--replace", action="store_true", help="overwrite splits that have other images")
 
 
@@ -169,7 +178,7 @@ def _import(arguments: argparse.Namespace) -> None:
 def _hold_out(arguments: argparse.Namespace) -> None:
     from moon.data import hold_out
 
-    settings = {"val_share": arguments.val_share, "replace": arguments.replace}
+    settings: dict[str, Any] = {key: getattr(arguments, key) for key in ("val_share", "groups", "replace")}
     for saved in hold_out(arguments.data, arguments.source, arguments.name, arguments.share, **settings):
         _print_saved(saved)
 

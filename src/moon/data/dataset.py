@@ -20,6 +20,7 @@ from moon.suggest import counted
 Track = Callable[[list], Iterable]  # wraps the list that a function works through, for example in a progress bar
 AnyPath = Path | str
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_OPTIONAL = {"classes", "files"}  # arrays of a file that may be missing
 RESERVED_NAMES = ("known", "near", "far")  # scores and tables use these keys next to the names of sets
 
 
@@ -30,6 +31,7 @@ class DataSet(NamedTuple):
         images: Array (N, H, W, C) of uint8; C is 1 (grey) or 3 (RGB).
         labels: Array (N,) of int64: 0..K-1 for the known classes, -1 for an image of no known class.
         classes: The name of each class, by label; empty if the classes have no names.
+        files: Array (N,) of strings, the file of each image; None if they are not known.
 
     Example:
         >>> import numpy as np
@@ -44,6 +46,7 @@ class DataSet(NamedTuple):
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...] = ()
+    files: NDArray[np.str_] | None = None
 
     def __repr__(self) -> str:
         size = "x".join(map(str, np.shape(self.images)[1:]))
@@ -58,7 +61,8 @@ class DataSet(NamedTuple):
         Returns:
             The selected samples.
         """
-        return DataSet(self.images[indices], self.labels[indices], self.classes)
+        files = None if self.files is None else self.files[indices]
+        return DataSet(self.images[indices], self.labels[indices], self.classes, files)
 
     def digest(self) -> str:
         """Return the SHA-256 of all pixels and labels, without names, as hexadecimal digits."""
@@ -67,7 +71,9 @@ class DataSet(NamedTuple):
         return digest.hexdigest()
 
 
-def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: ArrayLike = ()) -> DataSet:
+def as_dataset(
+    images: ArrayLike, labels: ArrayLike, where: object, classes: ArrayLike = (), files: NDArray[np.str_] | None = None
+) -> DataSet:
     """Check arrays and make a `DataSet` of them.
 
     Args:
@@ -75,6 +81,7 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: Arr
         labels: Array (N,) of integers, -1 or more.
         where: The source of the arrays, for error messages.
         classes: The name of each class, by label; empty if the classes have no names.
+        files: Array (N,) of strings, the file of each image, if they are known.
 
     Returns:
         The data set, with contiguous images and int64 labels.
@@ -105,7 +112,9 @@ def as_dataset(images: ArrayLike, labels: ArrayLike, where: object, classes: Arr
     labels = labels.astype(np.int64)
     if labels.min() < -1:
         raise DataError(f"{where}: label {labels.min()} of image {labels.argmin()}; it must be at least -1 (unknown)")
-    return DataSet(np.require(images, requirements=["C", "W"]), labels, checked_names(classes, labels, where))
+    if files is not None and (files.dtype.kind != "U" or files.shape != labels.shape):
+        raise DataError(f"{where}: files are {files.dtype} of shape {files.shape}; they must be strings (N,)")
+    return DataSet(np.require(images, requirements=["C", "W"]), labels, checked_names(classes, labels, where), files)
 
 
 def check_name(name: str, where: str = "") -> None:
@@ -184,8 +193,8 @@ def load(root: AnyPath, name: str, split: str) -> DataSet:
         ...     load(root, "mine", "test").labels.tolist()
         [0, 1]
     """
-    arrays = _read(path := path_of(root, name, split), "images", "labels", "classes")
-    return as_dataset(arrays["images"], arrays["labels"], path, arrays.get("classes", ()))
+    arrays = _read(path := path_of(root, name, split), "images", "labels", *_OPTIONAL)
+    return as_dataset(arrays["images"], arrays["labels"], path, arrays.get("classes", ()), arrays.get("files"))
 
 
 def load_labels(root: AnyPath, name: str, split: str) -> NDArray:
@@ -200,14 +209,14 @@ def load_classes(root: AnyPath, name: str, split: str) -> tuple[str, ...]:
 
 
 def _read(path: Path, *names: str) -> dict[str, NDArray]:
-    """Read arrays of an .npz file; only `classes` may be missing."""
+    """Read arrays of an .npz file."""
     if not path.exists():
         raise DataError(
             f"{path}: no such file; import the set with `moon data import`, or set the data root (MOON_DATA) to the "
             "folder that contains it"
         )
     arrays, present = read_npz(path, names)
-    if missing := set(names) - {"classes"} - arrays.keys():
+    if missing := set(names) - _OPTIONAL - arrays.keys():
         found = f"{path}: has no array '{min(missing)}'; it has {sorted(present)[:20]}"
         labels = "; labels are one integer per image, 0 to K-1, or -1 for an image of no known class"
         raise DataError(found + (labels if "labels" in missing else ""))
@@ -237,7 +246,8 @@ def save(dataset: DataSet, root: AnyPath, name: str, split: str) -> Path:
     path = path_of(root, name, split)
     path.parent.mkdir(parents=True, exist_ok=True)
     names = {"classes": np.array(dataset.classes)} if dataset.classes else {}
-    write_arrays(path, {"images": dataset.images, "labels": dataset.labels} | names, compress=False)
+    files = {} if dataset.files is None else {"files": dataset.files}
+    write_arrays(path, {"images": dataset.images, "labels": dataset.labels} | names | files, compress=False)
     return path
 
 

@@ -52,9 +52,10 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
         >>> dataset.images.shape, dataset.labels.tolist(), dataset.classes
         ((2, 16, 16, 3), [0, 1], ('cat', 'dog'))
     """
-    source = Path(source)
-    found, names = class_images(source, Path(root or source))
-    return _decode_all([(path, label, path) for path, label in found], size, track, source, names, upright=True)
+    source, root = Path(source), Path(root or source)
+    found, names = class_images(source, root)
+    entries: list[tuple[Path, int, object]] = [(path, label, path) for path, label in found]
+    return _decode_all(entries, size, track, source, names, upright=True, root=root)
 
 
 def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
@@ -78,7 +79,7 @@ def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tupl
             f"{source}: contains no class folders; expected {source.name}/<class>/<image> (images of no known "
             "class: in one folder of any name)"
         )
-    names = tuple(os.fsencode(folder.name).decode("utf-8", "replace") for folder in folders)
+    names = tuple(_as_text(folder.name) for folder in folders)
     check_distinct(names, source)
     images: list[tuple[Path, int]] = []
     others: Counter[str] = Counter()
@@ -100,6 +101,11 @@ def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tupl
     if links:
         _log.warning("%s: %d link(s) to folders are not followed, the first one: %s", source, len(links), links[0])
     return images, names
+
+
+def _as_text(name: str) -> str:
+    """The name of a file without bytes that are not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
@@ -133,7 +139,8 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
     root = Path(root or source.parent)
     entries = read_entries(source)
     check_inside(entries, root)
-    return _decode_all([(root / relative, label, where) for relative, label, where in entries], size, track, source)
+    images: list[tuple[Path, int, object]] = [(root / relative, label, where) for relative, label, where in entries]
+    return _decode_all(images, size, track, source, root=root)
 
 
 def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
@@ -163,8 +170,9 @@ def _decode_all(
     where: object,
     classes: tuple[str, ...] = (),
     upright: bool = False,
+    root: Path | None = None,
 ) -> DataSet:
-    """Decode images given as (path, label, source for messages); log how they are resized."""
+    """Decode images given as (path, label, source for messages), with their paths below the root; log resizing."""
     check_bytes(
         len(entries) * size * size * 3, allowed_bytes(_status_of(path, source) for path, _, source in entries), where
     )
@@ -190,7 +198,8 @@ def _decode_all(
         )  # fmt: skip
     if transparent:
         _log.warning("%s: %d of %d images are partly transparent; shown on white", where, transparent, len(entries))
-    return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes)
+    files = None if root is None else np.array([_as_text(os.path.relpath(path, root)) for path, _, _ in entries])
+    return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes, files)
 
 
 def _check_readable(errors: dict[Path, DataError], count: int) -> None:

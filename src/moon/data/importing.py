@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
+
 from moon.data.benchmarks import BENCHMARKS
 from moon.data.dataset import (
     AnyPath,
@@ -13,6 +15,7 @@ from moon.data.dataset import (
     split_off,
 )
 from moon.data.folders import SPLITS, find_splits
+from moon.data.groups import group_images, split_off_groups
 from moon.data.image_files import read_folders
 from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
 from moon.data.resizing import fit_to, note_grey
@@ -139,7 +142,14 @@ def import_splits(
 
 
 def hold_out(
-    root: AnyPath, source: str, name: str, share: float = 0.1, *, val_share: float = 0.0, replace: bool = False
+    root: AnyPath,
+    source: str,
+    name: str,
+    share: float = 0.1,
+    *,
+    val_share: float = 0.0,
+    groups: str | None = None,
+    replace: bool = False,
 ) -> list[SavedSplit]:
     """Make a set whose test images are held out of the training images of another set.
 
@@ -154,14 +164,16 @@ def hold_out(
         share: Share of the training images that are held out for testing, above 0 and below 1.
         val_share: Share that is held out for validation as well; 0 makes no validation split. Thresholds come from
             validation images, and need more of them than a tenth of a small test split.
+        groups: What images of one group have in common, so that they stay together: a regular expression or a .csv
+            file, see `moon.data.groups.group_images`.
         replace: Whether to overwrite splits that have other images.
 
     Returns:
         The training split, the test split and, if there is one, the validation split.
 
     Raises:
-        ValueError: The name or the share is not allowed, or a split exists with other images.
-        DataError: The source is missing or invalid.
+        ValueError: The name or the share is not allowed, an image has no group, or a split exists with other images.
+        DataError: The source is missing or invalid, or no image can be held out.
 
     Example:
         >>> import tempfile
@@ -186,10 +198,22 @@ def hold_out(
         raise ValueError(f"'{name}' is {why}; choose another name")
     dataset = open_set(root, source, "train")
     assert isinstance(dataset, DataSet)  # only sets of a benchmark with image lists are not
-    held_out, rest = split_off(dataset, share)
+
+    def split(part: DataSet, fraction: float) -> tuple[DataSet, DataSet]:
+        if groups is None:
+            return split_off(part, fraction)
+        return split_off_groups(part, group_images(part, groups, f"{source}/train"), fraction)
+
+    held_out, rest = split(dataset, share)
     splits = {"train": rest, "test": held_out}
     if val_share:
-        splits["val"], splits["train"] = split_off(rest, val_share / (1 - share))
+        splits["val"], splits["train"] = split(rest, val_share / (1 - share))
+    if empty := [key for key, part in splits.items() if not len(part.labels)]:
+        what = "images" if groups is None else "groups of images"
+        raise DataError(f"{source}/train: too few {what} to hold some out ({', '.join(empty)} would be empty)")
+    if groups is not None:
+        counts = [f"{len(np.unique(group_images(part, groups, source))):,} in {key}" for key, part in splits.items()]
+        _log.info("%s/train: groups of images: %s", source, ", ".join(counts))
     return save_all(splits, root, name, replace)
 
 

@@ -92,7 +92,8 @@ def _is_new(dataset: DataSet, root: AnyPath, name: str, split: str, replace: boo
         raise ValueError(f"{path}: exists with other images; choose another name, or replace it (replace)")
     if existing.classes and [*map(class_key, existing.classes)] != [*map(class_key, dataset.classes)]:
         raise ValueError(f"{path}: exists with other names of classes; choose another name, or replace it (replace)")
-    return not existing.classes and bool(dataset.classes)  # names are added to a split that has none
+    lacks_files = existing.files is None and dataset.files is not None
+    return lacks_files or (not existing.classes and bool(dataset.classes))  # names are added to a split that has none
 
 
 def _warn_of_other_classes(root: AnyPath, name: str, classes: tuple[str, ...], splits: list[str]) -> None:
