@@ -20,12 +20,7 @@ def class_key(name: str) -> str:
 
 
 def check_distinct(names: Iterable[str], where: object) -> None:
-    """Raise a `DataError` if two classes have the same name, or names that differ in their Unicode form only.
-
-    Args:
-        names: The name of each class.
-        where: The source of the names, for messages.
-    """
+    """Raise a `DataError` if two classes have the same name, or names that differ in their Unicode form only."""
     found: dict[str, str] = {}
     for name in names:
         if (key := class_key(name)) in found:
@@ -36,12 +31,7 @@ def check_distinct(names: Iterable[str], where: object) -> None:
 
 
 def check_known_names(names: Iterable[str], where: object) -> None:
-    """Raise a `DataError` if a known class has the name of the answer about images of no known class.
-
-    Args:
-        names: The name of each known class.
-        where: The training split, for messages.
-    """
+    """Raise a `DataError` if a known class has the name of the answer about images of no known class."""
     if found := next((name for name in names if name.strip().casefold() == "unknown"), None):
         raise DataError(
             f"{where}: a known class is called '{found}', which is also the answer about images of no known class; "
@@ -51,19 +41,7 @@ def check_known_names(names: Iterable[str], where: object) -> None:
 
 
 def checked_names(classes: ArrayLike, labels: NDArray[np.int64], where: object) -> tuple[str, ...]:
-    """Return names of classes as a tuple.
-
-    Args:
-        classes: An array of strings (K,), or an empty one if the classes have no names.
-        labels: The labels, all of which must have a name.
-        where: The source of the names, for messages.
-
-    Returns:
-        The names.
-
-    Raises:
-        DataError: There is not a different name for each label.
-    """
+    """Return names of classes as a tuple; a `DataError` if there are some, but not a different one for each label."""
     names = np.asarray(classes)
     if names.size == 0:
         return ()

@@ -34,21 +34,10 @@ def names_of_labels(labels: NDArray, classes: tuple[str, ...]) -> list[str]:
 
 
 def same_classes(dataset: Labelled, classes: tuple[str, ...], where: str, reference: str) -> Labelled:
-    """Number the classes of a split like those of another split of the same set, by name.
+    """Number the classes of a split like those of another split of the same set (the reference), by name.
 
-    Names that differ in their Unicode form only are equal; those of the other split are kept.
-
-    Args:
-        dataset: The split.
-        classes: The name of each class of the other split, by label.
-        where: The split, for messages.
-        reference: The other split, for messages.
-
-    Returns:
-        The split with these classes. Without names on both sides its labels are not changed.
-
-    Raises:
-        DataError: The split has images of a class that the other split does not have.
+    Names that differ in their Unicode form only are equal; those of the reference are kept. Without names on both sides
+    labels are not changed. A `DataError` if the split has images of a class that the reference does not have.
     """
     if not dataset.classes or not classes:
         if dataset.classes or classes:
@@ -96,13 +85,7 @@ def warn_of_missing(missing: NDArray[np.int64], classes: tuple[str, ...], num_kn
 
 
 def check_known(labels: NDArray, num_known: int, where: object) -> None:
-    """Raise a `DataError` if labels are outside 0..K-1; -1 is diagnosed separately.
-
-    Args:
-        labels: The labels of a split of a known set.
-        num_known: K, the number of known classes.
-        where: The split, for messages.
-    """
+    """Raise a `DataError` if labels are outside 0..K-1; -1 is diagnosed separately."""
     if unknown := int((labels < 0).sum()):
         raise DataError(
             f"{where}: {unknown:,} of {len(labels):,} images have label -1, which marks images of no known class; a "

@@ -81,18 +81,9 @@ def subfolders(folder: Path, root: Path) -> list[Path]:
 
 
 def files_in(folder: Path, root: Path, ignored: list[Path] | None = None) -> Iterator[Path]:
-    """Yield what is in a folder and its subfolders, except for folders, in any order.
+    """Yield what is in a folder and its subfolders, except for folders, in any order; nothing is opened.
 
-    Args:
-        folder: The folder.
-        root: The folder that links must not lead out of.
-        ignored: Links to folders are added to it; they are not followed.
-
-    Yields:
-        Files and links to files. They are not opened, and may be of any kind.
-
-    Raises:
-        DataError: A link to a folder leads out of the root, or a folder cannot be read.
+    Links to folders are not followed but added to `ignored`; one that leads out of the root is a `DataError`.
     """
     waiting = [folder]
     while waiting:

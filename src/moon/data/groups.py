@@ -84,27 +84,10 @@ def _table(path: str) -> Callable[[str], str | None]:
 
 
 def split_off_groups(dataset: DataSet, groups: NDArray, fraction: float) -> tuple[DataSet, DataSet]:
-    """Split a data set in two, class by class, as `split_off` does, without dividing a group.
+    """Split a data set in two, class by class, as `split_off` does, without dividing a group; return (part, rest).
 
     Groups are taken in the order of their names, as long as this brings the share of a class closer to `fraction`; at
-    least one per class, unless the class would lose all of its images.
-
-    Args:
-        dataset: The data set.
-        groups: The group of each image. A group may have images of several classes.
-        fraction: Share of each class in the first part.
-
-    Returns:
-        (part, rest).
-
-    Example:
-        >>> import numpy as np
-        >>> from moon.data import DataSet
-        >>> from moon.data.groups import split_off_groups
-        >>> groups = np.array([*"aabbccddee"])
-        >>> part, rest = split_off_groups(DataSet(np.zeros((10, 8, 8, 1)), np.zeros(10)), groups, 0.3)
-        >>> len(part.labels), len(rest.labels)
-        (4, 6)
+    least one per class, unless a class would lose all of its images. A group may have images of several classes.
     """
     names, group = np.unique(groups, return_inverse=True)
     classes, label = np.unique(dataset.labels, return_inverse=True)

@@ -59,15 +59,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
 
 
 def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
-    """Find the images of class folders, without reading them; the arguments and errors are those of `read_folders`.
-
-    Args:
-        source: The folder of class folders.
-        root: The folder that links must not lead out of.
-
-    Returns:
-        Path and label of each image, and the name of each class.
-    """
+    """Return path and label of each image of class folders, and the names of the classes; nothing is decoded."""
     if not source.is_dir():
         raise DataError(f"{source}: no such folder")
     if splits := find_splits(source, root=root).splits:
@@ -144,20 +136,7 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
 
 
 def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
-    """Read images given as (path, label).
-
-    Args:
-        images: Path and label of each image.
-        size: Height and width of the result: the shorter side is resized, then the centre is cropped.
-        track: Wraps the list of images while they are decoded, for example in a progress bar.
-        where: The source of the images, for error messages.
-
-    Returns:
-        The data set, RGB.
-
-    Raises:
-        DataError: There are no images, or one cannot be decoded.
-    """
+    """Read images given as (path, label); a `DataError` if there are none, or one cannot be decoded."""
     if not images:
         raise DataError(f"{where}: no images")
     return _decode_all([(path, label, path) for path, label in images], size, track, where)
@@ -235,29 +214,7 @@ class Prepared(NamedTuple):
 def decode_image(path: Path, size: int, where: object, upright: bool = False) -> Prepared:
     """Decode an image as OpenOOD prepares its test images: shorter side to `size` (bilinear), centre crop.
 
-    What is transparent becomes white.
-
-    Args:
-        path: The image file.
-        size: Height and width of the result.
-        where: The source of the path, for error messages.
-        upright: Whether to apply the orientation that the file declares (EXIF).
-
-    Returns:
-        The image.
-
-    Raises:
-        DataError: The image is missing, damaged or too large, or has more than 8 bits per channel.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from PIL import Image
-        >>> from moon.data.image_files import decode_image
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Image.new("RGB", (40, 30)).save(f"{folder}/a.png")
-        ...     decode_image(Path(folder, "a.png"), 16, "a.png").pixels.shape
-        (16, 16, 3)
+    What is transparent becomes white. If `upright`, the orientation that the file declares (EXIF) is applied.
     """
     from PIL import Image
 

@@ -13,17 +13,7 @@ _LINE_BYTES = 256  # of memory that a line needs
 
 
 def read_entries(source: Path) -> list[tuple[str, int, str]]:
-    """Parse an image list, with line ends of any kind.
-
-    Args:
-        source: The list, a text file.
-
-    Returns:
-        (path, label, "file:line" for messages) of each line.
-
-    Raises:
-        DataError: The list is missing, empty or invalid.
-    """
+    """Parse an image list, with line ends of any kind: (path, label, "file:line" for messages) of each line."""
     try:
         text = read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:

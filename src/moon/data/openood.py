@@ -58,40 +58,13 @@ LIST_SIZES: dict[tuple[str, str], Mapping[str, int]] = {
 
 
 def list_path(root: Path, known_set: str, name: str, split: str) -> Path:
-    """Return the path of an image list; the file need not exist.
-
-    Args:
-        root: The data root.
-        known_set: The known set of the benchmark.
-        name: The name of the set.
-        split: "train", "val" or "test".
-
-    Returns:
-        The path.
-
-    Raises:
-        DataError: `name` cannot be the name of a set.
-    """
+    """Return the path of an image list of a benchmark; the file need not exist."""
     check_name(name)
     return root / "benchmark_imglist" / known_set / f"{split}_{name}.txt"
 
 
 def open_list(root: Path, known_set: str, version: str, name: str, split: str) -> ImageList:
-    """Open an image list of OpenOOD without decoding its images.
-
-    Args:
-        root: The data root.
-        known_set: The known set of the benchmark.
-        version: The version of the lists, "v1" or "v1.5".
-        name: The name of the set.
-        split: "train", "val" or "test".
-
-    Returns:
-        The list of images.
-
-    Raises:
-        DataError: The list is missing, belongs to another version, or names images outside its root.
-    """
+    """Open an image list of OpenOOD without decoding its images; a `DataError` if it is of another version."""
     path = list_path(root, known_set, name, split)
     if not path.is_file():
         raise DataError(f"{path}: no such list; put OpenOOD's benchmark_imglist under {root}")
@@ -109,23 +82,7 @@ def open_list(root: Path, known_set: str, version: str, name: str, split: str) -
 def read_list_cached(
     root: Path, known_set: str, version: str, name: str, split: str, size: int, track: Track = iter
 ) -> DataSet:
-    """Read the images of an OpenOOD list into memory; decoded images are cached under the root.
-
-    Args:
-        root: The data root.
-        known_set: The known set of the benchmark.
-        version: The version of the lists, "v1" or "v1.5".
-        name: The name of the set.
-        split: "train", "val" or "test".
-        size: Height and width of the decoded images.
-        track: Wraps the list of images while they are decoded, for example in a progress bar.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DataError: The list is missing or invalid, or an image cannot be decoded.
-    """
+    """Read the images of an OpenOOD list into memory, at `size` pixels; decoded images are cached under the root."""
     images = open_list(root, known_set, version, name, split)
     path = list_path(root, known_set, name, split)
     key = _cache_key(images, size)

@@ -29,19 +29,7 @@ def folder_splits(root: Path, benchmark: Benchmark) -> dict[str, Path]:
 
 
 def open_folder(root: Path, benchmark: Benchmark, split: str) -> ImageList:
-    """List the images of a split of a streamed known set, without reading them.
-
-    Args:
-        root: The data root.
-        benchmark: The benchmark, with a `folder`.
-        split: "train", "val" or "test".
-
-    Returns:
-        The list, with the names of its classes.
-
-    Raises:
-        DataError: There is no such split, or it has no class folders, or one without images.
-    """
+    """List the images of a split of a streamed known set, without reading them."""
     folder = root / benchmark.folder
     if split not in (splits := folder_splits(root, benchmark)):
         raise DataError(f"{folder}: has no split '{split}'; expected {folder.name}/{split}/<class>/<image>")
@@ -51,21 +39,9 @@ def open_folder(root: Path, benchmark: Benchmark, split: str) -> ImageList:
 
 
 def streamed_benchmark(root: Path, name: str, table: dict[str, Any], where: str) -> Benchmark:
-    """Make the benchmark of a declaration with a `folder`, without its other fields.
+    """Make the benchmark of a declaration with a `folder`, without its other fields and without unknown sets.
 
     The images are not read, so mean and standard deviation are those of ImageNet unless the declaration has others.
-
-    Args:
-        root: The data root.
-        name: The name of the benchmark.
-        table: The declaration.
-        where: The declaration, for messages.
-
-    Returns:
-        The benchmark, without unknown sets.
-
-    Raises:
-        DataError: The declaration or the folder is invalid.
     """
     folder, size = table["folder"], table.get("size", 224)
     resize = table.get("resize", round(size * 256 / 224) if type(size) is int else 0)

@@ -40,24 +40,7 @@ CLASSES_OF_CIFAR10 = {
 
 
 def read_tiny_imagenet(folder: Path, track: Track = iter, without: Container[str] = ()) -> DataSet:
-    """Read the validation images, at 32x32.
-
-    Args:
-        folder: The unpacked archive.
-        track: Wraps the list of images, for example in a progress bar.
-        without: WordNet ids of classes to leave out. The labels of the others do not change.
-
-    Returns:
-        The images; labels are the ranks of their WordNet ids among all classes.
-
-    Raises:
-        DataError: A file is missing, or is no image.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from moon.data.tiny_imagenet import CLASSES_OF_CIFAR10, read_tiny_imagenet
-        >>> read_tiny_imagenet(Path("unpacked"), without=CLASSES_OF_CIFAR10)  # doctest: +SKIP
-    """
+    """Read the validation images at 32x32, without some classes; labels are ranks of WordNet ids among all classes."""
     annotations = folder / "tiny-imagenet-200" / "val" / "val_annotations.txt"
     lines = [line.split("\t") for line in read_bytes(annotations).decode("utf-8").splitlines() if line.strip()]
     ids = sorted({line[1] for line in lines})

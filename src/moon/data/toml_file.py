@@ -19,26 +19,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++)*+")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file of at most a megabyte, with keys of at most 32 parts.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its tables.
-
-    Raises:
-        DataError: The file is missing, too large or nested too deeply, or is not valid TOML.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from moon.data.toml_file import read_toml
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "a.toml").write_text("[mine]\\nnear = ['letters']", encoding="utf-8")
-        ...     read_toml(Path(folder, "a.toml"))
-        {'mine': {'near': ['letters']}}
-    """
+    """Read a TOML file of at most a megabyte, with keys of at most 32 parts; a `DataError` if that is impossible."""
     try:
         text = read_bytes(path, _MAX_BYTES).decode("utf-8-sig")
         bare = _STRINGS_AND_COMMENTS.sub(lambda found: "" if found.group().startswith("#") else "s", text)
