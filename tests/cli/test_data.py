@@ -67,6 +67,8 @@ def test_a_set_without_test_images_can_hold_some_out(moon, tmp_path):
     code, out, _ = moon("data", "hold-out", "pets", "--name", "pets-held", "--share", "0.5")
     assert code == 0
     assert "pets-held/test.npz: 2 images of 32x32x3" in out
+    out = moon("data", "hold-out", "pets", "--name", "pets-groups", "--share", "0.5", "--groups", r".*\.")[1]
+    assert "pets/train: groups of images: 2 in train, 2 in test" in out
 
 
 def test_splits_without_classes_and_unknown_classes_are_rejected(moon, data_root, tmp_path):
