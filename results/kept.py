@@ -199,7 +199,7 @@ def value(run: Run, metric: str) -> float | None:
     if kind in ("ece-scaled", "temperature") and not part:
         return summary.get("known_scaled", {}).get(kind.removesuffix("-scaled"))
     if metric == "training-flops":
-        return run.result["flops"]["training"]
+        return (run.result["flops"] or {}).get("training")
     if metric == "classifier-density":
         return run.result["layer_density"]["fc.weight"]
     if kind in ("p-unknown", "p-unknown:unscaled"):

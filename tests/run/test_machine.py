@@ -34,22 +34,26 @@ def test_a_run_that_an_earlier_version_started_keeps_its_threads(tmp_path):
     assert threads_for(SMALL, DIGITS, tmp_path, most=2) == 2
 
 
-def test_a_network_that_cannot_be_counted_gets_all_threads(tmp_path):
-    class Attention(nn.Module):
+def test_a_network_that_cannot_be_counted_is_trained_to_the_end_with_one_thread_and_says_so(images, tmp_path, caplog):
+    class Recurrent(nn.Module):
         def __init__(self, num_classes, in_channels):
             super().__init__()
-            self.attention, self.fc = nn.MultiheadAttention(28, 1), nn.Linear(28, num_classes)
+            self.lstm, self.fc = nn.LSTM(28, 8, batch_first=True), nn.Linear(8, num_classes)
 
         def forward(self, x):
-            x = x.mean(1)
-            return self.fc(self.attention(x, x, x)[0].mean(1))
+            return self.fc(self.lstm(x.mean(1))[0].mean(1))
 
-    register("net", "attention", Attention)
+    caplog.set_level(logging.INFO)
+    register("net", "recurrent", Recurrent)
     try:
-        recipe = make_recipe("digits", "cross-entropy", net="attention", epochs=10)
-        assert threads_for(recipe, DIGITS, tmp_path, most=8) == 8
+        recipe = make_recipe(images.benchmark, "cross-entropy", net="recurrent", epochs=1, topology="dense")
+        assert threads_for(recipe, images.benchmark, tmp_path, most=8) == 1
+        assert train_run(recipe, tmp_path, images)["flops"] is None
     finally:
-        unregister("net", "attention")
+        unregister("net", "recurrent")
+    reason = "(['lstm'] is recurrent, which is not counted)"
+    assert f"recurrent is trained with one CPU thread, because its FLOPs are not counted {reason}" in caplog.text
+    assert "the FLOPs of recurrent are not counted, null in result.json: ['lstm'] is recurrent" in caplog.text
 
 
 def test_a_resumed_run_gets_its_threads_back(tmp_path, torch_threads, caplog):

@@ -1,3 +1,4 @@
+from collections import OrderedDict
 from math import prod
 
 import pytest
@@ -83,6 +84,58 @@ def test_a_layer_that_is_not_used_costs_nothing():
     assert layer_costs(Net(), (3,), {}) == {"used.weight": LayerCost(12, 1.0), "idle.weight": LayerCost(0, 1.0)}
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_attention_by_hand(device):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.cross = nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
+
+        def forward(self, x):
+            return self.cross(self.own(x), x.new_zeros(1, 7, 6), x.new_zeros(1, 7, 4))
+
+    costs = layer_costs(Net().to(device), (5, 8), {"own.self_attn.in_proj_weight": 0.25, "cross.k_proj_weight": 0.5})
+    assert {name: (cost.dense, cost.density) for name, cost in costs.items()} == {
+        "own.self_attn.in_proj_weight": (2 * 5 * 8 * 24, 0.25),
+        "own.self_attn.out_proj.weight": (2 * 5 * 8 * 8, 1),
+        "own.linear1.weight": (2 * 5 * 8 * 16, 1),
+        "own.linear2.weight": (2 * 5 * 16 * 8, 1),
+        "cross.q_proj_weight": (2 * 5 * 8 * 8, 1),
+        "cross.k_proj_weight": (2 * 7 * 6 * 8, 0.5),
+        "cross.v_proj_weight": (2 * 7 * 4 * 8, 1),
+        "cross.out_proj.weight": (2 * 5 * 8 * 8, 1),
+        "other products": (2 * 2 * 5 * 5 * 8 + 2 * 2 * 5 * 7 * 8, 1),  # Q K^T and A V of both
+    }
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_weights_that_are_used_without_their_layer_and_scaled_dot_product_attention_are_counted():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.raw = nn.Linear(8, 24), nn.Parameter(torch.ones(8, 3))
+
+        def forward(self, x):
+            q, k, v = nn.functional.linear(x, self.qkv.weight).chunk(3, -1)
+            return nn.functional.scaled_dot_product_attention(q, k, v) @ self.raw
+
+    products = 2 * 2 * 5 * 5 * 8 + 2 * 5 * 8 * 3
+    assert layer_costs(Net(), (5, 8), {"qkv.weight": 0.5}) == {
+        "qkv.weight": LayerCost(2 * 5 * 8 * 24, 0.5), "other products": LayerCost(products, 1.0),
+    }  # fmt: skip
+
+
+def test_a_forward_pass_that_needs_values_is_counted():
+    class Net(nn.Linear):
+        def forward(self, x):
+            assert x.sum().item() == 0
+            assert not x[x > 0].numpy().size
+            return super().forward(x)
+
+    assert layer_costs(Net(4, 3), (4,), {}) == {"weight": LayerCost(24, 1.0)}
+
+
 def test_the_model_is_not_changed():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 2)).double().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -122,7 +175,15 @@ def test_resnet50_on_224x224_has_4_09_billion_multiply_adds():
     assert f"{dense:.1e}" == "8.2e+09"  # Evci et al. 2020
 
 
-@pytest.mark.parametrize(("make", "shape"), [(resnet18, (3, 32, 32)), (resnet50, (3, 224, 224)), (lenet, (1, 28, 28))])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (resnet18, (3, 32, 32)),
+        (resnet50, (3, 224, 224)),
+        (lenet, (1, 28, 28)),
+        (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), (5, 8)),
+    ],
+)
 def test_torch_counts_the_same_number(make, shape):
     model = on_meta(make).eval()
     with FlopCounterMode(display=False) as counter:
@@ -199,8 +260,8 @@ def test_invalid_densities_inputs_and_models_are_rejected():
             layer_costs(layer, (3,), {"weight": density})
     with pytest.raises(ValueError, match=r"did not accept an image of shape \(4,\)"):
         layer_costs(layer, (4,), {})
-    with pytest.raises(ValueError, match="attention, which is not counted"):
-        layer_costs(nn.TransformerEncoderLayer(4, 1), (3, 4), {})
+    with pytest.raises(ValueError, match=r"\['rnn'\] is recurrent, which is not counted"):
+        layer_costs(nn.Sequential(OrderedDict(rnn=nn.GRU(4, 4))), (3, 4), {})
     with pytest.raises(ValueError, match="nothing to count"):
         layer_costs(nn.ReLU(), (3,), {})
 

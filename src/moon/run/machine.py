@@ -76,36 +76,27 @@ def cores() -> int:
 def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path | None, most: int) -> int:
     """How many CPU threads should train a run: one for a small network, whose threads would mostly wait for each other.
 
-    This is for a run that starts. One that is resumed gets as many as before, see `restore_conditions`.
-
-    Args:
-        recipe: The run.
-        benchmark: Its benchmark.
-        folder: Its folder, which need not exist yet; None if it has none.
-        most: The number of threads for other networks.
+    A network whose FLOPs cannot be counted gets one, too, and the log says so. Other networks get `most`. This is for a
+    run that starts; one that is resumed gets as many as before, see `restore_conditions`.
     """
     if folder is not None and any((folder / "checkpoints").glob("[0-9]*")):  # an earlier version did not choose
         return most
-    return 1 if 0 < _step_flops(recipe, benchmark) < SMALL_STEP_FLOPS else most
+    try:
+        return 1 if _step_flops(recipe, benchmark) < SMALL_STEP_FLOPS else most
+    except Exception as error:  # the network's own code may raise anything; if it cannot be trained, training says why
+        _log.info("%s is trained with one CPU thread, because its FLOPs are not counted (%s); OMP_NUM_THREADS sets "
+                  "another number", recipe.net, first_line(error))  # fmt: skip
+        return 1
 
 
 def _step_flops(recipe: Recipe, benchmark: Benchmark) -> float:
-    """FLOPs of one training step; a CPU multiplies zeros, too. 0 if they cannot be counted."""
-    try:
-        model = build.network(recipe, benchmark, "cpu")
-        layers = layer_costs(model, (benchmark.channels, benchmark.size, benchmark.size), {})
-    except Exception:  # a network of the user that cannot be counted; if it cannot be trained, training says why
-        return 0.0
+    """FLOPs of one training step; a CPU multiplies zeros, too."""
+    layers = layer_costs(build.network(recipe, benchmark, "cpu"), benchmark.input_shape, {})
     return net_cost(layers).dense_training() * recipe.batch_size
 
 
 def conditions(device: torch.device | str, ranks: int) -> dict[str, Any]:
-    """What the last bits of a result depend on besides recipe and data: the order of sums. Checkpoints record it.
-
-    Args:
-        device: The device of the run.
-        ranks: The number of processes that train as one.
-    """
+    """What the last bits of a result depend on besides recipe and data: the order of sums. Checkpoints record it."""
     device = torch.device(device)
     kind = f"{device.type}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     return {
@@ -119,20 +110,10 @@ def conditions(device: torch.device | str, ranks: int) -> dict[str, Any]:
 def restore_conditions(
     folder: Path, before: Mapping[str, Any], device: torch.device | str, ranks: int, exact: bool
 ) -> list[str]:
-    """Prepare to resume a run as it was started: with as many CPU threads and processes.
+    """Prepare to resume a run as it was started: with the CPU threads and processes of its last checkpoint (`before`).
 
-    Args:
-        folder: The run folder, for messages.
-        before: The `conditions` of its last checkpoint. Those of earlier versions have none.
-        device: As for `conditions`.
-        ranks: As for `conditions`.
-        exact: Whether the result must be that of an uninterrupted run. If so, the number of threads is set.
-
-    Returns:
-        Why the result will differ in its last bits from that of an uninterrupted run; nothing if it will not.
-
-    Raises:
-        ValueError: If it must not differ, and threads or processes cannot be as before.
+    Returns why the result will differ in its last bits from that of an uninterrupted run. If it must not (`exact`), the
+    number of threads is set, and a ValueError says why that is impossible.
     """
     if not before:
         _log.info("%s: its checkpoint is of an earlier version, which recorded no CPU threads", folder)

@@ -34,6 +34,7 @@ from moon.sparse import SparseTopology
 from moon.sparse.flops import layer_costs, net_cost
 from moon.sparse.summary import matrices_of, share_of_zeros
 from moon.sparse.weights import sparse_weights
+from moon.suggest import first_line
 from moon.training import Checkpoints, Training, locked
 from moon.training.checkpoint import save_tensors
 from moon.training.loop import Record
@@ -192,7 +193,7 @@ def _result(
         "layer_density": {n: float(mask.float().mean()) for n, mask in training.masks.items()},
         "zeros": share_of_zeros(matrices_of(model).values()),  # also of matrices that stay dense
         "turnover": training.topology.turnover(),
-        "flops": flops(model, recipe, images, training),
+        "flops": _flops_or_none(model, recipe, images, training),
         "loop": "captured" if training.is_captured else "plain",
         "exact": not inexact,
         **({"inexact": inexact} if inexact else {}),
@@ -206,6 +207,15 @@ def _result(
         "software": software(),
         "hardware": hardware(device),
     }
+
+
+def _flops_or_none(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: Training) -> Any:
+    """`flops`; None with a warning if they cannot be counted, which must not cost a trained network."""
+    try:
+        return flops(model, recipe, images, training)
+    except Exception as error:  # the network's own code may raise anything
+        _log.warning("the FLOPs of %s are not counted, null in result.json: %s", recipe.net, first_line(error))
+        return None
 
 
 def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: Training) -> dict[str, Any]:

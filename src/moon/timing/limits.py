@@ -82,9 +82,10 @@ def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, floa
 def _activations(model: nn.Module, shape: tuple[int, ...]) -> int:
     """The number of values that the convolutions of a network produce for one image."""
     counts: list[int] = []
-    skeleton = deepcopy(model).to("meta").eval()
+    skeleton = deepcopy(model).eval()
     for module in skeleton.modules():
         if isinstance(module, nn.Conv2d):
             module.register_forward_hook(lambda _, __, out: counts.append(out.numel()))
-    skeleton(torch.empty(1, *shape, device="meta"))
+    with torch.no_grad():
+        skeleton(torch.zeros(1, *shape))
     return sum(counts)
