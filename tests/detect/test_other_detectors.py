@@ -125,6 +125,23 @@ def test_scale():
     close(Scale(50).score(query), energy(4 * factor + 0.5, 2 * factor))
 
 
+@pytest.mark.parametrize("kind", [Ash, Dice, Scale])
+def test_a_default_percentile_that_is_not_for_so_few_features_is_warned_about_once(kind, caplog):
+    def score(detector, width):
+        z = torch.rand(4, width)
+        evidence = Evidence(z, z, width, head=(torch.eye(width), torch.zeros(width)))
+        detector.fit(evidence).score(evidence)
+        detector.score(evidence)
+
+    score(kind(), 512)
+    score(kind(percentile=65.0), 100)
+    assert not caplog.records
+    score(kind(), 100)
+    score(kind(), 100)
+    (record,) = caplog.records
+    assert f"compare a lower one, such as {kind.__name__.lower()}:percentile=65" in record.getMessage()
+
+
 def test_she():
     # Class 0: the first input is predicted correctly, the second is not. Class 1: no input is, so all count.
     known = evidence_of([4.0, 0.0, 1.0, 0.0], [0.0, 9.0, 9.0, 9.0], [5.0, 1.0, 0.0, 2.0], labels=[0, 0, 1])

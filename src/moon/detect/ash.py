@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from moon.detect.shaping import Shaping, check_percentile
+from moon.detect.shaping import Shaping, check_percentile, warn_if_narrow
 
 _VARIANTS = ("b", "p", "s")
 
@@ -42,6 +42,7 @@ class Ash(Shaping):
         self.percentile, self.variant = percentile, variant
 
     def shape(self, features: Tensor) -> Tensor:
+        warn_if_narrow(type(self), self.percentile, features.shape[1])
         count = features.shape[1] - round(features.shape[1] * self.percentile / 100)
         top = features.topk(max(count, 1), dim=1)
         total = features.sum(1, keepdim=True)

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from moon.detect.moments import mean_features
-from moon.detect.shaping import Shaping, check_percentile
+from moon.detect.shaping import Shaping, check_percentile, warn_if_narrow
 from moon.evidence import Evidence
 
 
@@ -46,6 +46,7 @@ class Dice(Shaping):
         return features
 
     def classifier(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+        warn_if_narrow(type(self), self.percentile, evidence.features.shape[1])
         weight, bias = evidence.known_head
         contribution = weight * self._fitted("mean").to(weight)
         kept = contribution.numel() - int(self.percentile * contribution.numel() / 100)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from moon.detect.shaping import Shaping, check_percentile
+from moon.detect.shaping import Shaping, check_percentile, warn_if_narrow
 
 
 class Scale(Shaping):
@@ -35,6 +35,7 @@ class Scale(Shaping):
         self.percentile = percentile
 
     def shape(self, features: Tensor) -> Tensor:
+        warn_if_narrow(type(self), self.percentile, features.shape[1])
         count = features.shape[1] - round(features.shape[1] * self.percentile / 100)
         top = features.topk(max(count, 1), dim=1).values.sum(1, keepdim=True).clamp(min=1e-12)
         return features * (features.sum(1, keepdim=True) / top).exp()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
+from functools import cache
+from inspect import signature
 
 from torch import Tensor
 
 from moon.detect.base import Detector
 from moon.evidence import Evidence
+
+_log = logging.getLogger(__name__)
+
+_WIDE = 512  # features; the default percentiles were published for 512 and 2048
 
 
 class Shaping(Detector):
@@ -51,3 +58,12 @@ def check_percentile(percentile: float) -> None:
     """Raise `ValueError` unless `percentile` is in [0, 100)."""
     if not 0 <= percentile < 100:
         raise ValueError(f"percentile must be in [0, 100), not {percentile}")
+
+
+@cache
+def warn_if_narrow(kind: type[Shaping], percentile: float, width: int) -> None:
+    """Warn, once, if the default percentile leaves too little of a narrow network."""
+    if width < _WIDE and percentile == signature(kind).parameters["percentile"].default:
+        name = kind.__name__.lower()
+        _log.warning("%s: its default percentile=%g is for %d features or more and may leave too few of %d; compare a "
+                     "lower one, such as %s:percentile=65", name, percentile, _WIDE, width, name)  # fmt: skip
