@@ -91,9 +91,38 @@ def test_look_returns_the_input_of_the_classifier_and_is_differentiable(small_ne
     assert not model[6]._forward_pre_hooks
 
 
+class Decoder(nn.Module):
+    def __init__(self, choose, bias=False):
+        super().__init__()
+        self.choose, self.score = choose, nn.Linear(4, 3, bias)
+
+    def get_classifier(self):
+        return self.score
+
+    def forward(self, x):
+        return self.choose(self.score(x))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_features_of_the_token_whose_logits_a_decoder_returns_are_found(bias):
+    x, last = torch.randn(3, 5, 4), torch.tensor([4, 0, 2])
+    model = Decoder(lambda logits: logits[torch.arange(3), last], bias)
+    e = look(model, x)
+    assert torch.equal(e.features, x[torch.arange(3), last])
+    assert torch.equal(e.logits, model(x))
+    weight, bias = e.known_head
+    torch.testing.assert_close(e.features @ weight.T + bias, e.logits)
+    assert len(read(open_head(model), [x, x])) == 6
+    mean = look(Decoder(lambda logits: logits.mean(1)), x)
+    torch.testing.assert_close(mean.features, x.mean(1))
+
+
 def test_features_that_are_not_vectors_are_an_error():
+    x = torch.randn(2, 3, 4)
     with pytest.raises(ValueError, match="3 dimensions"):
-        look(nn.Linear(4, 2), torch.zeros(2, 3, 4))
+        look(nn.Linear(4, 2), x)
+    with pytest.raises(ValueError, match="changes what its classifier 'score' computes for each token"):
+        look(Decoder(lambda logits: logits.softmax(-1)[:, -1]), x)
 
 
 def test_read_runs_in_evaluation_mode_and_restores_the_model(small_net):

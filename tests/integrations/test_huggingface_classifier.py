@@ -16,7 +16,13 @@ from transformers import (
     AutoModelForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForSequenceClassification,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessorPil,
@@ -142,6 +148,32 @@ def test_a_saved_model_is_an_ordinary_one(kind, is_open, tmp_path):
     assert torch.equal(loaded.model(**x).logits, logits)
     assert (loaded.classes, loaded.threshold) == (list(CLASSES), classifier.threshold)
     assert any(isinstance(module, OpenHead) for module in loaded.model.modules()) == is_open
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [
+        (LlamaForSequenceClassification, LlamaConfig),
+        (Qwen2ForSequenceClassification, Qwen2Config),
+        (GPT2ForSequenceClassification, GPT2Config),
+    ],
+)
+def test_of_a_decoder_the_features_are_those_of_the_last_token_that_is_not_padding(make, config, tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
+    more = {} if config is GPT2Config else {"intermediate_size": 32, "num_key_value_heads": 2}
+    model = make(config(vocab_size=20, id2label=dict(enumerate(CLASSES)), **sizes, **more)).eval()
+    ids, lengths = torch.randint(1, 20, (3, 6)), torch.tensor([6, 4, 1])
+    mask = (torch.arange(6) < lengths[:, None]).long()
+    inputs = {"input_ids": ids * mask, "attention_mask": mask}
+    found = read(open_head(model), [inputs])
+    with torch.no_grad():
+        hidden = model.base_model(**inputs).last_hidden_state
+        assert torch.equal(found.logits, model(**inputs).logits)
+    assert torch.equal(found.features, hidden[torch.arange(3), lengths - 1])
+    torch.testing.assert_close(found.features @ model.score.weight.T, found.logits)
+    classifier = OpenClassifier.fit(model, Energy(), [inputs] * 10, accept=0.8)
+    classifier.save_pretrained(tmp_path)
+    assert np.array_equal(OpenClassifier.from_pretrained(tmp_path)(inputs).score, classifier(inputs).score)
 
 
 def test_answers_are_a_class_or_unknown():

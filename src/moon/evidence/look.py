@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from moon.evidence.disk import Rows, Storage
 from moon.evidence.evidence import Evidence
@@ -26,9 +27,10 @@ _LABELS = ("labels", "label", "y")  # the key of the labels in a batch that is a
 def look(model: nn.Module, x: Inputs, y: Tensor | None = None, classifier: str | None = None) -> Evidence:
     """Run the model on one batch. The evidence is differentiable.
 
-    A temporary hook on the classifier records the features, so any model that ends in a `Linear` layer works. The
-    model may return the logits, an object or a mapping with `logits`, or a tuple that contains the output of the
-    classifier. Its mode (training or evaluation) is not changed.
+    A temporary hook on the classifier records the features, so any model that ends in a `Linear` layer works. If the
+    classifier is applied to every token and the model returns the logits of one, as decoders of texts do, the features
+    are those of this token. The model may return the logits, an object or a mapping with `logits`, or a tuple that
+    contains the output of the classifier. Its mode (training or evaluation) is not changed.
 
     Args:
         model: A model whose classifier is a `Linear` or an `OpenHead`.
@@ -55,19 +57,42 @@ def look(model: nn.Module, x: Inputs, y: Tensor | None = None, classifier: str |
 
 
 def _look(model: nn.Module, x: Inputs, y: Tensor | None, classifier: str | None) -> tuple[Evidence, Recording]:
-    with Recording(model, classifier_name(model, classifier)) as recording:
+    recording = Recording(model, classifier_name(model, classifier))
+    with recording, recording.head.register_forward_hook(_append_features, with_kwargs=True):
         output = model(**x) if isinstance(x, Mapping) else model(x)
     logits, head, features = recording.logits(output), recording.head, recording.features
+    bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
+    if len(features) == 1 and features[0].ndim > 2 and logits.ndim == 2:
+        logits, features = _split(logits, recording, bias)
     if len(features) != 1 or features[0].ndim != 2:
         found = f"with an input of {features[0].ndim} dimensions" if features else "never"
         raise ValueError(
             f"the classifier '{recording.name}' of {type(model).__name__} was called "
             f"{found if len(features) < 2 else 'repeatedly'}; it must be called once per forward pass, with features "
-            "of shape (N, D)"
+            "of shape (N, D), or with those of all tokens if the model returns the logits of one"
         )
     num_known = known_outputs(model, head)
-    bias = head.weight.new_zeros(head.out_features) if head.bias is None else head.bias
     return Evidence(logits, features[0], num_known, y, (head.weight.detach(), bias.detach())), recording
+
+
+def _append_features(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Any:
+    """A hook that lets features of tokens follow their logits, so that the model selects both."""
+    features = args[0] if args else kwargs["input"]
+    return torch.cat([output, features], -1) if features.ndim > 2 else None
+
+
+def _split(selected: Tensor, recording: Recording, bias: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The logits and the features that `_append_features` joined; a ValueError if they do not belong together."""
+    head, sizes = recording.head, [recording.head.out_features, recording.head.in_features]
+    if selected.shape[1] == sum(sizes):
+        logits, features = selected.split(sizes, 1)
+        error = (logits - linear(features.to(head.weight), head.weight, bias)).detach().abs().max()
+        if not error > 0.05 * logits.detach().abs().max():  # more than rounding to bfloat16
+            return logits.to(recording.outputs[0].dtype), [features.to(recording.features[0].dtype)]
+    raise ValueError(
+        f"{type(recording.model).__name__} changes what its classifier '{recording.name}' computes for each token, so "
+        "that the features of its logits cannot be found; let it return the classifier's output for one token"
+    )
 
 
 def read(
@@ -222,7 +247,7 @@ def _moved(part: Any, device: torch.device) -> Any:
 def _check_logits(logits: Tensor, recording: Recording) -> None:
     """Warn if the model changes the output of its classifier, for example by a softmax."""
     raw = recording.outputs[0]
-    if recording.has_returned(logits) or not isinstance(raw, Tensor):
+    if recording.has_returned(logits) or not isinstance(raw, Tensor) or raw.ndim > 2:  # for tokens, `_split` checks it
         return
     if logits.shape == raw.shape and torch.equal(logits.to(raw), raw):  # a copy
         return
