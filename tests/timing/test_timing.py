@@ -40,6 +40,11 @@ def test_a_ratio_is_the_median_over_rounds_of_times_in_the_same_round(monkeypatc
     assert (moon["plain"]["ratio_low"], moon["plain"]["ratio_high"]) == (1.75, 2.5)
 
 
+def test_without_flops_there_is_no_limit(caplog):
+    assert limits.cost_or_none(torch.nn.GRU(4, 4), (3, 4), {}) is None
+    assert "there is no limit, because the FLOPs are not counted" in caplog.text
+
+
 def test_the_limit_of_a_step_follows_from_flops_and_traffic(monkeypatch):
     monkeypatch.setattr(limits, "machine_rates", lambda device, dtype: (1e12, 1e11))
     found = timing.step_limits(BENCHMARKS["cifar10"], device=CPU, net=None, batch_size=128, precision="float32")

@@ -260,12 +260,17 @@ def _time_score(arguments: argparse.Namespace, benchmark: Benchmark, device: tor
         f"all {len(result['alone'])} with shared forward passes: {result['together']:.2f} s, {result['ratio']:.2f} of "
         f"the slowest one alone ({result['slowest']})\n"
         f"of which forward passes {sum(result['reading'].values()):.2f} s, from kept evidence "
-        f"{result['from_evidence']:.2f} s\n"
-        f"limit: their matrix products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
+        f"{result['from_evidence']:.2f} s"
     )
-    if result["dense_reading"] is not None:
+    if result["limit"] is not None:
         print(
-            f"with the non-zero weights only: {result['limit_sparse']:.2f} s; forward passes with dense products would "
-            f"take {result['dense_reading']:.0f} s, extrapolated from the validation images"
+            f"limit: their matrix products take {result['limit']:.2f} s at the rate of a large float32 matrix product"
+        )
+    if result["dense_reading"] is not None:
+        if result["limit"] is not None:
+            print(f"with the non-zero weights only: {result['limit_sparse']:.2f} s")
+        print(
+            f"forward passes with dense products would take {result['dense_reading']:.0f} s, extrapolated from the "
+            "validation images"
         )
     return {"score": result}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +13,10 @@ from torch import nn
 
 from moon.data import Benchmark
 from moon.recipe import build, make_recipe
-from moon.sparse.flops import layer_costs, net_cost
+from moon.sparse.flops import NetCost, layer_costs, net_cost
+from moon.suggest import first_line
+
+_log = logging.getLogger(__name__)
 
 # How often a training step reads or writes a tensor of the size of a convolution's output. Forward, 5: the convolution
 # writes it; BatchNorm reads it for its statistics, reads it again and writes its output, which the next layer reads.
@@ -37,8 +41,8 @@ def _wait(device: torch.device) -> None:
 
 def step_limits(
     benchmark: Benchmark, *, device: torch.device, net: str | None, batch_size: int, precision: str
-) -> dict[str, Any]:
-    """A lower bound on the time of a training step on this machine.
+) -> dict[str, Any] | None:
+    """A lower bound on the time of a training step on this machine; None if its FLOPs cannot be counted.
 
     It is the FLOPs of a dense network at the measured rate of a large matrix product, plus the memory traffic of its
     activations (`PASSES`) at the measured rate of a large copy.
@@ -46,7 +50,9 @@ def step_limits(
     recipe = make_recipe(benchmark, "cross-entropy", net=net, topology="dense")
     model = build.network(recipe, benchmark, "cpu")
     shape = benchmark.input_shape
-    flops = batch_size * net_cost(layer_costs(model, shape, {})).dense_training()
+    if (cost := cost_or_none(model, shape, {})) is None:
+        return None
+    flops = batch_size * cost.dense_training()
     dtype = getattr(torch, precision)
     rate, bandwidth = machine_rates(device, dtype)
     traffic = PASSES * batch_size * _activations(model, shape) * dtype.itemsize
@@ -58,6 +64,15 @@ def step_limits(
         "matrix_milliseconds": 1000 * flops / rate,
         "milliseconds": 1000 * (flops / rate + traffic / bandwidth),
     }
+
+
+def cost_or_none(model: nn.Module, shape: tuple[int, ...], densities: Mapping[str, float]) -> NetCost | None:
+    """The FLOPs of a network; None, with a warning, if they cannot be counted."""
+    try:
+        return net_cost(layer_costs(model, shape, densities))
+    except Exception as error:  # the network's own code may raise anything
+        _log.warning("there is no limit, because the FLOPs are not counted: %s", first_line(error))
+        return None
 
 
 def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:

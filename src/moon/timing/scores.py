@@ -14,8 +14,7 @@ from moon.detect import Detector
 from moon.evidence import Evidence, classifier_of, read
 from moon.recipe import Recipe, build, make_recipe
 from moon.run.images import BenchmarkImages
-from moon.sparse.flops import layer_costs, net_cost
-from moon.timing.limits import machine_rates, seconds
+from moon.timing.limits import cost_or_none, machine_rates, seconds
 from moon.timing.steps import Track, noise
 
 
@@ -78,15 +77,15 @@ def time_scores(
         batches = evaluation_batches(data["validation"], benchmark, device)
         dense = seconds(lambda: read(model, batches), device) * count / len(data["validation"].labels)
     densities = {name: float(mask.float().mean()) for name, mask in topology.masks.items()}
-    cost = net_cost(layer_costs(model, benchmark.input_shape, densities))
+    cost = cost_or_none(model, benchmark.input_shape, densities)
     rate = machine_rates(device, torch.float32)[0]
     return {
         "read": not from_evidence,
         "sparsity": sparsity,
         "precision": precision,
         "dense_reading": dense,  # extrapolated from the validation images
-        "limit": count * cost.dense / rate,  # of the forward passes with dense products
-        "limit_sparse": count * cost.sparse / rate,  # with the non-zero weights only
+        "limit": cost and count * cost.dense / rate,  # of the forward passes with dense products
+        "limit_sparse": cost and count * cost.sparse / rate,  # with the non-zero weights only
         "queries": queries,
         "bank": bank,
         "left_out": left_out,
