@@ -80,31 +80,14 @@ class Augmentation:
             self.amounts, self.matrices = amounts.to(device), matrices.to(device)
 
     def draw(self, count: int, seed: int, epoch: int) -> Tensor:
-        """Draw the numbers of all images of an epoch.
-
-        Args:
-            count: The number of images.
-            seed: The seed of the run.
-            epoch: The epoch.
-
-        Returns:
-            A tensor (3, count) of integers, on the CPU; (0, count) without an augmentation.
-        """
+        """Draw the numbers of all images of an epoch: (3, count) on the CPU, or (0, count) without an augmentation."""
         if not (self.trivial or self.cutout):
             return torch.empty(0, count, dtype=torch.int64)
         rng = generator("augmentation", seed, epoch)
         return torch.stack([torch.randint(high, (count,), generator=rng) for high in self._highs])
 
     def draw_on(self, device: torch.device, count: int) -> Tensor:
-        """Draw the numbers of `count` images with torch's default generator of the device.
-
-        Args:
-            device: The device.
-            count: The number of images.
-
-        Returns:
-            A tensor like that of `draw`, on the device.
-        """
+        """Like `draw`, but on the device and with torch's default generator there."""
         if not (self.trivial or self.cutout):
             return torch.empty(0, count, dtype=torch.int64, device=device)
         return torch.stack([torch.randint(high, (count,), device=device) for high in self._highs])
@@ -114,16 +97,11 @@ class Augmentation:
         return _CHOICES, self.height, self.width
 
     def change(self, x: Tensor, numbers: Tensor, row: Tensor | None = None, column: Tensor | None = None) -> Tensor:
-        """Apply TrivialAugment, to some images at a time: a large batch needs little more memory than a small one.
+        """Apply TrivialAugment to images (N, H, W, C) of uint8 with 1 or 3 channels, given what was drawn for them.
 
-        Args:
-            x: Images (N, H, W, C) of uint8, with 1 or 3 channels.
-            numbers: What was drawn for them, (3, N).
-            row: Which rows of the changed image are wanted, (N, H); those outside the image are black. None: all.
-            column: Which columns, (N, W).
-
-        Returns:
-            The changed images, (N, H, W, C) of uint8.
+        `row` (N, H) and `column` (N, W) say which pixels of the changed images are wanted, by default all; those
+        outside are black. A part of the batch is changed at a time, so that a large batch needs little more memory than
+        a small one.
         """
         choice = numbers[0]
         if row is None or column is None:
@@ -139,15 +117,7 @@ class Augmentation:
         return resample(x, self.matrices[choice], row, column)
 
     def hide(self, x: Tensor, numbers: Tensor) -> Tensor:
-        """Apply Cutout, in place.
-
-        Args:
-            x: Normalised images, (N, C, H, W).
-            numbers: What was drawn for them, (3, N).
-
-        Returns:
-            The images with zeros, the mean colour, in a square.
-        """
+        """Apply Cutout in place to normalised images (N, C, H, W): a square becomes zero, the mean colour."""
         side = min(self.height, self.width) // 2
         rows, columns = (
             (offset >= 0) & (offset < side)
@@ -185,16 +155,7 @@ def _affine(name: str, amount: float, height: int, width: int) -> list[list[floa
 
 
 def recolour(x: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
-    """Apply to each image its operation on colours; geometric ones leave it as it is.
-
-    Args:
-        x: Images (N, H, W, C) of uint8.
-        operation: The number of its operation for each image, (N,).
-        amount: Its strength, (N,).
-
-    Returns:
-        The changed images, (N, H, W, C) of uint8.
-    """
+    """Apply to each image (N, H, W, C) of uint8 its operation on colours; geometric ones leave it as it is."""
     count, height, width, channels = x.shape
     index = x.reshape(count, height * width, channels).long()  # gathering needs int64; int32 is faster otherwise
     pixels = index.int()
@@ -262,16 +223,10 @@ def _smooth(image: Tensor) -> Tensor:
 
 
 def resample(x: Tensor, matrix: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Take pixels of images from where an affine map leads.
+    """Take pixels of images (N, H, W, C) from where an affine map leads; black where that is outside.
 
-    Args:
-        x: Images (N, H, W, C).
-        matrix: The map of each image, (N, 2, 3), from (column, row, 1) of a result to column and row in `x`.
-        row: Rows of the result before the crop, (N, H) or (1, H); those outside the image are black.
-        column: Columns, (N, W) or (1, W).
-
-    Returns:
-        The images, (N, H, W, C); black where the map leads outside.
+    The map (2, 3) of each image leads from (column, row, 1) of the result to column and row in `x`. Rows and columns of
+    the result are those before the crop, (N, H) or (1, H) and (N, W) or (1, W); those outside the image are black.
     """
     count, height, width, channels = x.shape
     across, down = (column.float() + 0.5)[:, None, :], (row.float() + 0.5)[:, :, None]  # the centres of the pixels

@@ -145,22 +145,9 @@ def is_installed(name: str) -> bool:
 
 @cache
 def embedded(name: str, split: str) -> DataSet:
-    """Return an embedded set. Its arrays are cached: copy them before changing them.
+    """Return an embedded set; a DataError if it has no such split or its package is not installed.
 
-    Args:
-        name: "digits" (known), "letters" (near unknown), "textures" or "photos" (far unknown).
-        split: "train", "val" or "test" for digits; "test" for the others.
-
-    Returns:
-        The data set: 28x28 images, grey; the labels of unknown sets are -1.
-
-    Raises:
-        DataError: The set has no such split, or the package with its images is not installed.
-
-    Example:
-        >>> from moon.data.embedded import embedded
-        >>> embedded("textures", "test").images.shape
-        (1000, 28, 28, 1)
+    Images are 28x28 and grey; the labels of unknown sets are -1. The arrays are cached: copy them before changing them.
     """
     make, _, splits = _SETS[name]
     if split not in splits:

@@ -126,19 +126,10 @@ def read_declarations(root: Path) -> dict[str, Any]:
 
 
 def declared_benchmark(root: Path, name: str, table: Any) -> Benchmark:
-    """Make the benchmark that a table of `benchmarks.toml` declares.
+    """Make the benchmark that a table of `benchmarks.toml` declares; a DataError if the table is invalid.
 
-    Args:
-        root: The data root.
-        name: The name of the table.
-        table: Its contents: `known`, a benchmark or a set under the root (default: the set of the same name), and the
-            fields that differ from it.
-
-    Returns:
-        The benchmark.
-
-    Raises:
-        DataError: The declaration is invalid.
+    `known` in the table is a benchmark or a set under the root, by default the set of the same name. The other fields
+    are those that differ from it.
     """
     where = f"{root / DECLARATIONS}: [{name}]"
     check_name(name)

@@ -14,14 +14,10 @@ from moon.files import try_lock
 
 @contextmanager
 def own_part(path: Path) -> Iterator[Path]:
-    """Context with a file for what is received, which no other process uses.
+    """Context with a file next to `path` for what is received, which no other process uses.
 
-    Args:
-        path: The final path.
-
-    Yields:
-        A file next to it: one that an interrupted download has left, or a new one with a unique name. If the file
-        system has no locks, always a new one.
+    It is one that an interrupted download has left, or a new one with a unique name. If the file system has no locks,
+    it is always a new one.
     """
     parts = [path.with_name(f"{path.name}.part"), *path.parent.glob(f"{glob.escape(path.name)}.*.part")]
     with ExitStack() as stack:
