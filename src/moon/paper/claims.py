@@ -59,15 +59,7 @@ class Claim:
 
 
 def find_claims(item: Item, numbers: Sequence[Number]) -> tuple[Claim, ...]:
-    """Test every comparison of a table for which two numbers share a seed.
-
-    Args:
-        item: The table or figure; its `pairs` list the trainings that are compared.
-        numbers: Its numbers.
-
-    Returns:
-        The claims, with p-values adjusted over all of them.
-    """
+    """Test every comparison of a table for which two numbers share a seed; p-values are adjusted over all of them."""
     by_measurement = {(n.measurement, n.set): n for n in numbers}
     found: list[tuple[NumberPair, ...]] = []
     for a, b in item.pairs:
@@ -80,16 +72,10 @@ def find_claims(item: Item, numbers: Sequence[Number]) -> tuple[Claim, ...]:
 
 
 def pool_claims(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """Repeat comparisons that a table makes at several sparsities over all of them together.
+    """Repeat comparisons that a table makes at several sparsities over all of them together, tested as one family.
 
     The seed is the unit: the values of a seed are averaged over the sparsities, because networks that share a seed
     share their initial weights and the order of their images.
-
-    Args:
-        claims: The claims of a table.
-
-    Returns:
-        One claim for each comparison made at two sparsities or more, with p-values adjusted over all of these.
     """
     alike: dict[Any, list[NumberPair]] = {}
     for claim in claims:

@@ -54,16 +54,7 @@ class Number:
 
 
 def read_numbers(item: Item, benchmarks: Mapping[Measurement, Benchmark], runs: RunValues) -> list[Number]:
-    """Read all numbers of a table or figure.
-
-    Args:
-        item: The table or figure.
-        benchmarks: Its measurements, as they are run, with the benchmark of each.
-        runs: Where to read values.
-
-    Returns:
-        The numbers, in the order of the table.
-    """
+    """Read all numbers of a table or figure, in the order of the table."""
     numbers = []
     for measurement, benchmark in benchmarks.items():
         for name in _sets(item, measurement, benchmark):

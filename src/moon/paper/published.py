@@ -23,22 +23,10 @@ def published_rows() -> tuple[Mapping[str, str], ...]:
 
 @cache
 def published(key: str) -> dict[tuple[Measurement, str], tuple[float, float | None]]:
-    """Return the paper's numbers for a table or figure.
+    """Return the paper's mean, and its standard deviation or None, for each measurement and set of a table or figure.
 
-    The paper's tables do not always agree, so each table has its own numbers. For anything that is not a table of the
-    paper, the first matching number in the file is used.
-
-    Args:
-        key: The key of an item, such as `table1`.
-
-    Returns:
-        Mean, and standard deviation or None, by measurement and set, in the paper's units.
-
-    Example:
-        >>> from moon.paper.published import published
-        >>> from moon.paper.spec import Measurement
-        >>> published("table1")[Measurement("cifar10", "rigl", 0.95, "moon", "msp", "auroc"), "near"]
-        (88.71, 0.1)
+    Values are in the paper's units. The paper's tables do not always agree, so each table has its own numbers. For
+    anything that is not a table of the paper, the first matching number in the file is used.
     """
     is_table = key.startswith("table")
     found: dict[tuple[Measurement, str], tuple[float, float | None]] = {}

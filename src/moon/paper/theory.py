@@ -33,28 +33,14 @@ POSITIONS = [i / 8 for i in range(-16, 17)]  # centres of balls on the line betw
 
 
 def densities(x: Tensor) -> Tensor:
-    """Return the density N(x; mu_c, I) of each class.
-
-    Args:
-        x: Points, (points, 2).
-
-    Returns:
-        Densities, (points, 2), one column per class.
-    """
+    """Return the density N(x; mu_c, I) of each class at points (points, 2), one column per class."""
     return torch.exp(-((x[:, None] - MEANS) ** 2).sum(2) / 2) / (2 * pi)
 
 
 def ball(centre: float, points: int = 400) -> Tensor:
-    """Return points that fill the ball of radius `RADIUS` around (centre, 0) evenly.
+    """Return points (points, 2) that fill the ball of radius `RADIUS` around (centre, 0) evenly.
 
     The points lie on a spiral with steps of the golden angle.
-
-    Args:
-        centre: First coordinate of the centre.
-        points: Number of points.
-
-    Returns:
-        The points, (points, 2).
     """
     i = torch.arange(points)
     radius, angle = RADIUS * ((i + 0.5) / points).sqrt(), i * pi * (3 - sqrt(5))
@@ -64,21 +50,8 @@ def ball(centre: float, points: int = 400) -> Tensor:
 def gap(confidence: Tensor, predicted: Tensor, mass: Tensor) -> Tensor:
     """Return confidence minus accuracy, E[confidence] - E[1{y^ = y}], the left side of Definition 4.2.
 
-    A positive gap is over-confidence.
-
-    Args:
-        confidence: Confidence at each point, (..., points).
-        predicted: Predicted class at each point, (..., points).
-        mass: Probability mass of each class at each point, (points, 2).
-
-    Returns:
-        The gap, (...).
-
-    Example:
-        >>> import torch
-        >>> from moon.paper.theory import gap
-        >>> gap(torch.tensor([0.75]), torch.tensor([0]), torch.tensor([[1.0, 1.0]]))
-        tensor(0.2500)
+    A positive gap is over-confidence. Confidence and predicted class are (..., points), the probability mass of each
+    class at each point is (points, 2).
     """
     correct = mass.expand(*predicted.shape, 2).gather(-1, predicted[..., None]).squeeze(-1)
     return (confidence * mass.sum(1) - correct).sum(-1) / mass.sum()
@@ -89,13 +62,6 @@ def density_gap(centre: float, scale: float) -> float:
 
     The classifier is the best possible one. Multiplying the features by `scale` changes no prediction and divides the
     densities by scale^2.
-
-    Args:
-        centre: First coordinate of the centre of the ball.
-        scale: Factor applied to the features.
-
-    Returns:
-        The gap in the ball.
     """
     mass = densities(ball(centre))
     largest, predicted = mass.max(1)
@@ -103,23 +69,11 @@ def density_gap(centre: float, scale: float) -> float:
 
 
 def minimiser(q: float, w: float) -> NDArray:
-    """Return the probabilities that minimise the expected MOON loss at a point.
+    """Return the probabilities (p_1, p_2, p_3) that minimise the expected MOON loss where a share q is of class 1.
 
     For q >= 1/2:  L = -q log p_1 - (1 - q) a log p_2,  a = 1 + w / (1 + w p_3),  where p_1 is the largest.
     Given p_3, the best p_1 is (1 - p_3) max(1/2, q / (q + (1 - q) a)); p_3 is searched in steps of 1e-4.
     If p_3 were the largest, every sample would be wrong, which is never best (a test searches the whole simplex).
-
-    Args:
-        q: Share of the samples at the point that belong to class 1.
-        w: Weight of the unknown-aware loss.
-
-    Returns:
-        (p_1, p_2, p_3).
-
-    Example:
-        >>> from moon.paper.theory import minimiser
-        >>> minimiser(0.75, 0.0).tolist()
-        [0.75, 0.25, 0.0]
     """
     if q < 0.5:
         return minimiser(1 - q, w)[[1, 0, 2]]
@@ -137,32 +91,13 @@ def least_weight(num_known: int) -> float:
 
     A share r = (K-1)/K of the samples is wrong there, with CE = log K. Raising p_{K+1} from 0 reduces the loss if
     r w^2 log K > 1 + r w.
-
-    Args:
-        num_known: The number of classes K.
-
-    Returns:
-        The smallest such w.
-
-    Example:
-        >>> from moon.paper.theory import least_weight
-        >>> round(least_weight(2), 2)
-        2.57
     """
     r, ce = 1 - 1 / num_known, log(num_known)
     return (r + sqrt(r * r + 4 * r * ce)) / (2 * r * ce)
 
 
 def samples(count: int, *keys: int) -> tuple[Tensor, Tensor]:
-    """Draw features of both classes, equally many of each.
-
-    Args:
-        count: Number of samples.
-        *keys: Integers that select the random stream, such as a seed.
-
-    Returns:
-        Features (count, 2) and classes (count,).
-    """
+    """Draw features (count, 2) of both classes, equally many of each, and their classes; `keys` select the stream."""
     y = torch.arange(count) % 2
     return MEANS[y] + torch.randn(count, 2, generator=generator("theory samples", count, *keys)), y
 
@@ -176,20 +111,11 @@ def unknowns() -> dict[str, Tensor]:
 
 
 def train(w: float | None, count: int, seeds: int, steps: int) -> Callable[[Tensor], Tensor]:
-    """Train one network per seed, all at once.
+    """Train one network per seed, all at once; w is None for cross-entropy without the extra output.
 
     Each has two hidden layers of 32 units and is trained on all of its samples at once with Adam, whose learning rate
     falls from 0.02 to 0 along a cosine. Networks with the same seed have the same samples and the same initial hidden
-    weights for every w.
-
-    Args:
-        w: Constant weight of the MOON loss; None for cross-entropy without the extra output.
-        count: Number of training samples.
-        seeds: Number of networks.
-        steps: Number of gradient steps.
-
-    Returns:
-        A function from points (points, 2) to probabilities (seeds, points, outputs).
+    weights for every w. The result maps points (points, 2) to probabilities (seeds, points, outputs).
     """
     drawn = [samples(count, seed) for seed in range(seeds)]
     x, y = torch.stack([x for x, _ in drawn]), torch.cat([y for _, y in drawn])
@@ -218,14 +144,7 @@ def train(w: float | None, count: int, seeds: int, steps: int) -> Callable[[Tens
 
 
 def observe(network: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Measure trained networks.
-
-    Args:
-        network: A function from points to probabilities, as `train` returns it.
-
-    Returns:
-        Gaps, mean confidence, mean p_{K+1} and the AUROC of confidence, by region, one value per seed.
-    """
+    """Measure trained networks: gaps, mean confidence, mean p_{K+1} and AUROC of confidence, by region and seed."""
     known, y = samples(4000)
     mass = densities(known)
     mass = mass / mass.sum(1, keepdim=True)  # points are drawn from the mixture, so each has mass one
@@ -251,15 +170,10 @@ def observe(network: Callable[[Tensor], Tensor]) -> dict[str, Any]:
 
 
 def demonstrate(seeds: int = 5, steps: int = 300) -> dict[str, Any]:
-    """Compute all numbers of the demonstration; they are the same on every call.
+    """Compute all numbers of the demonstration, ready for JSON; they are the same on every call.
 
-    Args:
-        seeds: Number of networks for each loss and number of samples.
-        steps: Number of gradient steps.
-
-    Returns:
-        Numbers and lists, ready for JSON: `definition` (Definition 4.2), `pointwise` (the minimiser for each q in
-        `shares`), `least_weight`, and `trained` (networks, with gaps at `positions`).
+    `definition` is Definition 4.2, `pointwise` the minimiser for each q in `shares`, `trained` the networks of each
+    loss and number of samples, with gaps at `positions`.
     """
     shares = [i / 200 for i in range(100, 201)]
     best = {w: np.array([minimiser(q, w) for q in shares]) for w in WEIGHTS}

@@ -21,12 +21,6 @@ class RunValues:
 
     All runs of a benchmark must be scored on the same images in the same way as the first one; others are excluded, so
     that no mean and no test mixes different images.
-
-    Args:
-        folder: The folder of the run folders.
-        scale: Length and settings of the runs.
-        benchmarks: The benchmark of each measurement.
-        root: The data root.
     """
 
     def __init__(self, folder: Path, scale: Scale, benchmarks: Mapping[Measurement, Benchmark], root: Path) -> None:
@@ -88,15 +82,9 @@ class RunValues:
         return self.summaries.get(name)
 
     def value(self, measurement: Measurement, name: str, seed: int) -> float | None:
-        """Return one value in the units that tables show.
+        """Return one value in the units that tables show, or None if it was not measured.
 
-        Args:
-            measurement: What is measured.
-            name: The unknown set, `near`, `far`, or "" for metrics of known inputs.
-            seed: The seed of the run.
-
-        Returns:
-            The value, or None if it was not measured.
+        `name` is an unknown set, `near`, `far`, or "" for metrics of known inputs.
         """
         summary = self.summary(measurement, seed)
         if summary is None:
