@@ -22,15 +22,7 @@ _TITLE, _HEADING, _TEXT, _LEGEND = 0.40, 0.30, 0.56, 0.28  # heights in inches; 
 
 @dataclass(frozen=True)
 class AnsweredImages:
-    """Images and what a network says about them.
-
-    Args:
-        heading: What these images are.
-        images: Pixels, uint8, of shape (N, H, W, C).
-        answers: For each image the name of a class, or "unknown".
-        p_values: For each image the p-value of "this image is known".
-        right: For each image whether the answer is right.
-    """
+    """Images (N, H, W, C) and for each: the answer of a network, the p-value of "known", and if the answer is right."""
 
     heading: str
     images: NDArray[np.uint8]
@@ -41,15 +33,7 @@ class AnsweredImages:
 
 @styled
 def answered_images(rows: Sequence[AnsweredImages], title: str = "") -> Figure:
-    """Draw images in rows, each with its answer and p-value, in a frame whose colour says whether the answer is right.
-
-    Args:
-        rows: The images of each row.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-    """
+    """Draw images in rows with answers and p-values, in frames whose colours say whether the answers are right."""
     from matplotlib.figure import Figure
 
     columns = max(len(row.images) for row in rows)

@@ -11,20 +11,10 @@ from moon.suggest import counted
 
 
 def describe_choices(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Describe the choices of `auto`.
+    """Describe the choices of `auto`, given the scores.json of the runs of each method.
 
-    Args:
-        methods: The scores.json of the runs of each method.
-
-    Returns:
-        One line for each method and choice, with the number of runs if it is not that of all runs of the method. If
-        all runs of several methods have the same choice, it is one line without the methods.
-
-    Example:
-        >>> from moon.results.choices import describe_choices
-        >>> chosen = {"detector": "fisher", "why": "by the rule for networks with more than 10 known classes"}
-        >>> describe_choices({"moon": [{"auto": chosen}, {}], "set": [{}]})
-        ['moon: fisher, by the rule for networks with more than 10 known classes (1 run)']
+    There is one line for each method and choice, with the number of runs if it is not that of all runs of the method.
+    If all runs of several methods have the same choice, it is one line without the methods.
     """
     every = Counter(_line(run) for runs in methods.values() for run in runs)
     if len(every) == 1:
