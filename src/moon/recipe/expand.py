@@ -18,15 +18,10 @@ OPTIONS = "set"  # the axis that is a table of the objectives' options
 
 
 def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
-    """Return a recipe for every combination of the values of the axes.
+    """Return a recipe for every combination of the values of the axes, each once.
 
-    Args:
-        root: The data root.
-        axes: A value or a list of values for each parameter; `set` is a table of options of the objectives. An
-            objective takes the options that it has.
-
-    Returns:
-        The recipes, each once; a dense network is not repeated for each sparsity.
+    The axis `set` is a table of options of the objectives; an objective takes those that it has. A dense network is not
+    repeated for each sparsity.
     """
     for name in axes:
         if name not in PARAMETERS and name != OPTIONS:

@@ -11,18 +11,9 @@ from moon.suggest import did_you_mean
 
 
 def imported(kind: str, path: str, **arguments: Any) -> Callable[..., Any]:
-    """Import a function.
+    """Import the callable at "package.module:function"; a ValueError if that fails or it does not accept the arguments.
 
-    Args:
-        kind: What it is, for error messages.
-        path: "package.module:function".
-        **arguments: Examples of the arguments that it must accept.
-
-    Returns:
-        The function, or any other callable of that name.
-
-    Raises:
-        ValueError: If the module cannot be imported, or has no such function.
+    `kind` says what it is in messages, and `arguments` are examples of those that it must accept.
     """
     where, _, name = path.partition(":")
     label = f"{kind} '{path}'"

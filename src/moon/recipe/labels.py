@@ -15,14 +15,7 @@ from moon.recipe.registry import pick, table
 
 
 def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
-    """Label recipes by what distinguishes them, apart from the seed.
-
-    Args:
-        recipes: The recipes to label.
-
-    Returns:
-        A label for each recipe, by the recipe's name.
-    """
+    """Label recipes by what distinguishes them, apart from the seed; the keys are the recipes' names."""
     first = ["benchmark", "objective", "topology", "sparsity", "objective_options"]  # shown for all or for none
     others = [f.name for f in fields(Recipe) if f.name not in (*first, "seed", "delta_t_steps")]
     order = [*first, *others, "delta_t_steps"]  # last, because its default depends on the other fields

@@ -32,21 +32,10 @@ _OPENOOD_KEYS = {
 
 
 def net_of_package(name: str) -> Callable[..., nn.Module]:
-    """Look up a net of another package. Nothing is downloaded: weights are random until they are loaded from a file.
+    """Look up a net of another package: a function `make(num_classes, in_channels)`.
 
-    Args:
-        name: "timm:NAME", "torchvision:NAME" or "openood:NAME".
-
-    Returns:
-        A function `make(num_classes, in_channels)`.
-
-    Raises:
-        ValueError: If the package is not installed, or has no such classifier of images.
-
-    Example:
-        >>> from moon.recipe.model_zoo import net_of_package
-        >>> type(net_of_package("openood:resnet18_32x32")(num_classes=10, in_channels=3)).__name__
-        'ResNet'
+    Nothing is downloaded: weights are random until they are loaded from a file. A ValueError if the package is not
+    installed, or has no such classifier of images.
     """
     package, _, model = name.partition(":")
     if package == "openood":

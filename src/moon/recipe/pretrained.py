@@ -23,11 +23,7 @@ _MAX_LISTED = 4
 
 
 def weights_digest(path: Path) -> str:
-    """The SHA-256 of a file of weights.
-
-    Raises:
-        ValueError: If there is no such file.
-    """
+    """The SHA-256 of a file of weights; a ValueError if it cannot be read."""
     try:
         return sha256(path)
     except OSError as error:
@@ -35,20 +31,11 @@ def weights_digest(path: Path) -> str:
 
 
 def read_weights(path: Path, net: str = "") -> dict[str, Tensor]:
-    """Read the tensors of a file by name. Nothing in it is executed.
+    """Read the tensors of a safetensors file, or of what `torch.save` wrote, by name. Nothing in it is executed.
 
     A dictionary that holds the state_dict, as training scripts save it, is unwrapped, and the prefixes of
-    DistributedDataParallel and torch.compile are removed.
-
-    Args:
-        path: A `.safetensors` file, or what `torch.save` wrote.
-        net: The net that the weights belong to; those of `openood:` nets are renamed to ours.
-
-    Returns:
-        The tensors, on the CPU.
-
-    Raises:
-        ValueError: If it is not such a file, or contains anything but tensors and plain values.
+    DistributedDataParallel and torch.compile are removed. Names of an `openood:` net become ours. A ValueError if the
+    file contains anything but tensors and plain values.
     """
     found: Any = _load(path)
     while isinstance(found, Mapping) and (inner := [key for key in _WRAPPED_IN if isinstance(found.get(key), Mapping)]):
@@ -86,22 +73,11 @@ def _without_prefixes(key: str) -> str:
 
 @torch.no_grad()
 def load_pretrained(model: nn.Module, weights: Mapping[str, Tensor], path: Path | str, net: str) -> list[str]:
-    """Load weights into a model whose classifier may be another one.
+    """Load weights into a model whose classifier may be another one, and return why parts of its head were not.
 
     A classifier for the same number of classes is loaded, with or without an unknown output or a rotation head. One for
-    another number is not.
-
-    Args:
-        model: The model; it is changed in place. On the device "meta" only names and shapes are checked.
-        weights: The weights by name.
-        path: Their file, for messages.
-        net: The name of the net, for messages.
-
-    Returns:
-        Why the classifier, its unknown output or its rotation head was not loaded; empty if they were.
-
-    Raises:
-        ValueError: If a weight other than the classifier's is missing, unexpected or of another shape.
+    another number is not. A ValueError if any other weight is missing, unexpected or of another shape. On the device
+    "meta" only names and shapes are checked.
     """
     classifier = classifier_name(model)
     head = model.get_submodule(classifier)

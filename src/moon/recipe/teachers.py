@@ -18,34 +18,14 @@ _MODEL, _RESULT = "model.safetensors", "result.json"
 
 
 def teacher_folders(names: str) -> list[Path]:
-    """The run folders in a list of names.
-
-    Args:
-        names: Folders, separated by commas.
-
-    Returns:
-        The folders in the same order.
-
-    Example:
-        >>> from moon.recipe.teachers import teacher_folders
-        >>> [folder.name for folder in teacher_folders("runs/a, runs/b")]
-        ['a', 'b']
-    """
+    """The run folders in a list of names that are separated by commas."""
     return [Path(name.strip()) for name in names.split(",") if name.strip()]
 
 
 def teachers_digest(names: str, benchmark: Benchmark) -> str:
-    """A SHA-256 of all teachers: of their recipes and weights, in their order.
+    """A SHA-256 of the recipes and weights of all teachers, in their order.
 
-    Args:
-        names: As for `teacher_folders`.
-        benchmark: The benchmark of the run that learns from them.
-
-    Returns:
-        The digest.
-
-    Raises:
-        ValueError: If a folder is not that of a finished run on this benchmark.
+    A ValueError if a folder is not that of a finished run on this benchmark.
     """
     parts = [f"{recipe.digest} {_digest(folder)}" for folder, recipe in _recipes(names, benchmark)]
     if not parts:
@@ -56,15 +36,7 @@ def teachers_digest(names: str, benchmark: Benchmark) -> str:
 def read_teachers(recipe: Recipe, benchmark: Benchmark) -> list[tuple[Recipe, dict[str, Tensor]]]:
     """The recipe and the weights of each teacher of a run.
 
-    Args:
-        recipe: The run.
-        benchmark: Its benchmark.
-
-    Returns:
-        One pair for each teacher; none if the run has no teachers.
-
-    Raises:
-        ValueError: If a teacher is another one than when the recipe was made, or not that of a finished run.
+    A ValueError if a teacher is another one than when the recipe was made, or not that of a finished run.
     """
     if not recipe.teachers:
         return []
