@@ -50,38 +50,17 @@ def check_names(names: Iterable[str]) -> None:
 def halves(images: int) -> tuple[Tensor, Tensor]:
     """Divide validation images into those that a choice, or a fit, may use and those that are left for a threshold.
 
-    Args:
-        images: How many there are.
-
-    Returns:
-        Their numbers, in order. The second half is the larger one.
-
-    Example:
-        >>> from moon.score.auto import halves
-        >>> [len(half) for half in halves(5)]
-        [2, 3]
+    Their numbers are in order. The second half is the larger one: of 5 images, 2 and 3.
     """
     order = torch.randperm(images, generator=generator("calibration"))
     return order[: images // 2].sort().values, order[images // 2 :].sort().values
 
 
 def choose_by_rule(objective: str, num_known: int) -> Choice:
-    """Choose a detector by what is known of a network.
+    """Choose a detector by what is known of a network, and say why.
 
     Fisher for networks whose logits or features are normalised in training, or that know more than 10 classes; KNN for
     all others.
-
-    Args:
-        objective: The name of the objective that it was trained with.
-        num_known: The number of known classes.
-
-    Returns:
-        The name of the detector and why it was chosen.
-
-    Example:
-        >>> from moon.score.auto import choose_by_rule
-        >>> choose_by_rule("logitnorm", 10)
-        {'detector': 'fisher', 'why': 'by the rule for networks trained with normalised logits or features'}
     """
     if normalises_logits(objective):
         name, kind = "fisher", "trained with normalised logits or features"
@@ -105,21 +84,9 @@ def rank(
     """Compare all detectors, with their default options, between validation images and unknown images.
 
     A detector that is fitted on validation images is fitted on one half of them and scored on the other; both halves
-    take turns.
-
-    Args:
-        recipe: The run.
-        benchmark: Its benchmark.
-        validation: The known images.
-        unknown: The unknown images, by the names of their sets.
-        evidence: Returns the evidence that a detector needs for a set, given with a key.
-        training: Returns the evidence of the training images.
-        track: Wraps a list of names, with a description, for a progress bar.
-        among: The numbers of the validation images to use; None: all.
-
-    Returns:
-        The AUROC by set of each detector, and of its scaled variant if it depends on the scale of the logits and T = 1
-        is its default in this run, or the reason why it cannot be used.
+    take turns. A scaled variant is compared too where a detector depends on the scale of the logits and T = 1 is its
+    default in this run. `evidence` returns what a detector needs for a set, given with a key; `among` are the numbers
+    of the validation images to use.
     """
     among = torch.arange(len(validation.labels)) if among is None else among
     order = among[torch.randperm(len(among), generator=generator("choice"))]
@@ -151,19 +118,9 @@ def best_of(found: Found) -> list[tuple[float, str]]:
 
 
 def choice_of(found: Found, unknown: Mapping[str, AnySet], known: int, left: int) -> Choice:
-    """The record of a choice.
+    """Return the record of a choice from the result of `rank`; a ValueError if no detector can be used.
 
-    Args:
-        found: The result of `rank`.
-        unknown: The unknown images that it was computed with.
-        known: The number of validation images that it was computed with.
-        left: The number of validation images that are left for a threshold.
-
-    Returns:
-        The name of the best detector, why it was chosen, and the AUROC of all.
-
-    Raises:
-        ValueError: If no detector can be used.
+    `known` validation images were compared with, and `left` are left for a threshold.
     """
     ranked = best_of(found)
     if not ranked:
@@ -183,11 +140,5 @@ def choice_of(found: Found, unknown: Mapping[str, AnySet], known: int, left: int
 
 
 def choice_line(choice: Choice) -> str:
-    """What was chosen and why, in one line.
-
-    Example:
-        >>> from moon.score.auto import choice_line, choose_by_rule
-        >>> choice_line(choose_by_rule("moon", 100))
-        'auto: fisher, by the rule for networks with more than 10 known classes'
-    """
+    """What was chosen and why, in one line."""
     return f"auto: {choice['detector']}, {choice['why']}"

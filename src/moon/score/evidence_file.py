@@ -19,13 +19,7 @@ _NAMED = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Write a safetensors file.
-
-    Args:
-        path: The file.
-        tensors: Tensors on the CPU by name.
-        header: The metadata.
-    """
+    """Write tensors on the CPU into a safetensors file, with this metadata."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that all are aligned
     layout: dict[str, object] = {"__metadata__": dict(header)}
     end = 0
@@ -42,14 +36,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
 
 
 def map_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a valid safetensors file that is not to be read into memory.
-
-    Args:
-        path: The file; it must not change while the tensors are in use.
-
-    Returns:
-        The tensors by name, on disk.
-    """
+    """The tensors of a valid safetensors file, on disk; it must not change while they are in use."""
     with open_regular(path) as file:
         size = int.from_bytes(file.read(8), "little")
         layout = json.loads(file.read(size))

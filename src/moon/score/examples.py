@@ -17,16 +17,10 @@ COUNT = 6  # images of each kind
 
 
 def examples(sets: Mapping[str, AnySet], scores: Mapping[str, NDArray], known: Evidence) -> dict[str, NDArray]:
-    """Images that were ranked best and worst.
+    """The images that one detector ranked best and worst, by `right/<set>` and `wrong/<set>`, the most extreme first.
 
-    Args:
-        sets: The scored sets by name.
-        scores: One detector's scores of each set.
-        known: The evidence on the known test set.
-
-    Returns:
-        Images by `right/<set>` and `wrong/<set>`, the most extreme first. For the known set these are the most
-        confident correct and wrong predictions, for an unknown set the lowest and the highest scores.
+    For the known set these are the most confident correct and wrong predictions, for an unknown set the lowest and the
+    highest scores.
     """
     correct = (known.prediction == known.labels).cpu().numpy()
     found = {}

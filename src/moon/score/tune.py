@@ -25,21 +25,10 @@ def tune(
     evidence: Callable[[Detector, str, AnySet], Evidence],
     among: Tensor,
 ) -> tuple[Detector, dict[str, Any]]:
-    """Tune the options of a detector.
+    """Return the fitted detector whose options have the best mean AUROC, and the record of all candidates.
 
-    Known images are validation images. The default options are the first candidate and win ties.
-
-    Args:
-        name: The detector.
-        recipe: The run.
-        images: The benchmark; its `tuning` sets are the unknown images.
-        fitted: Fits a detector on known images.
-        evidence: Returns the evidence that a detector needs for a set.
-        among: The numbers of the validation images to use.
-
-    Returns:
-        The fitted detector with the best mean AUROC, and the record: every candidate with its AUROC per set, or the
-        reason why it could not be used.
+    Known images are the validation images with the numbers `among`, unknown ones the `tuning` sets. The default options
+    are the first candidate and win ties. The record has the AUROC of each per set, or why it could not be used.
     """
     default = build.detector(name, recipe, images.benchmark)
     candidates = [{key: default.options()[key] for key in default.grid}]
