@@ -59,18 +59,9 @@ class CompactKnn(Detector):
 
 
 def reduced(detector: Detector, bank: int, images: int) -> Detector:
-    """A detector that keeps less of the training features, to be fitted on the same images.
+    """A detector that keeps features of at most `bank` of the training images, to be fitted on all of them.
 
-    Args:
-        detector: The detector, not fitted.
-        bank: The features of how many training images to keep.
-        images: The number of training images.
-
-    Returns:
-        The detector to fit; the detector itself if it keeps no features of single images.
-
-    Raises:
-        ValueError: If no image would be kept.
+    It is the detector itself if that keeps no features of single images.
     """
     if bank < 1:
         raise ValueError(f"features of at least one training image must be kept (bank), not {bank}")
@@ -97,14 +88,9 @@ def features_kept(detector: Detector) -> int:
 
 
 def sample(evidence: Evidence, count: int) -> Tensor:
-    """Choose images at random, the same share of each class.
+    """Choose images at random, the same share of each class, and return their indices in increasing order.
 
-    Args:
-        evidence: Evidence of the images; without labels, they are of one class.
-        count: How many to choose.
-
-    Returns:
-        Their indices, in increasing order.
+    Without labels they are of one class.
     """
     device = evidence.features.device
     if count >= len(evidence):

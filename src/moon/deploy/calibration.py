@@ -56,20 +56,11 @@ class Guarantee:
 def calibrate(
     scores: NDArray, predictions: NDArray, classes: list[str], guarantee: Guarantee
 ) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    """Find the threshold of a detector.
+    """Find the threshold of a detector; a ValueError if there are too few images, or too few of a class.
 
-    Args:
-        scores: The detector's scores of known images, neither trained on nor used to fit the detector.
-        predictions: The predicted class of each image.
-        classes: The names of the classes.
-        guarantee: What the threshold must promise.
-
-    Returns:
-        The description and the tensors of the file: `threshold` (one, or one for each class) and `calibration` (the
-        sorted scores; with a threshold for each class sorted by class first, with `calibration.counts`).
-
-    Raises:
-        ValueError: If there are too few images, or too few of a class.
+    The scores are those of known images that were neither trained on nor used to fit the detector. The result is the
+    description and the tensors of the file: `threshold` (one, or one for each class) and `calibration` (the sorted
+    scores; with a threshold for each class sorted by class first, with `calibration.counts`).
     """
     if not guarantee.per_class:
         thresholds = [find_threshold(scores, guarantee.accept, guarantee.confidence).value]

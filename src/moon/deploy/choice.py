@@ -33,24 +33,11 @@ class Named(NamedTuple):
 
 
 def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmark) -> Named:
-    """Find which detector to pack.
+    """Find which detector to pack; a ValueError if it cannot be packed.
 
     `auto` is the choice that `moon score` recorded in the run folder, with the options that it was tuned to then. If
     that detector cannot be packed, it is the next best of those that were compared, with default options. Without a
     record it is the one that the rule names.
-
-    Args:
-        name: The name of a detector, or `auto`.
-        folder: The run folder.
-        recipe: The run.
-        benchmark: Its benchmark.
-
-    Returns:
-        The detector.
-
-    Raises:
-        ValueError: If there is no such detector, or it cannot be packed.
-        DamagedCheckpoint: If the run's scores.json is damaged, or that of another model.
     """
     check_names([name])
     if name != AUTO:

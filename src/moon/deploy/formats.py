@@ -31,20 +31,9 @@ _TOLERANCE = 1e-4
 def write_onnx(source: Path | str, path: Path | str, pixels: str = "uint8") -> str:
     """Write the content of a `.moon` file as an ONNX model, from pixels to class, probability, score and verdict.
 
-    Nothing is written if a check fails: the ONNX checker and, if they are installed, ONNX Runtime and a comparison
-    with moon_runtime.
-
-    Args:
-        source: The `.moon` file.
-        path: The ONNX file to write; an existing one is replaced.
-        pixels: "uint8" for images (N, H, W, C) of 0 to 255, or "float" for images (N, C, H, W) of 0 to 1.
-
-    Returns:
-        What was checked.
-
-    Raises:
-        DataError: If the source is not a `.moon` file with a detector, or cannot be expressed.
-        DamagedCheckpoint: If the source is damaged.
+    Nothing is written if a check fails: the ONNX checker and, if they are installed, ONNX Runtime and a comparison with
+    moon_runtime. `pixels` is "uint8" for images (N, H, W, C) of 0 to 255, or "float" for images (N, C, H, W) of 0 to 1.
+    A DataError if the source has no detector or cannot be expressed.
     """
     from moon.export.onnx import to_onnx
     from moon.export.reading import read_file
@@ -77,13 +66,6 @@ def write_network_onnx(folder: Path | str, path: Path | str) -> str:
     """Write the network of a run as an ONNX model of normalised images, with logits and features and no detector.
 
     PyTorch translates it, so that it may have operators that our runtime lacks.
-
-    Args:
-        folder: The run folder. The data root is not needed.
-        path: The ONNX file to write; an existing one is replaced.
-
-    Returns:
-        What was checked.
     """
     import torch
     from onnx import helper
@@ -108,13 +90,7 @@ def write_network_onnx(folder: Path | str, path: Path | str) -> str:
 def write_torch(folder: Path | str, path: Path | str) -> str:
     """Write the network of a run as a program of `torch.export`, which `torch.export.load` reads without `moon`.
 
-    Args:
-        folder: The run folder. The data root is not needed.
-        path: The file to write, usually NAME.pt2; an existing one is replaced. Class names and preprocessing are in
-            its extra file "moon.json".
-
-    Returns:
-        What was checked.
+    Class names and preprocessing are in its extra file "moon.json".
     """
     import torch
 
@@ -135,12 +111,7 @@ def write_torch(folder: Path | str, path: Path | str) -> str:
 def write_state_dict(folder: Path | str, path: Path | str) -> str:
     """Write the weights of a run as dense tensors with the network's own names, in a safetensors file.
 
-    Args:
-        folder: The run folder. The data root is not needed.
-        path: The file to write; an existing one is replaced. Class names and preprocessing are in its metadata.
-
-    Returns:
-        What is in it.
+    Class names and preprocessing are in its metadata.
     """
     from safetensors.torch import save
 
@@ -155,19 +126,9 @@ def write_state_dict(folder: Path | str, path: Path | str) -> str:
 
 
 def compared(found: Mapping[str, NDArray], answers: Any, calibration: NDArray, ranks: bool = False) -> str:
-    """Compare the outputs of an ONNX model with the answers of moon_runtime.
+    """Compare the outputs of an ONNX model with moon_runtime's; a ValueError if they differ by more than rounding.
 
-    Args:
-        found: The outputs of the model by name.
-        answers: The answers of moon_runtime for the same images.
-        calibration: The scores that p-values are computed from.
-        ranks: Whether the detector ranks scores. Where one is passed, its score moves by a step: one image in 32 may.
-
-    Returns:
-        How close they are.
-
-    Raises:
-        ValueError: If they differ by more than rounding.
+    If the detector `ranks` scores, a score moves by a step where one of these is passed: one image in 32 may.
     """
     mine, theirs = found["score"], np.asarray(answers.score)
     error = np.abs(mine - theirs) / np.maximum(1, np.abs(theirs))

@@ -25,18 +25,10 @@ def measure(
     checked: int = CHECKED,
     track: Track = lambda items, _: items,
 ) -> dict[str, dict[str, float]]:
-    """Compare a packed network with the network in float32 and its full detector.
+    """Compare a packed network with the network in float32 and its full detector, on `checked` images of each set.
 
-    Args:
-        packed: The packed network, with its threshold.
-        detector: The detector, fitted on all training images.
-        cache: Evidence of the network in PyTorch.
-        checked: How many images of each set to use.
-        track: Wraps the list of sets, for a progress bar.
-
-    Returns:
-        For "known", the test images: `images`, `accepted` (share), `accuracy` and `accuracy_float32`. For each unknown
-        set: `images`, `rejected` (share), `auroc` and `auroc_float32`.
+    The known test images have `images`, `accepted` (share), `accuracy` and `accuracy_float32`; each unknown set has
+    `images`, `rejected` (share), `auroc` and `auroc_float32`.
     """
     benchmark, sets = cache.images.benchmark, scored_sets(cache.images)
     result: dict[str, dict[str, Any]] = {}

@@ -29,15 +29,10 @@ def preprocessing(benchmark: Benchmark) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PackedNetwork:
-    """What a file contains.
+    """What a file contains: a network, a detector, and a threshold once it is known.
 
-    Args:
-        graph: The network.
-        program: The detector.
-        description: What else the file says: preprocessing, class names, temperature, the detector's name.
-        precision: The type of stored weights.
-        threshold: The description of the threshold.
-        tensors: The threshold and the calibration scores.
+    The description has all else that the file says: preprocessing, class names, temperature, the detector's name. The
+    tensors are the threshold and the calibration scores.
     """
 
     graph: Graph
@@ -77,15 +72,7 @@ class PackedNetwork:
         return replace(self, description={**self.description, **more})
 
     def answer(self, images: AnySet, benchmark: Benchmark) -> dict[str, NDArray]:
-        """Answer about a set of images with the runtime, as the written file would.
-
-        Args:
-            images: The images, in the size of the benchmark.
-            benchmark: The benchmark.
-
-        Returns:
-            `label`, `probability`, `score`, `p_value` and `is_known` of each image.
-        """
+        """Answer about images in the size of the benchmark with the runtime, as the written file would."""
         classifier = runtime().load(self.content(), threads=torch.get_num_threads())
         answers = [classifier(pixels) for pixels in _pixels(images, benchmark)]
         fields = ("label", "probability", "score", "p_value", "is_known")
