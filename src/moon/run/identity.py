@@ -30,15 +30,10 @@ def identity(folder: Path) -> dict[str, str]:
 
 
 def check_identity(path: Path, found: Mapping[str, Any], folder: Path) -> None:
-    """Check that a file belongs to the run of a folder.
+    """Raise a `DamagedCheckpoint` if a file does not belong to the run of a folder.
 
-    Args:
-        path: The file, for the error message.
-        found: Its content, with the `identity` of its run. Files of earlier versions have none; they are not checked.
-        folder: The run folder.
-
-    Raises:
-        DamagedCheckpoint: If it belongs to another run, or `data.json` is missing, by which that is known.
+    `found` is its content, with the `identity` of its run; files of earlier versions have none and are not checked. It
+    is also an error if `data.json` is missing, which says what data the run has.
     """
     if RECIPE not in found:
         return

@@ -19,11 +19,7 @@ _LOW_RATES = {"sgd": 0.001, "adamw": 0.00001}  # a hundredth of the usual ones
 def early_epochs(recipe: Recipe) -> int | None:
     """After how many epochs a network should have begun to learn: a tenth of the run, at least 5 and the warm-up.
 
-    Args:
-        recipe: The run.
-
-    Returns:
-        The number of epochs; None if the run is not longer.
+    None if the run is not longer.
     """
     early = max(5, recipe.epochs // 10, ceil(recipe.warmup))
     return early if early < recipe.epochs else None
@@ -32,11 +28,7 @@ def early_epochs(recipe: Recipe) -> int | None:
 def warn_early(accuracy: float, labels: NDArray, done: int, recipe: Recipe) -> None:
     """Log a warning if a network has not begun to learn, long before its run ends.
 
-    Args:
-        accuracy: Its validation accuracy.
-        labels: The labels of the validation images; with few of them, nothing is said.
-        done: The epochs that were trained.
-        recipe: The run.
+    With few validation images nothing is said.
     """
     if len(labels) >= _FEW and (constant := _chance(accuracy, labels)) is not None:
         _log.warning(
@@ -47,13 +39,7 @@ def warn_early(accuracy: float, labels: NDArray, done: int, recipe: Recipe) -> N
 
 
 def warn_at_end(accuracy: float, labels: NDArray, recipe: Recipe) -> None:
-    """Log a warning if a trained network is not clearly better than one that always predicts the most frequent class.
-
-    Args:
-        accuracy: Its test accuracy.
-        labels: The labels of the test images.
-        recipe: The run.
-    """
+    """Log a warning if a trained network is not clearly better than always predicting the most frequent class."""
     if (constant := _chance(accuracy, labels)) is not None:
         advice = ["more epochs (--epochs)"]
         advice += ["smaller batches (--batch-size)"] if recipe.batch_size > _SMALL_BATCH else []

@@ -28,13 +28,7 @@ _LINE = {
 
 
 class Log:
-    """Writes `log.jsonl`, and the same records to other loggers. Resuming removes the lines after the checkpoint.
-
-    Args:
-        folder: The run folder.
-        next_epoch: The epoch that the run starts with.
-        loggers: The names of the other loggers, see `check_loggers`.
-    """
+    """Writes `log.jsonl`, and the same records to other loggers. Resuming removes the lines after the checkpoint."""
 
     def __init__(self, folder: Path, next_epoch: int, loggers: Sequence[str] = ()) -> None:
         self.path = folder / "log.jsonl"
@@ -78,17 +72,10 @@ def _next(digest: str, line: Record) -> str:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Read `log.jsonl`; an incomplete last line, left by a killed process, is skipped.
+    """Read `log.jsonl`, one dict per epoch; none if there is no log.
 
-    Args:
-        folder: The run folder.
-
-    Returns:
-        One dict per epoch; none if there is no log.
-
-    Raises:
-        DamagedCheckpoint: If it is damaged or belongs to another run.
-        DataError: If it is not a regular file, or has more bytes than any log.
+    An incomplete last line, left by a killed process, is skipped. A `DamagedCheckpoint` if the log is damaged or
+    belongs to another run.
     """
     return _read(folder)[0]
 

@@ -38,13 +38,7 @@ class Logger(Protocol):
 
 
 class CsvLogger:
-    """`metrics.csv`: one line per epoch.
-
-    Args:
-        folder: The run folder.
-        recipe: The run.
-        history: The records of earlier epochs.
-    """
+    """`metrics.csv`: one line per epoch; `history` are the records of earlier epochs."""
 
     def __init__(self, folder: Path, recipe: Recipe, history: Sequence[Record]) -> None:
         self.path, self._records = folder / "metrics.csv", list(history)
@@ -65,10 +59,7 @@ class CsvLogger:
 class TensorBoardLogger:
     """An event file in the folder `tensorboard`, written without a thread, so that its errors can be caught.
 
-    Args:
-        folder: The run folder.
-        recipe: The run.
-        history: The records of earlier epochs, which earlier event files contain.
+    Earlier event files contain `history`, the records of earlier epochs.
     """
 
     def __init__(self, folder: Path, recipe: Recipe, history: Sequence[Record]) -> None:
@@ -111,11 +102,6 @@ class WandbLogger:
     """A run of Weights & Biases in the folder `wandb`, offline unless $WANDB_MODE says otherwise.
 
     `wandb sync` uploads it later. A resumed run continues the same one.
-
-    Args:
-        folder: The run folder.
-        recipe: The run.
-        history: The records of earlier epochs.
     """
 
     def __init__(self, folder: Path, recipe: Recipe, history: Sequence[Record]) -> None:
@@ -160,21 +146,9 @@ _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 def check_loggers(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The names of the loggers of a run.
+    """The names of the loggers of a run, each once; None stands for "tensorboard" if it is installed.
 
-    Args:
-        names: One name of a logger or several; none for no logger. None: "tensorboard" if it is installed.
-
-    Returns:
-        The names, each once.
-
-    Raises:
-        ValueError: If there is no such logger, or its package is not installed.
-
-    Example:
-        >>> from moon.run.loggers import check_loggers
-        >>> check_loggers(["csv", "csv"])
-        ('csv',)
+    A ValueError if there is no such logger, or its package is not installed.
     """
     if names is None:
         return ("tensorboard",) if find_spec("tensorboard") is not None else ()
@@ -188,14 +162,7 @@ def check_loggers(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 class Loggers:
-    """The loggers of a run. One that fails is named in one warning and not used again.
-
-    Args:
-        names: Their names, as `check_loggers` returns them.
-        folder: The run folder.
-        recipe: The run.
-        history: The records of earlier epochs.
-    """
+    """The loggers of a run. One that fails is named in one warning and not used again."""
 
     def __init__(self, names: Sequence[str], folder: Path, recipe: Recipe, history: Sequence[Record]) -> None:
         self._loggers: dict[str, Logger] = {}

@@ -31,29 +31,12 @@ _failures: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why models
 
 
 def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, precision: str = "float32") -> nn.Module:
-    """A model for `read` that computes the same as another one, up to rounding, in less time.
+    """A model for `read` that computes the same as another one, up to rounding, in less time; or the model itself.
 
     Sparse networks on a CPU are computed by moon-runtime, if it is installed and there is enough to compute. If it is
-    missing or does not support the network, this is logged once. It takes about a second, most of it for tracing.
-
-    Args:
-        model: The network, or a result of this function, which is returned as it is.
-        shape: The shape of an image, (C, H, W).
-        images: The number of images to evaluate.
-        precision: "float16" is faster on CPUs that support it, and less exact.
-
-    Returns:
-        A model with the same classifier and the present weights, without gradients; or the model itself.
-
-    Raises:
-        ValueError: If the precision is float16 and moon-runtime cannot compute the network.
-
-    Example:
-        >>> from moon import lenet
-        >>> from moon.run.sparse_reading import faster_model
-        >>> model = lenet(10)
-        >>> faster_model(model, (1, 28, 28), images=100) is model  # it is dense
-        True
+    missing or does not support the network, this is logged once. It takes about a second, most of it for tracing. The
+    new model has the same classifier and the present weights, without gradients. float16 is faster on CPUs that support
+    it, and less exact; it raises a ValueError if moon-runtime cannot compute the network.
     """
     if isinstance(model, _RuntimeModel):
         assert model.precision == precision
