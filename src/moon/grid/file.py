@@ -14,13 +14,7 @@ _SETS = ("near", "far")
 
 
 class GridFile(NamedTuple):
-    """The content of a file.
-
-    Args:
-        recipes: The runs.
-        near: Near unknown sets to score, in place of the benchmarks'; () if the file names none.
-        far: Far unknown sets to score, in place of the benchmarks'; () if the file names none.
-    """
+    """The runs of a file, and the unknown sets to score in place of the benchmarks'; () where it names none."""
 
     recipes: list[Recipe]
     near: tuple[str, ...]
@@ -30,17 +24,8 @@ class GridFile(NamedTuple):
 def read_file(root: Path, path: Path) -> GridFile:
     """Read a TOML file whose keys are axes; each `[[runs]]` block adds to or replaces the keys above it.
 
-    The keys `near` and `far` are no axes: they list unknown sets that every run is scored on.
-
-    Args:
-        root: The data root.
-        path: The file.
-
-    Returns:
-        Its content.
-
-    Raises:
-        ValueError: If the file cannot be read or describes no valid grid.
+    The keys `near` and `far` are no axes: they list unknown sets that every run is scored on. A ValueError if the file
+    cannot be read or describes no valid grid.
     """
     try:
         common = read_toml(path)

@@ -140,13 +140,7 @@ class Workers(Protocol):
 
 @dataclass
 class Grid:
-    """The runs of a grid in their folder.
-
-    Args:
-        folder: The folder of run folders.
-        jobs: The runs.
-        retries: How often a run is started again after its process or machine failed.
-    """
+    """The runs of a grid in their folder; one whose process or machine failed is started again `retries` times."""
 
     folder: Path
     jobs: list[Job] = field(default_factory=list)
@@ -164,13 +158,8 @@ class Grid:
     ) -> Grid:
         """Create a grid from the current state of the run folders; nothing is written.
 
-        Args:
-            folder: The folder of run folders.
-            recipes: The runs.
-            detectors: The detectors to score with, one name or several, for all runs or by recipe.
-            retries: As for `Grid`.
-            near: Near unknown sets to score, in place of the benchmarks'.
-            far: Far unknown sets to score, in place of the benchmarks'.
+        `detectors` are those to score with, for all runs or by recipe; `near` and `far` are unknown sets to score in
+        place of the benchmarks'.
         """
         given = {group: list(as_names(names)) for group, names in (("near", near), ("far", far)) if names}
         jobs = []
@@ -196,15 +185,8 @@ class Grid:
     ) -> Grid:
         """Like `of`, but also create missing run folders and write into each what remains to be done.
 
-        Args:
-            folder: As for `of`.
-            recipes: As for `of`.
-            detectors: As for `of`.
-            retries: As for `of`.
-            facts: Returns digests of the current data of a recipe. Runs on other data raise a DataError; scores on
-                other images are computed again.
-            near: As for `of`.
-            far: As for `of`.
+        `facts` returns digests of the current data of a recipe. Runs on other data raise a DataError; scores on other
+        images are computed again.
         """
         grid = cls.of(folder, recipes, detectors, retries, near, far)
         for job in grid.jobs:
@@ -241,15 +223,10 @@ class Grid:
             job.failure.unlink(missing_ok=True)
 
     def run(self, workers: Workers, watch: Callable[[Grid], object] = lambda _: None, poll: float = 0.1) -> None:
-        """Run what is missing.
+        """Run what is missing, and call `watch` with the grid every `poll` seconds.
 
         A run that another driver holds is waited for; a killed one resumes from its checkpoint. Runs that failed
         because of their recipe or data are skipped; those whose process failed are tried again.
-
-        Args:
-            workers: Where to run.
-            watch: Called with the grid at every poll.
-            poll: Seconds between polls.
         """
         active: dict[str, tuple[Job, Any]] = {}
         try:

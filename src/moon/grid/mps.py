@@ -16,12 +16,9 @@ _QUIT_AT_EOF = 'cat > /dev/null; echo quit | "$0"'  # its input ends when this p
 
 @contextmanager
 def shared_gpus() -> Iterator[dict[str, str]]:
-    """Start MPS, or use the service that is running.
+    """Start MPS, without which a GPU never runs kernels of two processes at a time, or use a running one.
 
-    Without MPS a GPU never runs kernels of two processes at the same time.
-
-    Yields:
-        Environment variables for the processes that should share GPUs; empty if MPS is not available.
+    Yields environment variables for the processes that should share GPUs; empty if MPS is not available.
     """
     if running := {key: value for key, value in os.environ.items() if key.startswith("CUDA_MPS_PIPE")}:
         yield running

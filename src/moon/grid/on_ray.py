@@ -12,16 +12,8 @@ from moon.suggest import first_line
 class RayWorkers:
     """One Ray task per run; a fraction of a GPU lets several runs share one.
 
-    If a task dies with its process or machine, the grid starts it again, and it resumes from the checkpoint in its
-    folder.
-
-    Args:
-        address: "local", "auto" or the address of a cluster.
-        data: The data root, which all machines must be able to read.
-        cpus: CPUs per run.
-        gpus: GPUs per run; fractions are allowed.
-        checkpoint_seconds: Minimum time between checkpoints.
-        exact: As for `train_run`.
+    The address is "local", "auto" or that of a cluster; all machines must be able to read the data root. If a task dies
+    with its process or machine, the grid starts it again, and it resumes from the checkpoint in its folder.
     """
 
     places = 10**6  # Ray limits the number of concurrent runs

@@ -45,17 +45,9 @@ class _Process:
 class Processes:
     """Worker processes, each with its share of the cores; GPUs are assigned in turn and can be shared.
 
-    A process that has finished its run takes the next one, so libraries, data and compiled kernels are loaded once.
-
-    Args:
-        places: Runs at a time.
-        data: The data root.
-        devices: The devices to use.
-        threads: CPU threads per process. None: those that suit each run, see `threads_for`, at most a process's share
-            of the cores.
-        checkpoint_seconds: Minimum time between checkpoints.
-        exact: As for `train_run`.
-        environment: Environment variables of the processes, in addition to the current ones.
+    A process that has finished its run takes the next one, so libraries, data and compiled kernels are loaded once. If
+    `threads` is None, each run has those that suit it, see `threads_for`, at most a process's share of the cores. The
+    `environment` is added to the current one.
     """
 
     places: int

@@ -12,13 +12,7 @@ from moon.shapes import Optional, check_shape
 
 
 class Todo(NamedTuple):
-    """What remains to be scored.
-
-    Args:
-        detectors: The detectors; none if nothing remains.
-        near: Near unknown sets in place of the benchmark's.
-        far: Far unknown sets in place of the benchmark's.
-    """
+    """What remains to be scored: these detectors, on these unknown sets in place of the benchmark's."""
 
     detectors: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
