@@ -16,25 +16,7 @@ Numbers = Union[ArrayLike, "Tensor"]
 
 
 def to_array(values: Numbers, name: str, ndim: int = 1) -> NDArray:
-    """Convert `values` to an array of finite numbers with `ndim` dimensions, or raise `ValueError`.
-
-    Args:
-        values: A tensor, an array or a sequence.
-        name: What to call the values in an error message.
-        ndim: The number of dimensions that is expected.
-
-    Returns:
-        The values as a NumPy array.
-
-    Raises:
-        ValueError: If the values are not numbers, not finite, empty or of another shape.
-
-    Example:
-        >>> import torch
-        >>> from moon.arrays import to_array
-        >>> to_array(torch.tensor([0.5, 1.0]), "scores")
-        array([0.5, 1. ], dtype=float32)
-    """
+    """Convert a tensor, an array or a sequence to an array of finite numbers; a ValueError names what is wrong."""
     torch = sys.modules.get("torch")  # if it is not imported, nothing is a tensor
     if torch is not None and isinstance(values, torch.Tensor):
         tensor: Any = values.detach().cpu()  # pyright: ignore[reportAttributeAccessIssue]
@@ -58,17 +40,6 @@ def to_array(values: Numbers, name: str, ndim: int = 1) -> NDArray:
 
 
 def check_same_length(first: NDArray, second: NDArray, names: str) -> None:
-    """Raise `ValueError` unless two arrays have the same length.
-
-    Args:
-        first: An array.
-        second: Another array.
-        names: What to call both in an error message.
-
-    Example:
-        >>> import numpy as np
-        >>> from moon.arrays import check_same_length
-        >>> check_same_length(np.zeros(3), np.ones(3), "prediction and labels")
-    """
+    """Raise `ValueError` unless two arrays, called `names` in the message, have the same length."""
     if len(first) != len(second):
         raise ValueError(f"{names} differ in length: {len(first)} and {len(second)}; give one of each per sample")

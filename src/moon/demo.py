@@ -42,19 +42,10 @@ def recipes(epochs: int, seeds: int) -> dict[str, list[Recipe]]:
 
 
 def seconds_per_image(file: Path, run: Path, images: BenchmarkImages, rounds: int = 300) -> dict[str, float]:
-    """Time the answer of a packed network about one image, in one thread, beside another runtime.
+    """Median seconds of a packed network's answer about one image, in one thread, beside another runtime; ours first.
 
     The other one is ONNX Runtime, which also computes the detector; if it is not installed, PyTorch, which computes the
     network only. Both take turns, so that other work on the machine slows down both.
-
-    Args:
-        file: The packed network.
-        run: The folder of the run that was packed.
-        images: The images of its benchmark.
-        rounds: How often each is timed; each time with another image.
-
-    Returns:
-        The median seconds of each, by name; ours first.
     """
     import torch
 
@@ -118,15 +109,8 @@ def _in_pytorch(run: Path, images: BenchmarkImages) -> dict[str, Callable[[int],
 def answered(file: Path, images: BenchmarkImages, measured: Mapping[str, Mapping[str, float]]) -> list[AnsweredImages]:
     """Let a packed network answer about test images: a row of known ones, one of near and one of far unknown ones.
 
-    The images are evenly spaced in their sets, not selected by hand.
-
-    Args:
-        file: The packed network.
-        images: The images of its benchmark.
-        measured: What was measured on all of them, for the headings.
-
-    Returns:
-        The rows.
+    The images are evenly spaced in their sets, not selected by hand. `measured` has the shares
+    of all images of each set, for the headings.
     """
     import numpy as np
 

@@ -10,16 +10,9 @@ from typing import Any
 
 
 def lazy(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the names that a package's `__init__.pyi` lists available from the package.
+    """Make the names that a package's `__init__.pyi` lists available: its `__all__`, `__getattr__` and `__dir__`.
 
-    Type checkers read the same file, so the names are listed once.
-
-    Args:
-        package: The `__name__` of the package.
-        file: The `__file__` of the package.
-
-    Returns:
-        `__all__`, `__getattr__` and `__dir__` of the package; its modules are attributes as well.
+    Type checkers read the same file, so the names are listed once. The package's modules are attributes as well.
     """
     listed = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
     imports = [node for node in listed if isinstance(node, ast.ImportFrom)]

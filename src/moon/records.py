@@ -35,17 +35,7 @@ def read_limited(path: Path, limit: int = _MAX_JSON_BYTES) -> bytes:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON strictly.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: If it is not valid JSON, contains a key twice or a number that is not finite, or is nested deeply.
-    """
+    """Parse JSON strictly: no key twice, only finite numbers, no deep nesting; a ValueError says what is wrong."""
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
@@ -84,16 +74,9 @@ def write_record(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read what `write_record` wrote, or a JSON object of an earlier version, which has no digest.
+    """Read what `write_record` wrote, without its digest; a ValueError if it is damaged or not a JSON object.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The object, without its digest.
-
-    Raises:
-        ValueError: If it is damaged or not a JSON object.
+    A JSON object of an earlier version has no digest.
     """
     value = read_json(path)
     if not isinstance(value, dict):

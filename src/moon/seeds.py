@@ -13,60 +13,20 @@ from torch import Tensor
 
 
 def derive(purpose: str, *keys: int) -> int:
-    """Derive a seed from a purpose and integer keys.
-
-    Args:
-        purpose: What the random numbers are for, such as "batches".
-        *keys: Integers, such as the run's seed and the epoch. Their order matters.
-
-    Returns:
-        A 63-bit integer, the same on every machine.
-
-    Example:
-        >>> from moon.seeds import derive
-        >>> derive("batches", 0, 3)
-        2071888105047860709
-    """
+    """Derive a 63-bit seed, the same on every machine, from a purpose such as "batches" and integers in their order."""
     text = ",".join([purpose, *(str(int(key)) for key in keys)])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(purpose: str, *keys: int) -> torch.Generator:
-    """Return a new generator with the seed `derive(purpose, *keys)`.
-
-    Args:
-        purpose: What the random numbers are for.
-        *keys: Integers, such as the run's seed and the epoch.
-
-    Returns:
-        A CPU generator. Move the numbers it draws to the device that needs them.
-
-    Example:
-        >>> import torch
-        >>> from moon.seeds import generator
-        >>> torch.randperm(5, generator=generator("batches", 0, 3))
-        tensor([2, 3, 0, 4, 1])
-    """
+    """Return a new CPU generator with the seed `derive(purpose, *keys)`; move the numbers it draws to the device."""
     return torch.Generator().manual_seed(derive(purpose, *keys))
 
 
 def hashed_uniform(key: int, count: int, device: torch.device | str) -> Tensor:
-    """Return `count` numbers uniform in [0, 1), computed on `device` and identical on every device.
+    """Return `count` float32 numbers uniform in [0, 1), computed on `device` and identical on every device.
 
     The k-th number is splitmix64's hash (Steele et al. 2014) of key + k * 0x9E3779B97F4A7C15 modulo 2^64.
-
-    Args:
-        key: The seed, for example from `derive`.
-        count: How many numbers.
-        device: Where to compute them.
-
-    Returns:
-        A float32 tensor of shape (count,).
-
-    Example:
-        >>> from moon.seeds import hashed_uniform
-        >>> hashed_uniform(7, 3, "cpu")
-        tensor([0.0730, 0.3898, 0.0168])
     """
     if torch.compiler.is_compiling():  # leaves this function to Python: torch 2.13 compiles int64 products wrongly
         raise RuntimeError("hashes are not compiled")

@@ -9,13 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in a range.
-
-    Args:
-        least: The smallest value.
-        most: The largest value.
-        kind: `int` for whole numbers only.
-    """
+    """A finite number from `least` to `most`; with the kind `int`, a whole one."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -52,23 +46,10 @@ class OrNone:
 
 
 def check_shape(value: Any, shape: Any, where: str = "its content") -> None:
-    """Check a value that was read from a JSON file.
+    """Raise a ValueError if a value that was read from a JSON file is not of this shape; `where` names it.
 
-    Args:
-        value: The value.
-        shape: What it must be: a type, a `Number`, a list with the shape of its items, or a dict with the shape of each
-            key. The key `...` stands for all others; without it they are not checked.
-        where: What to call the value in the error message.
-
-    Raises:
-        ValueError: If it is something else.
-
-    Example:
-        >>> from moon.shapes import SHARE, check_shape
-        >>> check_shape({"auroc": -5}, {"auroc": SHARE})
-        Traceback (most recent call last):
-            ...
-        ValueError: auroc is -5, expected a number from 0 to 1
+    A shape is a type, a `Number`, a list with the shape of its items, or a dict with the shape of each key. The key
+    `...` stands for all others; without it they are not checked.
     """
     if isinstance(shape, Optional):
         check_shape(value, shape.shape, where)
