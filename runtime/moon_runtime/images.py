@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     AnyImage = np.ndarray | Image | AnyFile
 
 MAX_PIXELS = 2**26  # per image
-_MAX_FILE_BYTES = 8 * MAX_PIXELS  # 4 channels of 16 bits per pixel
+# The byte budget, 940 MB for an image of any size that is allowed: the file, and for each pixel and row what decoding
+# needs at most. JPEG's decoder may keep all coefficients, WebP's has two canvases of its own.
+BYTES_PER_ALLOWED_PIXEL = 14
+PIXEL_BYTES = {"JPEG": 12, "MPO": 12, "WEBP": 16}
+OTHER_PIXEL_BYTES, ROW_BYTES = 10, 16
 # What Pillow may decode. Others are rare, and some call other programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}  # of files in folders
@@ -31,6 +35,7 @@ MAX_SCANS = 100  # of a JPEG file; cameras and programs write 1 to 12, and each 
 _SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 _FILES = (str, os.PathLike, bytes, bytearray, BufferedIOBase)
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
+_ORIENTATION = 0x112  # of EXIF
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
@@ -53,13 +58,16 @@ def read_image(path: AnyFile, where: str | None = None, max_pixels: int = MAX_PI
         ImageError: If the file is missing or damaged, has more than 8 bits per channel, or is too large.
         ImportError: If Pillow is not installed.
     """
+    return np.asarray(_open_rgb(path, where or _name(path), max_pixels))
+
+
+def _open_rgb(path: AnyFile, where: str, max_pixels: int) -> Image:
     pillow = _pillow()
-    where = where or _name(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
-            with _opened(path, where) as file, pillow.open(file, formats=FORMATS) as image:
-                return _to_array(image, where, max_pixels)
+            with _opened(path, where, max_pixels) as file, pillow.open(file, formats=FORMATS) as image:
+                return _to_rgb(image, where, max_pixels)
     except ImageError:
         raise
     except (FileNotFoundError, NotADirectoryError):
@@ -95,22 +103,28 @@ def fit_image(
     Raises:
         ImageError: If it cannot be used; the message says why.
     """
-    is_prepared = not is_picture(image)  # an array that has the input's size already
     where = where or _name(image)
-    if isinstance(image, _FILES):
-        image = read_image(image, where, max_pixels)
-    elif _is_pillow(image):
-        image = _to_array(image, where, max_pixels)
-    pixels = check_pixels(np.asarray(image), where)
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
-    if pixels.ndim != 3 or 0 in pixels.shape:
-        raise ImageError(f"{where}: an image has the shape (rows, columns, channels), not {pixels.shape}")
+    picture: Any = None
+    if is_picture(image):
+        picture = _to_rgb(image, where, max_pixels) if _is_pillow(image) else _open_rgb(image, where, max_pixels)
+        found = (picture.height, picture.width, 3)
+    else:
+        pixels = check_pixels(np.asarray(image), where)
+        if pixels.ndim == 2:
+            pixels = pixels[:, :, None]
+        if pixels.ndim != 3 or 0 in pixels.shape:
+            raise ImageError(f"{where}: an image has the shape (rows, columns, channels), not {pixels.shape}")
+        found = pixels.shape
     channels, rows, columns = shape
-    if pixels.shape[2] != channels and (pixels.shape[2], channels) not in {(1, 3), (3, 1)}:
-        raise ImageError(f"{where}: has {pixels.shape[2]} channels, the network needs {channels}")
-    if pixels.shape[:2] != (rows, columns) or (not is_prepared and (shorter_side or 0) > min(rows, columns)):
-        pixels = _resize(pixels, rows, columns, where, shorter_side or 0, max_pixels)
+    if found[2] != channels and (found[2], channels) not in {(1, 3), (3, 1)}:
+        raise ImageError(f"{where}: has {found[2]} channels, the network needs {channels}")
+    if found[:2] != (rows, columns) or (picture and (shorter_side or 0) > min(rows, columns)):
+        size, box = _target(found[:2], rows, columns, where, shorter_side or 0, max_pixels)
+        planes = [picture] if picture else _planes(pixels)
+        resized = [np.asarray(plane.resize(size, _pillow().Resampling.BILINEAR).crop(box)) for plane in planes]
+        pixels = resized[0] if found[2] == 3 else np.stack(resized, axis=2)
+    elif picture:
+        pixels = np.asarray(picture)
     if pixels.shape[2] == 3 and channels == 1:
         pixels = np.rint(pixels.astype(np.float32) @ _LUMINANCE).astype(np.uint8)[:, :, None]
     return np.broadcast_to(pixels, (rows, columns, channels))
@@ -150,7 +164,7 @@ def _pillow() -> Any:
     return Image
 
 
-def _opened(path: AnyFile, where: str) -> AbstractContextManager[Any]:
+def _opened(path: AnyFile, where: str, max_pixels: int) -> AbstractContextManager[Any]:
     """An open file; a path must be that of a regular file, as opening a named pipe could wait forever."""
     if isinstance(path, (bytes, bytearray)):
         return BytesIO(path)
@@ -161,29 +175,47 @@ def _opened(path: AnyFile, where: str) -> AbstractContextManager[Any]:
     if stat.S_ISDIR(found.st_mode):
         os.close(descriptor)
         raise ImageError(f"{where}: is a folder; name the images in it")
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_FILE_BYTES:
+    if not stat.S_ISREG(found.st_mode) or found.st_size > BYTES_PER_ALLOWED_PIXEL * max_pixels:
         os.close(descriptor)
-        raise ImageError(f"{where}: is not a regular file of at most {_MAX_FILE_BYTES:,} bytes")
+        raise ImageError(f"{where}: is not a regular file of at most {BYTES_PER_ALLOWED_PIXEL * max_pixels:,} bytes")
     return os.fdopen(descriptor, "rb")
 
 
-def _to_array(image: Any, where: str, max_pixels: int) -> np.ndarray:
+def _to_rgb(image: Any, where: str, max_pixels: int) -> Image:
     """A Pillow image as RGB, upright, on white."""
-    from PIL import ImageOps
+    from PIL import ImageChops, ImageOps
 
     if kind := _deep(image):
         raise ImageError(f"{where}: has more than 8 bits per channel (mode {kind}); convert it to 8 bits")
+    file = image.fp if getattr(image, "tile", ()) else None  # None: it has been decoded
+    _check_size(image, file, where, max_pixels)
+    if file is not None and image.format in ("JPEG", "MPO") and _scans(file) > MAX_SCANS:
+        raise ImageError(f"{where}: has more than {MAX_SCANS} scans of a JPEG; save it again")
+    image.load()
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode not in _WITH_ALPHA and "transparency" not in image.info:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode not in ("RGBA", "LA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+    on_white = image.convert("RGB")
+    on_white.paste((255, 255, 255), mask=ImageChops.invert(image.getchannel("A")))
+    return on_white
+
+
+def _check_size(image: Any, file: Any, where: str, max_pixels: int) -> None:
+    """The byte budget: an error, before anything is decoded, if an image may need more."""
     width, height = image.size
     if width * height > max_pixels:
         raise ImageError(f"{where}: is {width}x{height}, more than the {max_pixels:,} pixels allowed")
-    is_file = image.format in ("JPEG", "MPO") and image.tile and image.fp is not None  # not decoded yet
-    if is_file and _scans(image.fp) > MAX_SCANS:
-        raise ImageError(f"{where}: has more than {MAX_SCANS} scans of a JPEG; save it again")
-    image = ImageOps.exif_transpose(image)
-    if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
-    return np.asarray(image.convert("RGB"))
+    length = 0
+    if file is not None:
+        position = file.tell()
+        length = file.seek(0, os.SEEK_END)
+        file.seek(position)
+    needed = length + height * (width * PIXEL_BYTES.get(image.format, OTHER_PIXEL_BYTES) + ROW_BYTES)
+    if needed > (allowed := BYTES_PER_ALLOWED_PIXEL * max_pixels):
+        raise ImageError(f"{where}: is {width}x{height} and needs {needed:,} bytes, more than the {allowed:,} allowed")
 
 
 def _scans(file: Any) -> int:
@@ -213,18 +245,20 @@ def _deep(image: Any) -> str | None:
     return None
 
 
-def _resize(pixels: np.ndarray, rows: int, columns: int, where: str, shorter_side: int, max_pixels: int) -> np.ndarray:
-    pillow = _pillow()
-    height, width, channels = pixels.shape
+def _target(
+    shape: tuple[int, ...], rows: int, columns: int, where: str, shorter_side: int, max_pixels: int
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """The size (width, height) to which an image is resized, and the box that is cropped from it."""
+    height, width = shape
     scale = max(rows / height, columns / width, shorter_side / min(height, width))
     new_height, new_width = max(rows, round(height * scale)), max(columns, round(width * scale))
     if max(height * width, new_height * new_width) > max_pixels:
         raise ImageError(f"{where}: is {width}x{height}, too large or too elongated to be resized")
     top, left = (new_height - rows) // 2, (new_width - columns) // 2
-    box = (left, top, left + columns, top + rows)
-    planes = [pixels] if channels == 3 else [pixels[:, :, i] for i in range(channels)]
-    resized = [
-        np.asarray(pillow.fromarray(plane).resize((new_width, new_height), pillow.Resampling.BILINEAR).crop(box))
-        for plane in planes
-    ]
-    return resized[0] if channels == 3 else np.stack(resized, axis=2)
+    return (new_width, new_height), (left, top, left + columns, top + rows)
+
+
+def _planes(pixels: np.ndarray) -> list[Image]:
+    """An array as Pillow images: RGB, or one for each channel."""
+    planes = [pixels] if pixels.shape[2] == 3 else [pixels[:, :, i] for i in range(pixels.shape[2])]
+    return [_pillow().fromarray(plane) for plane in planes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
 import sys
 import zlib
 from io import BytesIO
@@ -245,12 +246,31 @@ def test_damaged_and_foreign_files(content: bytes, message: str, tmp_path: Path)
         model()([path])
 
 
+@pytest.mark.parametrize(("name", "peak"), [("tall.png", 100), ("progressive.jpg", 800)])
+def test_memory_is_bounded_before_an_image_is_decoded(name: str, peak: int, tmp_path: Path) -> None:
+    """A PNG of 1 x 60,000,000 took 2.1 GB, a progressive JPEG of 64 million pixels 1.2 GB."""
+    path = tmp_path / name
+    if name == "tall.png":
+        path.write_bytes(png(1, 60_000_000, zlib.compress(bytes(120_000_000), 1)))
+    else:
+        Image.new("RGB", (8000, 8000)).save(path, progressive=True, subsampling=0)
+    code = (
+        f"from moon_runtime.images import fit_image, ImageError\ntry: fit_image({str(path)!r}, (3, 32, 32))\n"
+        "except ImageError as error: print(error)\nprint(open('/proc/self/status').read())"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert int(done.stdout.partition("VmHWM:")[2].split()[0]) < 1000 * peak
+    refused = "is 1x60000000 and needs 1,560,"
+    assert (refused in done.stdout) == (name == "tall.png")
+
+
 def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with (tmp_path / "sparse.png").open("wb") as file:
         file.truncate(3 * 2**30)
     for path in (tmp_path / "pipe.png", tmp_path / "sparse.png"):
-        with pytest.raises(ImageError, match=r"is not a regular file of at most 536,870,912 bytes"):
+        with pytest.raises(ImageError, match=r"is not a regular file of at most 939,524,096 bytes"):
             read_image(path)
     with pytest.raises(ImageError, match=r"is a folder; name the images in it"):
         read_image(tmp_path)

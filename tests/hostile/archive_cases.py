@@ -116,6 +116,7 @@ def tar_cases() -> list[Case]:
         Case("tar: bomb before the batch", "any", file(name, lambda: tar(("other", large), (BATCH, content))),
              memory, environment=low),
         Case("tar: bomb as batch", "any", file(name, lambda: tar((BATCH, large))), memory, environment=low),
+        Case("tar: a batch of 700 MB", "any", file(name, lambda: tar((BATCH, bytes(700 * 10**6)))), memory),
         Case("tar: many batches", "any", file(name, many),
              memory, environment=low),
         Case("tar: 20,000 files", "any", file(name, lambda: tar(*((str(n), b"") for n in range(20_000)))),

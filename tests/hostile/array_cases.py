@@ -170,8 +170,6 @@ def pickle_cases() -> list[Case]:
         "a list in itself": b"\x80\2]q\0h\0a.",
         "one string, 1000 byte strings": b"\x80\2(" + text + calls + b"t.",
         "three million values": b"\x80\2](" + b"K\1" * 3_000_000 + b"e.",
-        "keys with one hash": b"\x80\2}(" + b"".join(
-            b"\x8a\x0a" + (n * (2**61 - 1)).to_bytes(10, "little") + b"K\0" for n in range(50_000)) + b"u.",
         "a string of 2^63 bytes": b"\x80\4\x8d" + b"\xff" * 7 + b"\x7f.",
         "a number of 2 GB": b"\x80\2\x8b\xff\xff\xff\x7f.",
         "a number of 100,000 digits": b"I" + b"9" * 100_000 + b"\n.",

@@ -16,13 +16,14 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.limits import CarefulReader, allowed_bytes, check_bytes, open_file
+from moon.data.limits import CarefulReader, allowed_bytes, check_bytes, max_bytes, open_file
 from moon.errors import DataError
 from moon.suggest import first_line
 
 _MAX_MEMBERS = 10_000  # of an archive of CIFAR, which has nine
 _MAX_READ = 2**24  # bytes of a zip archive's table of contents
 _CHUNK_BYTES = 2**20
+_COPIES = 3  # of a file of a tar archive: its bytes, its images, and the images of all files
 
 
 def read_tar(path: Path, is_needed: Callable[[str], bool]) -> dict[str, bytes]:
@@ -41,14 +42,15 @@ def read_tar(path: Path, is_needed: Callable[[str], bool]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     try:
         with open_file(path) as file:
-            allowed = allowed_bytes([os.fstat(file.fileno())])
+            allowed, needed = max_bytes(), 0
             stream = CarefulReader(_unpacked(file), allowed, path)
             with closing(tarfile.TarFile(fileobj=stream)) as archive:  # pyright: ignore[reportArgumentType]
                 for count, member in enumerate(archive, start=1):
                     if count > _MAX_MEMBERS:
                         raise DataError(f"{path}: more than {_MAX_MEMBERS:,} files; no archive of CIFAR has that many")
                     if member.isreg() and not member.issparse() and is_needed(PurePosixPath(member.name).name):
-                        check_bytes(stream.tell() + member.size, allowed, path)
+                        needed += _COPIES * member.size
+                        check_bytes(needed, allowed, path)
                         found[member.name] = _content(archive, member)
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
         if isinstance(error, DataError):
@@ -70,7 +72,7 @@ def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
     return gzip.GzipFile(fileobj=file) if is_packed else file
 
 
-def read_start(path: Path, header: int, size_of: Callable[[bytes], int]) -> bytes:
+def read_start(path: Path, header: int, size_of: Callable[[bytes], int]) -> bytearray:
     """Read a file whose header declares its length, compressed with gzip or not.
 
     Args:
@@ -89,12 +91,12 @@ def read_start(path: Path, header: int, size_of: Callable[[bytes], int]) -> byte
         try:
             content = bytearray(stream.read(header))
             size = size_of(bytes(content))
-            check_bytes(size, allowed_bytes([os.fstat(file.fileno())]), path)
+            check_bytes(size, max_bytes(), path)
             while len(content) <= size and (chunk := stream.read(min(_CHUNK_BYTES, size + 1 - len(content)))):
                 content += chunk
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path}: damaged gzip ({error})") from error
-    return bytes(content)
+    return content
 
 
 class _SmallReads(BufferedIOBase):

@@ -6,9 +6,9 @@ import os
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from moon.data.limits import MAX_PIXELS, open_file
+from moon.data.limits import check_bytes, max_bytes, open_file
 from moon.errors import DataError
 from moon.suggest import first_line
 
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 # What Pillow may decode. Others are rare, and some start other programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-_MAX_FILE_BYTES = 8 * MAX_PIXELS  # 4 channels of 16 bits per pixel
-MAX_SCANS = 100  # of a JPEG file; cameras and programs write 1 to 12, and each costs time for all pixels
-# The header of a scan: its marker, its length, and the number of components, which determines the length.
-_SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
+# What decoding needs at most for each pixel and row; see moon_runtime.images, which has the same budget.
+PIXEL_BYTES = {"JPEG": 12, "MPO": 12, "WEBP": 16}
+OTHER_PIXEL_BYTES, ROW_BYTES = 10, 16
 _WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _REPAIR = "replace it, or remove it"
-_BAND_PIXELS = 2**20  # that are put on white at a time
+_ORIENTATION = 0x112  # of EXIF
 
 
 class Decoded(NamedTuple):
@@ -69,11 +68,11 @@ def decode_rgb(path: Path, where: object, *, upright: bool = False) -> Decoded:
     try:
         with open_file(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, where our limit is lower, and of odd metadata
-            if (size := os.fstat(file.fileno()).st_size) > _MAX_FILE_BYTES:
-                raise DataError(f"{image_at} has {size:,} bytes, more than the {_MAX_FILE_BYTES:,} allowed")
+            check_bytes(needed := os.fstat(file.fileno()).st_size, max_bytes(), where)
             with Image.open(file, formats=FORMATS) as image:
-                if image.format in ("JPEG", "MPO") and _count_scans(file) > MAX_SCANS:
-                    raise DataError(f"{image_at} has more than {MAX_SCANS} scans of a JPEG; save it again")
+                width, height = image.size
+                needed += height * (width * PIXEL_BYTES.get(image.format or "", OTHER_PIXEL_BYTES) + ROW_BYTES)
+                check_bytes(needed, max_bytes(), f"{image_at} {width}x{height}")
                 return _as_rgb(image, image_at, upright)
     except DataError as error:
         raise error if str(error).startswith(f"{where}: ") else DataError(f"{where}: {error}") from None
@@ -84,34 +83,22 @@ def decode_rgb(path: Path, where: object, *, upright: bool = False) -> Decoded:
 
 
 def _as_rgb(image: Image, where: str, upright: bool) -> Decoded:
-    from PIL import ImageOps
+    from PIL import ImageChops, ImageOps
 
     if mode := _deep_mode(image):
         raise DataError(f"{where} has more than 8 bits per channel (mode {mode}); convert it to 8 bits")
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise DataError(f"{where} is {width}x{height}, more than the {MAX_PIXELS:,} pixels allowed")
-    if upright:
+    image.load()
+    if upright and image.getexif().get(_ORIENTATION, 1) != 1:
         image = ImageOps.exif_transpose(image)
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        with_alpha = image.convert("RGBA")
-        if with_alpha.getchannel("A").getextrema() != (255, 255):
-            return Decoded(_on_white(with_alpha), True)
-    return Decoded(image.convert("RGB"), False)
-
-
-def _count_scans(file: BinaryIO) -> int:
-    """Return how many scans a JPEG file has; its position stays the same.
-
-    Headers that libjpeg refuses are not counted. In compressed data they cannot occur, as a zero follows each FF there.
-    """
-    position, count, rest = file.tell(), 0, b""
-    file.seek(0)
-    while chunk := file.read(2**20):
-        count += sum(1 for _ in _SCAN.finditer(rest + chunk))
-        rest = chunk[-4:]  # one byte less than a match, so that none is counted twice
-    file.seek(position)
-    return count
+        if image.mode not in ("RGBA", "LA") or "transparency" in image.info:
+            image = image.convert("RGBA")
+        alpha = image.getchannel("A")
+        if alpha.getextrema() != (255, 255):
+            image = image.convert("RGB")
+            image.paste((255, 255, 255), mask=ImageChops.invert(alpha))
+            return Decoded(image, True)
+    return Decoded(image if image.mode == "RGB" else image.convert("RGB"), False)
 
 
 def _deep_mode(image: Image) -> str | None:
@@ -125,17 +112,3 @@ def _deep_mode(image: Image) -> str | None:
         if tile[0] in ("ppm", "ppm_plain") and isinstance(details[-1], int) and details[-1] > 255:  # its largest value
             return f"{details[0]};16"
     return None
-
-
-def _on_white(image: Image) -> Image:
-    """Show an image with transparency on white. It is made in bands: three copies of a large image need 800 MB."""
-    from PIL import Image
-
-    width, height = image.size
-    result = Image.new("RGB", image.size)
-    rows = max(1, _BAND_PIXELS // width)
-    for top in range(0, height, rows):
-        box = (0, top, width, min(top + rows, height))
-        band = image.crop(box)
-        result.paste(Image.alpha_composite(Image.new("RGBA", band.size, "white"), band).convert("RGB"), box)
-    return result

@@ -16,7 +16,7 @@ from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
 from moon.data.decoding import decode_rgb
 from moon.data.folders import check_link, files_in, find_splits, is_image, subfolders
 from moon.data.image_lists import check_inside, read_entries
-from moon.data.limits import MAX_PIXELS, allowed_bytes, check_bytes
+from moon.data.limits import allowed_bytes, check_bytes, max_bytes
 from moon.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ def decode_image(path: Path, size: int, where: object, upright: bool = False) ->
     width, height = image.size
     scale = size / min(width, height)
     target = max(size, round(width * scale)), max(size, round(height * scale))
-    if target[0] * target[1] > MAX_PIXELS:
+    if 4 * target[0] * (height + target[1]) > max_bytes():  # it is resized to its width, then to its height
         raise DataError(f"{where}: {path.name} is {width}x{height}, too elongated to be resized to {size}")
     image = image.resize(target, Image.Resampling.BILINEAR)
     left, top = (target[0] - size) // 2, (target[1] - size) // 2

@@ -23,6 +23,7 @@ _COMPLEX = 0x0800
 _MAX_NAME = 63  # characters in the name of a MATLAB variable
 _MAX_DIMENSIONS = 32
 _MAX_ELEMENTS = 10_000  # in one file; SVHN has two
+_COPIES = 2  # of an array: as it is stored, and in the order of images
 _PREFIX_BYTES = 8 + 16 + 8 + 4 * _MAX_DIMENSIONS + 8 + 64  # of an array, before its numbers
 
 
@@ -138,7 +139,7 @@ def _numbers(part: _Element, prefix: memoryview, array: _Array, order: str, allo
         raise DataError(f"{where}: {array.name} is not an array of real numbers (class {array.code})")
     kind = np.dtype(_CLASSES[array.code])
     count = prod(array.shape)
-    check_bytes(count * kind.itemsize, allowed, f"{where}: {array.name}")
+    check_bytes(_COPIES * count * kind.itemsize, allowed, f"{where}: {array.name}")
     if part.kind == _COMPRESSED:
         (size,) = struct.unpack_from(f"{order}I", prefix, 4)
         # The size is checked against the shape before anything is unpacked. Numbers have at most 8 bytes.
