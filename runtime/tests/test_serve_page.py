@@ -71,6 +71,7 @@ def test_chosen_images_are_answered(
         browser.choose("#files", *files)
         browser.wait(ANSWERED.format(4))
         browser.wait("[...document.images].every(image => image.complete)")
+        assert [card["name"] for card in browser.run(CARDS)] == [path.name for path in files]
         cards = {card["name"]: card for card in browser.run(CARDS)}
         for path, case in zip(files[:3], KNOWN, strict=False):
             card = cards[path.name]  # also one that looks like HTML
@@ -101,12 +102,14 @@ def test_images_can_be_dropped_pasted_and_taken(server: Server, tmp_path: Path) 
     with Browser(tmp_path) as browser:
         browser.open(server.url)
         transfer = f"""(() => {{ const data = new DataTransfer();
-            data.items.add(new File([new Uint8Array({list(KNOWN[0].data)})], 'x.png', {{type: 'image/png'}}));
+            for (const name of ['x.png', 'y.png', 'z.png'])
+              data.items.add(new File([new Uint8Array({list(KNOWN[0].data)})], name, {{type: 'image/png'}}));
             return data; }})()"""
         browser.run(f"window.dispatchEvent(new DragEvent('drop', {{dataTransfer: {transfer}, cancelable: true}}))")
         browser.run(f"window.dispatchEvent(new ClipboardEvent('paste', {{clipboardData: {transfer}}}))")
-        browser.wait(ANSWERED.format(2))
+        browser.wait(ANSWERED.format(6))
         assert {card["verdict"] for card in browser.run(CARDS)} == {KNOWN[0].answer["verdict"]}
+        assert [card["name"] for card in browser.run(CARDS)] == ["x.png", "y.png", "z.png"] * 2  # as they were dropped
         # With the keyboard: the file field, then the camera, whose dialog has the focus.
         for _ in range(2):
             browser.press("Tab", 9)
@@ -114,7 +117,7 @@ def test_images_can_be_dropped_pasted_and_taken(server: Server, tmp_path: Path) 
         browser.press("Enter", 13)
         browser.wait("document.getElementById('viewer').open && document.getElementById('video').videoWidth > 0")
         browser.run("document.getElementById('shoot').click()")
-        browser.wait(ANSWERED.format(3))
+        browser.wait(ANSWERED.format(7))
         assert browser.run(CARDS)[0]["name"] == "camera 1.png"
         assert browser.run(CARDS)[0]["kind"] in ("known", "unknown")
         browser.wait("document.getElementById('video').srcObject === null")  # the camera is off

@@ -48,7 +48,10 @@ function describe() {
 
 function add(files) {
   const images = [...files].filter(file => file instanceof Blob);
-  for (const file of images) waiting.push({file, card: newCard(file)});
+  const cards = images.map(newCard);  // in the order of the images, before earlier ones
+  $("results").prepend(...cards);
+  while ($("results").children.length > MAX_CARDS) $("results").lastElementChild.remove();
+  images.forEach((file, i) => waiting.push({file, card: cards[i]}));
   $("clear").hidden = !$("results").children.length;
   next();
 }
@@ -68,8 +71,6 @@ function newCard(file) {
     image.replaceWith(blank);
   };
   image.src = URL.createObjectURL(file);
-  $("results").prepend(card);
-  while ($("results").children.length > MAX_CARDS) $("results").lastElementChild.remove();
   return card;
 }
 
