@@ -57,7 +57,7 @@ def test_answers_are_those_of_the_network_bit_for_bit(server: Server) -> None:
 
 def test_a_body_may_come_in_chunks_and_a_connection_be_used_again(server: Server) -> None:
     data = KNOWN[0].data
-    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\ntransfer-encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (data[:7], data[7:])) + b"0\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
         for _ in range(3):
@@ -129,8 +129,49 @@ def test_errors_are_clear(server: Server, api: dict[str, Any], content: bytes, s
 
 
 def test_a_body_without_a_declared_size_is_limited_as_well(server: Server) -> None:
-    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\ntransfer-encoding: chunked\r\n\r\n"
     assert ask(server, head + b"30d40\r\n" + b"x" * 200_000 + b"\r\n1\r\nx\r\n")[0] == 413
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "reason"),
+    [
+        (["host: localhost:8000"], 200, ""),
+        (["host: LOCALHOST"], 200, ""),
+        (["host: 127.1.2.3"], 200, ""),
+        (["host: [::1]:80"], 200, ""),
+        (["host: rebound.example:8000"], 421, "--allow-host"),
+        (["host: 127.0.0.1.example"], 421, "--allow-host"),
+        (["host: localhost", "origin: http://localhost"], 200, ""),
+        (["host: localhost", "origin: https://example.org", "sec-fetch-site: same-origin"], 200, ""),  # behind a proxy
+        (["host: localhost", "sec-fetch-site: none"], 200, ""),
+        (["host: localhost", "origin: http://localhost:81"], 403, "--allow-origin"),
+        (["host: localhost", "origin: https://example.org"], 403, "--allow-origin"),
+        (["host: localhost", "origin: null"], 403, "--allow-origin"),
+        (["host: localhost", "origin: http://localhost", "sec-fetch-site: cross-site"], 403, "--allow-origin"),
+        (["host: localhost", "sec-fetch-site: same-site"], 403, "--allow-origin"),
+        (["host: localhost", "transfer-encoding: chunked"], 400, "either Content-Length or Transfer-Encoding"),
+    ],
+)
+def test_pages_of_other_sites_and_ambiguous_requests_are_refused(
+    server: Server, headers: list[str], status: int, reason: str
+) -> None:
+    content = post(KNOWN[0].data, "image/png", *headers).replace(b"host: localhost\r\n", b"", 1)
+    found, body = ask(server, content)
+    assert found == status
+    assert reason in body.get("error", "")
+
+
+def test_names_and_sites_can_be_allowed() -> None:
+    with serve(FILE, "--allow-host", "moon.example", "--allow-origin", "https://example.org") as server:
+        content = post(KNOWN[0].data, "image/png", "host: moon.example", "origin: https://example.org")
+        status, headers, _ = request_once(server.port, content.replace(b"host: localhost\r\n", b"", 1))
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://example.org")
+        assert request_once(server.port, post(KNOWN[0].data, "image/png", "origin: https://example.com"))[0] == 403
+
+
+def test_a_client_is_redirected_nowhere(server: Server) -> None:
+    assert ask(server, get("/model/"))[0] == 404
 
 
 def test_what_the_server_says_about_itself(server: Server) -> None:

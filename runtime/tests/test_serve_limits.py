@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,76 @@ def service_with(**settings: Any) -> Service:
 def test_clients_that_send_nothing_are_cut() -> None:
     server, port, thread = running(service_with(), header_seconds=0.2)
     try:
-        for begin in (b"", b"GET /ready HTT"):
-            with socket.create_connection(("127.0.0.1", port), 20) as connection:
-                connection.sendall(begin)
-                with pytest.raises(ConnectionError):
-                    read_answer(connection)
+        with socket.create_connection(("127.0.0.1", port), 20) as connection, pytest.raises(ConnectionError):
+            read_answer(connection)
         assert request_once(port, get("/ready"))[0] == 200
     finally:
         server.handle_exit(0, None)
         thread.join()
 
 
-def test_a_body_that_does_not_come_is_408_and_too_many_connections_503() -> None:
-    server, port, thread = running(service_with(body_timeout=0.2, max_connections=2))
+def test_a_body_that_does_not_come_is_408() -> None:
+    server, port, thread = running(service_with(body_timeout=0.2))
     try:
         status, headers, body = request_once(port, post(b"abc", length=100))
         assert (status, headers["connection"]) == (408, "close")
         assert "not complete after 0.2 seconds" in json.loads(body)["error"]
-        held = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(2)]
-        for connection in held:
-            connection.sendall(get("/ready"))
-            assert read_answer(connection)[0] == 200
-        with socket.create_connection(("127.0.0.1", port), 10) as third:
-            status, headers, body = read_answer(third)
-        assert (status, headers["retry-after"], json.loads(body)) == (503, "1", {"error": "too many connections; wait"})
+    finally:
+        server.handle_exit(0, None)
+        thread.join()
+
+
+def test_one_client_with_too_many_connections_stops_neither_probes_nor_others() -> None:
+    server, port, thread = running(service_with(max_connections=8), header_seconds=20)
+    held = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(7)]
+    try:
+        for connection in held[:4]:  # half of the limit
+            connection.sendall(b"POST /predict HTTP/1.1\r\nhost: local")
+        for path in ("/health", "/ready"):
+            assert request_once(port, get(path))[0] == 200
+        status, headers, body = request_once(port, post(KNOWN[0].data))
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert json.loads(body) == {"error": "too many connections; try again"}
+        with socket.create_connection(("127.0.0.1", port), 60, ("127.0.0.2", 0)) as other:
+            other.sendall(post(KNOWN[0].data))
+            assert read_answer(other)[0] == 200
+    finally:
         for connection in held:
             connection.close()
+        server.handle_exit(0, None)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda: b"POST /predict HTTP/1.1\r\nhost: local",  # the rest of the headers does not come
+        lambda: post(b"x" * 8_000_000, "image/png", "connection: close"),
+        lambda: b"no HTTP\r\n\r\n" + b"x" * 8_000_000,
+    ],
+)
+def test_a_refusal_arrives_while_the_client_still_sends(request_of: Callable[[], bytes]) -> None:
+    server, port, thread = running(service_with(max_body_mb=0.2), header_seconds=0.2)
+    try:
+        assert request_once(port, request_of(), 60)[0] in (400, 408, 413)
+    finally:
+        server.handle_exit(0, None)
+        thread.join()
+
+
+def test_behind_a_proxy_clients_have_addresses_of_their_own() -> None:
+    service = service_with(proxy="127.0.0.1")
+    clients: list[str] = []
+
+    async def answer(uploads: Any, client: str) -> list[str]:
+        clients.append(client)
+        return ["no image"]
+
+    service.batcher.answer = answer  # type: ignore[assignment,method-assign]
+    server, port, thread = running(service)
+    try:
+        request_once(port, post(KNOWN[0].data, "image/png", "x-forwarded-for: 192.0.2.7"))
+        assert clients == ["192.0.2.7"]
     finally:
         server.handle_exit(0, None)
         thread.join()
@@ -83,6 +128,11 @@ def test_memory_of_all_requests_is_limited() -> None:
         status, headers, body = request_once(port, post(KNOWN[0].data))
         assert (status, headers["retry-after"]) == (429, "1")
         service._budget.used = 0
+        service._budget.take(service._budget.limit // 2, "127.0.0.1")  # one client
+        assert request_once(port, post(KNOWN[0].data))[0] == 429
+        service._budget.take(service._budget.limit // 2, "127.0.0.2")  # there is room for others
+        for client in ("127.0.0.1", "127.0.0.2"):
+            service._budget.give_back(service._budget.limit // 2, client)
         assert request_once(port, post(KNOWN[0].data))[0] == 200
         assert service._budget.used == 0
         service.batcher.answer = None  # type: ignore[assignment,method-assign]

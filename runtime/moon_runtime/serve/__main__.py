@@ -7,13 +7,12 @@ import ctypes
 import logging
 import sys
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 
 import numpy as np
 
 from moon_runtime.answers import printable
-from moon_runtime.serve.settings import add_options, settings_of
+from moon_runtime.serve.settings import add_options, is_loopback, settings_of
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.port < 65536:
         raise ValueError(f"--port must be from 0 to 65535, not {arguments.port}")
     with listen(arguments.host, arguments.port) as sock:
-        if settings.token is None and not _is_local(arguments.host):
+        if settings.token is None and not is_loopback(arguments.host):
             print("moon serve: warning: everyone who can reach this machine can use it; protect it with a token "
                   "($MOON_TOKEN or --token) or a proxy", file=sys.stderr, flush=True)  # fmt: skip
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -82,13 +81,6 @@ def _keep_memory_flat() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-8, 1)  # M_ARENA_MAX
         mallopt(-3, 65_536)  # M_MMAP_THRESHOLD: what is larger has pages of its own
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def main() -> int:

@@ -9,9 +9,12 @@ import logging
 import time
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -30,7 +33,8 @@ from moon_runtime.serve.watching import Watch
 _log = logging.getLogger("moon_runtime.serve")
 _PAGE = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"),
          "/page.js": ("page.js", "text/javascript")}  # fmt: skip
-_OPEN = {*_PAGE, "/health", "/ready"}  # without the token
+_PROBES = {"/health", "/ready"}  # whatever the load and the Host
+_OPEN = {*_PAGE, *_PROBES}  # without the token
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -86,12 +90,20 @@ class Service:
             Route("/openapi.json", self._api),
         ]  # fmt: skip
         self.paths = {route.path for route in routes}
-        self._app = Starlette(routes=routes, exception_handlers={
+        cors = Middleware(CORSMiddleware, allow_origins=list(settings.allow_origin), allow_methods=["GET", "POST"],
+                          allow_headers=["authorization", "content-type"])  # fmt: skip
+        self._app = Starlette(routes=routes, middleware=[cors] * bool(settings.allow_origin), exception_handlers={
             HTTPException: self._http_error, Refused: self._refusal, Exception: self._failure,
         })  # fmt: skip
+        self._app.router.redirect_slashes = False  # it would redirect to whatever Host the client names
+
+    async def when_full(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request of a connection beyond the limit, which is closed afterwards: only probes are served."""
+        scope["state"]["is_full"] = True
+        await self(scope, receive, send)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request: check the token, add headers, count it; an unforeseen error is a 503."""
+        """Answer a request: check where it comes from, add headers, count it; an unforeseen error is a 503."""
         started, status = time.perf_counter(), 499  # the client was gone
 
         async def send_counted(message: Any) -> None:
@@ -99,18 +111,16 @@ class Service:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], *_HEADERS]
-                if not self.is_ready:
+                if not self.is_ready or "is_full" in scope["state"]:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
         path = scope["path"]
         try:
-            if path not in _OPEN and not self._is_allowed(scope):
-                refusal = Refused(401, "this server needs a token: Authorization: Bearer TOKEN")
-                refusal.headers["www-authenticate"] = "Bearer"
-                await _refused(refusal)(scope, receive, send_counted)
-            else:
-                await self._app(scope, receive, send_counted)
+            self._check(scope)
+            await self._app(scope, receive, send_counted)
+        except Refused as refusal:
+            await _refused(refusal)(scope, receive, send_counted)
         except asyncio.CancelledError:  # the server ends, and this request took too long
             if status == 499:
                 await _refused(unavailable("the server is stopping; try again"))(scope, receive, send_counted)
@@ -122,7 +132,34 @@ class Service:
             if path == "/predict":
                 self.metrics.seconds.add(time.perf_counter() - started)
 
-    def _is_allowed(self, scope: Any) -> bool:
+    def _check(self, scope: Any) -> None:
+        """Whether the request is meant for this server, by someone who may send it; raises `Refused`."""
+        path, headers = (
+            scope["path"],
+            {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
+        )
+        if {"content-length", "transfer-encoding"} <= headers.keys():  # where a proxy may see the end elsewhere
+            raise Refused(400, "a request has either Content-Length or Transfer-Encoding", is_last=True)
+        if path in _PROBES:
+            return
+        if "is_full" in scope["state"]:
+            raise unavailable("too many connections; try again")
+        if not self.settings.is_own_name(headers.get("host", "")):  # a page may rebind its name to this address
+            raise Refused(421, "the Host of the request is not this server's; the option --allow-host allows it")
+        origin, site = headers.get("origin", ""), headers.get("sec-fetch-site")
+        is_own = (
+            site in ("same-origin", "none")
+            if site
+            else origin in ("", f"{urlsplit(origin).scheme}://{headers.get('host')}")
+        )
+        if scope["method"] == "POST" and not is_own and origin not in self.settings.allow_origin:
+            raise Refused(403, "the request comes from a page of another site; the option --allow-origin allows it")
+        if path not in _OPEN and scope["method"] != "OPTIONS" and not self._has_token(scope):
+            refusal = Refused(401, "this server needs a token: Authorization: Bearer TOKEN")
+            refusal.headers["www-authenticate"] = "Bearer"
+            raise refusal
+
+    def _has_token(self, scope: Any) -> bool:
         if self._token is None:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -135,16 +172,16 @@ class Service:
         if not self.is_ready:
             raise unavailable("the server is stopping; try again")
         self.in_flight += 1
-        reserved = 0
+        reserved, client = 0, request.scope["client"][0]
         try:
             headers = dict(request.scope["headers"])
-            uploads, reserved = await read_uploads(headers, request.receive, self.settings, self._budget)
-            results = await self.batcher.answer(uploads)
+            uploads, reserved = await read_uploads(headers, request.receive, self.settings, self._budget, client)
+            results = await self.batcher.answer(uploads, client)
         except ClientGone:
             return Response(status_code=499)  # nobody reads it
         finally:
             self.in_flight -= 1
-            self._budget.used -= reserved
+            self._budget.give_back(reserved, client)
         return self._answered(uploads, results)
 
     def _answered(self, uploads: list[Upload], results: list[Answer | str]) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class ClientGone(Exception):
 
 
 class Budget:
-    """The memory that all bodies together may use.
+    """The memory that all bodies together may use; those of one client at most half of it.
 
     Args:
         limit: In bytes.
@@ -37,12 +38,23 @@ class Budget:
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
+        self._used_by: Counter[str] = Counter()
 
-    def take(self, count: int) -> None:
+    def take(self, count: int, client: str) -> None:
         """Use more; raises `Refused` (429) if there is not enough."""
-        if self.used + count > self.limit:
+        if self.used + count > self.limit or self._used_by[client] + count > self.limit // 2:
             raise busy("too many large requests at the same time; try again")
+        self._add(count, client)
+
+    def give_back(self, count: int, client: str) -> None:
+        """Use less again."""
+        self._add(-count, client)
+
+    def _add(self, count: int, client: str) -> None:
         self.used += count
+        self._used_by[client] += count
+        if not self._used_by[client]:
+            del self._used_by[client]
 
 
 class _Raw:
@@ -140,7 +152,7 @@ def _length(headers: dict[bytes, bytes]) -> int:
 
 
 async def read_uploads(
-    headers: dict[bytes, bytes], receive: Receive, settings: Settings, budget: Budget
+    headers: dict[bytes, bytes], receive: Receive, settings: Settings, budget: Budget, client: str
 ) -> tuple[list[Upload], int]:
     """Read the images of a request.
 
@@ -149,6 +161,7 @@ async def read_uploads(
         receive: Returns the next part of the body, as in ASGI.
         settings: The limits.
         budget: The memory for all bodies. What is used must be given back by the caller.
+        client: Who sends it.
 
     Returns:
         The images, and how much of the budget they use.
@@ -172,7 +185,7 @@ async def read_uploads(
                 size += len(chunk)
                 if size > settings.max_body:
                     raise too_large
-                budget.take(size - reserved)
+                budget.take(size - reserved, client)
                 reserved = size
                 reader.write(chunk)
                 if not message.get("more_body", False):
@@ -182,10 +195,10 @@ async def read_uploads(
             raise Refused(422, "the request contains no image")
         return uploads, reserved
     except TimeoutError:
-        budget.used -= reserved
+        budget.give_back(reserved, client)
         raise Refused(
             408, f"the request was not complete after {settings.body_timeout:g} seconds", is_last=True
         ) from None
     except BaseException:
-        budget.used -= reserved
+        budget.give_back(reserved, client)
         raise

@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moon_runtime.serve.app import Service
+from moon_runtime.serve.batching import PATIENCE
 
 DRAIN_SECONDS = 3.0  # for requests that were accepted, when the server is stopped; all of it takes less than 5
 _NOTICE_SECONDS = 0.3  # in which new requests get 503, so that clients learn to go elsewhere
 _HEADER_SECONDS = 10.0  # for the headers of a request, and for a connection without one
-_TOO_MANY = (
-    b'HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n'
-    b'content-length: 38\r\n\r\n{"error":"too many connections; wait"}'
-)  # fmt: skip
+_LINGER_SECONDS = 1.0  # for a client to read a refusal and close
+_MOST = 4  # times --max-connections, of which those beyond the limit are there for probes and refusals
+
+
+def _answer(status: str, reason: str) -> bytes:
+    body = f'{{"error":"{reason}"}}'
+    return (f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+            f"content-length: {len(body)}\r\n\r\n{body}").encode()  # fmt: skip
+
+
+class _Lingering:
+    """A transport that is closed when the client has closed it, or after a second.
+
+    If it were closed while the client is still sending, the client would see a reset connection, not the answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._closes = transport, loop, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        if not self.is_closing():
+            self._closes = True
+            with suppress(OSError):  # the client has gone
+                self._transport.write_eof()
+            self._transport.resume_reading()
+            self._loop.call_later(_LINGER_SECONDS, self._transport.close)
 
 
 def make_protocol(service: Service, header_seconds: float = _HEADER_SECONDS) -> type[H11Protocol]:
@@ -33,21 +64,31 @@ def make_protocol(service: Service, header_seconds: float = _HEADER_SECONDS) -> 
         header_seconds: The time for the headers of a request.
     """
     settings = service.settings
-    longest = settings.body_timeout + settings.timeout + header_seconds
+    longest = settings.body_timeout + PATIENCE * settings.timeout + header_seconds
 
     class Connection(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
         _state: tuple[object, bool] = (None, True)
         _since = 0.0
+        _header_seconds = header_seconds
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > settings.max_connections:
-                transport.write(_TOO_MANY)
-                transport.close()
+            super().connection_made(_Lingering(transport, self.loop))  # type: ignore[arg-type]
+            count = len(self.connections)
+            if count > _MOST * settings.max_connections:
+                self.transport.write(_answer("503 Service Unavailable", "too many connections; try again"))
+                self.transport.close()
                 return
+            address = (self.client or ("",))[0]
+            own = sum(other.client is not None and other.client[0] == address for other in self.connections)
+            if count > settings.max_connections or (own > settings.max_connections / 2 and address != settings.proxy):
+                self.app, self._header_seconds = service.when_full, header_seconds / 10
             self._since = self.loop.time()
-            self._timer = self.loop.call_later(header_seconds / 4, self._look)
+            self._timer = self.loop.call_later(self._header_seconds / 4, self._look)
+
+        def data_received(self, data: bytes) -> None:
+            if not self.transport.is_closing():
+                super().data_received(data)
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._timer:
@@ -60,10 +101,14 @@ def make_protocol(service: Service, header_seconds: float = _HEADER_SECONDS) -> 
             state, now = (self.cycle, is_idle), self.loop.time()
             if state != self._state:
                 self._state, self._since = state, now
-            if now - self._since > (header_seconds if is_idle else longest):
-                self.transport.abort()
+            if now - self._since <= (self._header_seconds if is_idle else longest):
+                self._timer = self.loop.call_later(self._header_seconds / 4, self._look)
+            elif is_idle:
+                if self.conn.trailing_data[0]:  # half of a request
+                    self.transport.write(_answer("408 Request Timeout", "the headers did not come in time"))
+                self.transport.close()
             else:
-                self._timer = self.loop.call_later(header_seconds / 4, self._look)
+                self.transport.abort()
 
     return Connection
 
@@ -78,10 +123,15 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         super().__init__(uvicorn.Config(
             service, http=make_protocol(service), loop="asyncio", ws="none", lifespan="off", interface="asgi3",
-            log_config=None, log_level="error", access_log=False, server_header=False, proxy_headers=False,
+            log_config=None, log_level="error", access_log=False, server_header=False,
+            proxy_headers=service.settings.proxy is not None, forwarded_allow_ips=service.settings.proxy or "",
             timeout_graceful_shutdown=1, h11_max_incomplete_event_size=16_384,
         ))  # fmt: skip
         self._service = service
+        most, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _MOST * service.settings.max_connections + 64
+        if most != resource.RLIM_INFINITY and most < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, allowed) if allowed > 0 else wanted, allowed))
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """On a signal. It is not raised again afterwards, so a stopped server is a success."""

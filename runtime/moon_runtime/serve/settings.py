@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits of a server; the options of the command line describe them.
+    """What a server accepts; the options of the command line describe it.
 
     Raises:
         ValueError: If a limit is out of range.
     """
 
+    host: str = "127.0.0.1"
+    allow_host: Sequence[str] = ()
+    allow_origin: Sequence[str] = ()
+    proxy: str | None = None
     token: str | None = None
     max_batch: int = 32
     batch_wait_ms: float = 2.0
@@ -37,9 +43,8 @@ class Settings:
             raise ValueError(f"--false-alarm must be a fraction between 0 and 1, not {self.false_alarm}")
         for field in fields(self):
             value: Any = getattr(self, field.name)
-            if field.name in ("token", "false_alarm", "batch_wait_ms"):
-                continue
-            if not 0 < value < float("inf"):
+            is_limit = isinstance(value, int | float) and field.name not in ("false_alarm", "batch_wait_ms")
+            if is_limit and not 0 < value < float("inf"):
                 raise ValueError(f"--{field.name.replace('_', '-')} must be above 0, not {value}")
         if not 0 <= self.batch_wait_ms <= 1000:
             raise ValueError(f"--batch-wait-ms must be from 0 to 1000, not {self.batch_wait_ms:g}")
@@ -59,11 +64,31 @@ class Settings:
         """The limit of all bodies that are held at the same time, in bytes."""
         return max(256_000_000, 2 * self.max_body)
 
+    def is_own_name(self, host: str) -> bool:
+        """Whether a Host header names this server: any does, unless it serves this machine only or has a list."""
+        if not self.allow_host and not is_loopback(self.host):
+            return True
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        return is_loopback(name) or name.lower() in self.allow_host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a server to a parser. `moon serve` has the same; a test compares them."""
     add, default = parser.add_argument, Settings()
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="accept requests whose Host is NAME (default: any; with a loopback --host, only its names)")  # fmt: skip
+    add("--allow-origin", action="append", default=[], metavar="ORIGIN",
+        help="accept requests from pages of another site, such as https://example.org")  # fmt: skip
+    add("--proxy", metavar="ADDRESS", help="address of a reverse proxy that sets X-Forwarded-For")
     add("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--threads", type=int, default=1, help="threads that compute the network (default: %(default)s)")
     add("--token", default=os.environ.get("MOON_TOKEN"), metavar="SECRET",
@@ -91,7 +116,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The limits that parsed options give.
+    """The settings that parsed options give.
 
     Raises:
         ValueError: If a limit is out of range.

@@ -21,6 +21,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", type=Path, metavar="FILE.moon", help="a packed network, written by moon pack")
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="accept requests whose Host is NAME (default: any; with a loopback --host, only its names)")  # fmt: skip
+    add("--allow-origin", action="append", default=[], metavar="ORIGIN",
+        help="accept requests from pages of another site, such as https://example.org")  # fmt: skip
+    add("--proxy", metavar="ADDRESS", help="address of a reverse proxy that sets X-Forwarded-For")
     add("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--threads", type=whole, default=1, help="threads that compute the network (default: %(default)s)")
     add("--token", default=os.environ.get("MOON_TOKEN"), metavar="SECRET",
