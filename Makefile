@@ -8,7 +8,7 @@ RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(w
 # One thread per process: two test processes share two cores. Tests start many processes, so modules are compiled once.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check test-runtime fuzz-runtime torture lint results results-check docs docs-serve dist clean
+.PHONY: demo test test-fast test-cross-check test-runtime constraints-serve sbom fuzz-runtime torture lint results results-check docs docs-serve dist clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks, compares them and uses one (about four minutes on 2 cores)'
@@ -29,6 +29,15 @@ test-cross-check: .venv-cross/ready
 # The runtime and its server without PyTorch; needs a C compiler, and Chromium for the tests of the page.
 test-runtime: .venv-runtime/ready
 	.venv-runtime/bin/python -m pytest -q -p no:cacheprovider runtime/tests
+
+# What the server is installed from: versions with digests, and a bill of materials (CycloneDX).
+constraints-serve: .venv-serve/ready
+	.venv-serve/bin/python runtime/supply.py constraints > build/constraints-serve.txt
+	mv build/constraints-serve.txt runtime/constraints-serve.txt
+
+sbom: .venv-serve/ready
+	.venv-serve/bin/python runtime/supply.py sbom > build/moon-serve.cdx.json
+	@echo 'the bill of materials is build/moon-serve.cdx.json'
 
 # Damaged and malicious files against the runtime, under AddressSanitizer and UBSan, for a minute.
 fuzz-runtime: .venv-runtime/ready
@@ -99,5 +108,13 @@ dist: .venv/dev
 	.venv-runtime/bin/python -m pip install --quiet --disable-pip-version-check pytest './runtime[serve]'
 	touch $@
 
+.venv-serve/ready: $(RUNTIME)
+	@echo 'installing the newest versions of what the server needs into .venv-serve'
+	@rm -rf .venv-serve
+	@mkdir -p build
+	@$(PYTHON) -m venv .venv-serve
+	@.venv-serve/bin/python -m pip install --quiet --disable-pip-version-check './runtime[serve]'
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-cross .venv-runtime runs dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cross .venv-runtime .venv-serve runs dist .pytest_cache .ruff_cache .hypothesis

@@ -105,6 +105,7 @@ def fit_image(
     """
     where = where or _name(image)
     picture: Any = None
+    pixels: Any = None
     if is_picture(image):
         picture = _to_rgb(image, where, max_pixels) if _is_pillow(image) else _open_rgb(image, where, max_pixels)
         found = (picture.height, picture.width, 3)

@@ -80,7 +80,7 @@ def make_protocol(service: Service, header_seconds: float = _HEADER_SECONDS) -> 
                 self.transport.close()
                 return
             address = (self.client or ("",))[0]
-            own = sum(other.client is not None and other.client[0] == address for other in self.connections)
+            own = sum((getattr(other, "client", None) or ("",))[0] == address for other in self.connections)
             if count > settings.max_connections or (own > settings.max_connections / 2 and address != settings.proxy):
                 self.app, self._header_seconds = service.when_full, header_seconds / 10
             self._since = self.loop.time()

@@ -36,7 +36,7 @@ class PublishedFile:
     Args:
         site: The URL of its folder.
         name: The name of the file.
-        digest: Its MD5 or SHA-256, as its site or its users publish it.
+        digest: Its SHA-256 or, if none is published, its MD5.
 
     Example:
         >>> from moon.data.download import PublishedFile
@@ -54,51 +54,72 @@ class PublishedFile:
         return f"{self.site}/{self.name}"
 
 
+class _Encrypted(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but not from https to http."""
+
+    def redirect_request(self, req: urllib.request.Request, fp, code, msg, headers, newurl):
+        if req.type == "https" and not newurl.startswith("https:"):
+            raise DataError(f"{req.full_url}: the server redirects to {newurl}, without encryption")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _files(site: str, **digests: str) -> tuple[PublishedFile, ...]:
     return tuple(PublishedFile(site, name, digest) for name, digest in digests.items())
 
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
-_TINY_IMAGENET = _files("http://cs231n.stanford.edu", **{"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"})
+_TINY_IMAGENET = _files("https://cs231n.stanford.edu", **{"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"})
 SOURCES: dict[str, tuple[PublishedFile, ...]] = {
-    "cifar10": (PublishedFile(_TORONTO, "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
-    "cifar100": (PublishedFile(_TORONTO, "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+    "cifar10": (
+        PublishedFile(
+            _TORONTO, "cifar-10-python.tar.gz", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+        ),
+    ),
+    "cifar100": (
+        PublishedFile(
+            _TORONTO, "cifar-100-python.tar.gz", "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
+        ),
+    ),
     "mnist": _files(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         **{
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
     ),
     "fashionmnist": _files(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
         **{
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         },
     ),
     "svhn": _files(
-        "http://ufldl.stanford.edu/housenumbers",
+        "https://ufldl.stanford.edu/housenumbers",
         **{
-            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+            "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
         },
     ),
     "dtd": (
         PublishedFile(
             "https://www.robots.ox.ac.uk/~vgg/data/dtd/download",
             "dtd-r1.0.1.tar.gz",
-            "fff73e5086ae6bdbea199a49dfb8a4c1",
+            "e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
         ),
     ),
     "tin": _TINY_IMAGENET,
     "tin-open": _TINY_IMAGENET,
     "places": (
-        PublishedFile("http://data.csail.mit.edu/places/places365", "val_256.tar", "e27b17d8d44f4af9a78502beb927f808"),
+        PublishedFile(
+            "https://data.csail.mit.edu/places/places365",
+            "val_256.tar",
+            "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48",
+        ),
     ),
 }
 # The splits that a download provides; of sets that are used as unknown ones, the test images.
@@ -164,7 +185,7 @@ def _resume(published: PublishedFile, part: Path, progress: Progress) -> None:
     if received:
         request.add_header("Range", f"bytes={received}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
+        answer = urllib.request.build_opener(_Encrypted).open(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         if error.code == 416 and received:  # nothing is missing
             return
