@@ -79,7 +79,7 @@ def make_requests(data: Path) -> list[bytes]:
              for i, content in enumerate([*images[:3], images[0][:50]])]  # fmt: skip
     form = b"".join([*parts, b"--B--\r\n"])
     return [
-        b"GET /model HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /model HTTP/1.1\r\nhost: localhost\r\n\r\n",
         *(_post(b"image/png", image) for image in images),
         _post(b"multipart/form-data; boundary=B", form),
         _post(b"image/png", images[0][:50]),
@@ -87,7 +87,7 @@ def make_requests(data: Path) -> list[bytes]:
 
 
 def _post(kind: bytes, body: bytes) -> bytes:
-    return b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (
+    return b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (
         kind, len(body), body
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ def wait_until_ready(process: Process, port: int) -> bool:
     """Wait for a server; whether it is ready."""
     while process.poll() is None and time.monotonic() - process.started < LONGEST:
         with suppress(OSError):
-            if ask(port, b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 200:
+            if ask(port, b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n")[0] == 200:
                 return True
         time.sleep(0.002)
     return False

@@ -9,7 +9,6 @@ import logging
 import time
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -134,24 +133,18 @@ class Service:
 
     def _check(self, scope: Any) -> None:
         """Whether the request is meant for this server, by someone who may send it; raises `Refused`."""
-        path, headers = (
-            scope["path"],
-            {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-        )
+        path = scope["path"]
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if {"content-length", "transfer-encoding"} <= headers.keys():  # where a proxy may see the end elsewhere
             raise Refused(400, "a request has either Content-Length or Transfer-Encoding", is_last=True)
         if path in _PROBES:
             return
         if "is_full" in scope["state"]:
             raise unavailable("too many connections; try again")
-        if not self.settings.is_own_name(headers.get("host", "")):  # a page may rebind its name to this address
+        host, origin, site = (headers.get(name, "") for name in ("host", "origin", "sec-fetch-site"))
+        if not self.settings.is_own_name(host):  # a page may rebind its name to this address
             raise Refused(421, "the Host of the request is not this server's; the option --allow-host allows it")
-        origin, site = headers.get("origin", ""), headers.get("sec-fetch-site")
-        is_own = (
-            site in ("same-origin", "none")
-            if site
-            else origin in ("", f"{urlsplit(origin).scheme}://{headers.get('host')}")
-        )
+        is_own = site in ("same-origin", "none") if site else origin in ("", f"http://{host}", f"https://{host}")
         if scope["method"] == "POST" and not is_own and origin not in self.settings.allow_origin:
             raise Refused(403, "the request comes from a page of another site; the option --allow-origin allows it")
         if path not in _OPEN and scope["method"] != "OPTIONS" and not self._has_token(scope):

@@ -128,10 +128,10 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=1, h11_max_incomplete_event_size=16_384,
         ))  # fmt: skip
         self._service = service
-        most, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # of open files, which connections are; -1: no limit
         wanted = _MOST * service.settings.max_connections + 64
-        if most != resource.RLIM_INFINITY and most < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, allowed) if allowed > 0 else wanted, allowed))
+        if 0 <= soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """On a signal. It is not raised again afterwards, so a stopped server is a success."""
