@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     AnyImage = np.ndarray | Image | AnyFile
 
 MAX_PIXELS = 2**26  # per image
-# The byte budget, 940 MB for an image of any size that is allowed: the file, and for each pixel and row what decoding
-# needs at most. JPEG's decoder may keep all coefficients, WebP's has two canvases of its own.
+# The byte budget of an image, for each pixel that is allowed: 940 MB by default. The file counts, and for each of the
+# image's pixels and rows what decoding needs at most, such as all coefficients of a JPEG and two canvases of a WebP.
 BYTES_PER_ALLOWED_PIXEL = 14
 PIXEL_BYTES = {"JPEG": 12, "MPO": 12, "WEBP": 16}
 OTHER_PIXEL_BYTES, ROW_BYTES = 10, 16
@@ -216,7 +216,10 @@ def _check_size(image: Any, file: Any, where: str, max_pixels: int) -> None:
         file.seek(position)
     needed = length + height * (width * PIXEL_BYTES.get(image.format, OTHER_PIXEL_BYTES) + ROW_BYTES)
     if needed > (allowed := BYTES_PER_ALLOWED_PIXEL * max_pixels):
-        raise ImageError(f"{where}: is {width}x{height} and needs {needed:,} bytes, more than the {allowed:,} allowed")
+        raise ImageError(
+            f"{where}: is {width}x{height} and needs {needed:,} bytes of memory, more than the {allowed:,} allowed; "
+            "make it smaller"
+        )
 
 
 def _scans(file: Any) -> int:
