@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from moon.paper.items import items
+from moon import CrossEntropy, Preset, RigL, register, unregister
+from moon.paper.items import items, with_method
 from moon.paper.recipes import needed_runs
 from moon.paper.spec import FULL
 
@@ -52,6 +53,40 @@ def test_without_any_run_the_message_says_what_was_looked_for_and_what_is_there(
     code, out, _ = moon("paper", "show", "flops", "--out", "nowhere")  # needs no runs
     assert code == 0
     assert "written: nowhere/paper" in out
+
+
+def test_methods_that_the_paper_does_not_have_are_rows_of_its_tables(moon, fabricate, tmp_path, data_root):
+    register("objective", "mine", type("Mine", (CrossEntropy,), {}))
+    register("preset", "mine-2", Preset("moon", {"final": 2.0}))
+    register("topology", "renamed", type("Renamed", (RigL,), {}))
+    try:
+        item = items()["mnist"]
+        for name in ("mine", "mine-2", "renamed"):
+            (item,) = with_method([item], name)
+        for recipe in needed_runs(data_root, [item], replace(FULL, seeds=1)):
+            fabricate(tmp_path / "own", recipe, near=["notmnist", "fashionmnist"], far=["dtd"])
+        show = "paper", "show", "mnist", "--out", "own", "--seeds", "1"
+        code, out, err = moon(*show)
+        assert code == 0, err
+        assert "own also has runs with mine, renamed; --also NAME shows them in the tables" in out
+        assert "RigL 95% mine" not in out
+        code, out, err = moon(*show, "--also", "Mine", "mine-2", "renamed")
+        assert code == 0, err
+        for row in ("RigL 95% mine", "dense mine", "RigL 95% mine-2", "renamed 95% MOON", "mine against MOON"):
+            assert row in out, row
+        assert "also has runs" not in out
+        assert "mine against plain" not in moon(*show, "--also", "renamed")[1]
+    finally:
+        unregister("objective", "mine")
+        unregister("preset", "mine-2")
+        unregister("topology", "renamed")
+
+
+def test_a_method_that_cannot_be_shown_is_an_error(moon):
+    code, _, err = moon("paper", "show", "table1", "--also", "regmixp")
+    assert (code, "no preset, objective or topology 'regmixp' (did you mean 'regmixup'?)" in err) == (2, True)
+    code, _, err = moon("paper", "show", "figure4", "--also", "regmixup")
+    assert (code, "none of figure4 is a table that regmixup could be added to" in err) == (2, True)
 
 
 @pytest.mark.parametrize("action", ["list", "show"])

@@ -42,7 +42,7 @@ DIGITS = BENCHMARKS["digits"]
         ({"objective": "hod"}, "trains with images of no known class; name a set of them"),
         ({"objective": "moon", "outliers": "photos"}, "takes no outliers"),
         ({"objective": "vos", "options": {"queue": "1"}}, "queue=1 at least 2"),
-        ({"pattern": "2-4"}, "a pattern is n:m, such as 2:4, not '2-4'"),
+        ({"pattern": "2-4"}, "unknown pattern '2-4' .did you mean '2:4'"),
         ({"pattern": "4:4"}, "n of m weights with 1 <= n < m"),
         ({"pattern": "2:4", "sparsity": 0.9}, "sparsity 0.9 is not possible with 2 of 4"),
         ({"pattern": "2:4", "topology": "dense"}, "a dense network has no pattern"),

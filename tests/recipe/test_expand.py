@@ -27,7 +27,7 @@ def test_options_apply_to_the_objectives_that_have_them(data_root):
         ("moon", (("final", 1.0), ("quiet_epochs", 1))),
         ("moon", (("final", 2.0), ("quiet_epochs", 1))),
     ]
-    with pytest.raises(ValueError, match=r"no objective of the grid has an option 'finale' \(did you mean 'final'"):
+    with pytest.raises(ValueError, match=r"or topology of the grid has an option 'finale' \(did you mean 'final'"):
         expand(data_root, SMALL | {"objective": ["cross-entropy", "moon"], "set": {"finale": 1}})
 
 

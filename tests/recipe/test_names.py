@@ -6,17 +6,16 @@ import pytest
 
 from moon.data import SOURCES
 from moon.recipe import kinds, names, table
-from moon.recipe.names import group_of, names_of
+from moon.recipe.names import keys_of, names_of
 
 
 @pytest.mark.parametrize("kind", kinds())
 def test_the_names_in_the_source_are_those_of_the_registry(kind):
     assert names_of(kind) == list(table(kind))
-    assert group_of(kind) == table(kind).group
 
 
 def test_the_sets_that_can_be_downloaded():
-    assert names_of("download") == list(SOURCES)
+    assert keys_of("moon.data.download", "SOURCES") == tuple(SOURCES)
 
 
 def test_entry_points_are_listed_and_not_loaded(monkeypatch):

@@ -116,7 +116,7 @@ def test_tickets_need_cycles_and_enough_epochs():
 def test_the_sparsity_follows_from_the_pattern():
     assert make_recipe(DIGITS, pattern="2:4").sparsity == 0.5
     assert make_recipe(DIGITS, pattern="1:4").sparsity == 0.75
-    for wrong, what in (({"pattern": "2of4"}, "n:m"), ({"pattern": "2:4", "sparsity": 0.95}, "is not possible")):
+    for wrong, what in (({"pattern": "2of4"}, "any N:M"), ({"pattern": "2:4", "sparsity": 0.95}, "is not possible")):
         with pytest.raises(ValueError, match=what):
             make_recipe(DIGITS, **wrong)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,15 @@ from torch import nn
 
 import moon
 from moon.data import BENCHMARKS, DataSet
-from moon.recipe import build, make_recipe, pick, registry, table
+from moon.detect import DETECTORS
+from moon.files import write_json
+from moon.recipe import Recipe, build, kinds, make_recipe, pick, registry, table
+from moon.recipe.expand import expand
+from moon.recipe.labels import labels
 from moon.recipe.methods import find
+from moon.recipe.registry import full_name
+from moon.score.auto import check_names
+from moon.sparse.pattern import UNSTRUCTURED
 
 DIGITS = BENCHMARKS["digits"]
 
@@ -55,6 +63,39 @@ class Halved(moon.CrossEntropy):
 
 class Renamed(moon.RigL):
     """RigL under another name."""
+
+
+class Warm(moon.RigL):
+    """RigL with options."""
+
+    def __init__(self, *args, temperature: float = 1.0, is_warm: bool = False, tau: float = 1.0, **shared):
+        self.temperature, self.is_warm = temperature, is_warm
+        super().__init__(*args, **shared)
+
+
+class NeedsTemperature(moon.RigL):
+    """RigL with an argument that no run provides."""
+
+    def __init__(self, *args, temperature: float, **shared):
+        super().__init__(*args, **shared)
+
+
+class FirstRow:
+    """All weights of the first output, then those of highest score."""
+
+    def densities(self, shapes, sparsity, allocation):
+        return UNSTRUCTURED.densities(shapes, sparsity, allocation)
+
+    def fill(self, kept, scores, counts, ties=None):
+        raised = [score.index_fill(0, torch.tensor([0]), torch.inf) for score in scores]
+        return UNSTRUCTURED.fill(kept, raised, counts, ties)
+
+
+class Steps(moon.CosineRate):
+    """A rate that only looks like a cosine."""
+
+    def __call__(self, progress):
+        return 0.1 if progress < 0.5 else 0.01
 
 
 def tiny(num_classes: int, in_channels: int) -> nn.Module:
@@ -124,7 +165,13 @@ def test_a_net_can_be_any_callable(registered):
         ("detector", "my margin", Margin, "not a valid detector name"),
         ("detector", "a:b", Margin, "not a valid detector name"),
         ("detector", "a+b", Margin, "not a valid detector name"),
-        ("allocation", "mine", tiny, "kinds that can: objective, topology, detector, net"),
+        ("detector", "max_logit", Margin, "detector 'max_logit' already exists"),  # another name of mls
+        ("topology", "mine", NeedsTemperature, "requires temperature, which a run does not provide"),
+        ("allocation", "mine", 0.5, "must be callable"),
+        ("pattern", "mine", FirstRow, "must be a Pattern object"),  # the class, not an object
+        ("pattern", "mine", moon.uniform, "must be a Pattern object"),
+        ("rates", "mine", Steps(0.1, 0.1), "must be a CosineRate object"),  # a recipe could not store it
+        ("preset", "mine", {"objective": "moon"}, "must be a Preset object"),
         ("detectr", "mine", Margin, "unknown kind 'detectr' .did you mean 'detector'"),
     ],
 )
@@ -146,9 +193,9 @@ def test_entry_points_of_other_packages_are_found_and_broken_ones_skipped(monkey
     ]
     monkeypatch.setattr(EntryPoint, "load", lambda point: Margin if "Margin" in point.value else 1 / 0)
     monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "moon.detectors" else [])
-    detectors = registry.Registry("detector", {"msp": moon.Msp}, moon.Detector)
-    assert dict(detectors) == {"msp": moon.Msp, "margin": Margin}
-    assert len(detectors) == 2
+    detectors = registry.Registry("detector")
+    assert dict(detectors) == DETECTORS | {"margin": Margin}
+    assert len(detectors) == len(DETECTORS) + 1
     assert "entry point broken = no_such_package:Broken is skipped: division by zero" in caplog.text
     assert "detector 'msp' already exists" in caplog.text
 
@@ -213,21 +260,91 @@ def test_a_description_is_not_that_of_the_base_class(registered):
 
 def test_a_method_that_is_not_here_may_be_that_of_another_package():
     hint = "; one of another package must be installed here, or registered"
-    for kind in ("objective", "topology", "detector", "net"):
-        with pytest.raises(ValueError, match=f"unknown {kind} 'zzzzzz'; .*{hint}"):
+    for kind in kinds():
+        with pytest.raises(ValueError, match=f"unknown .* 'zzzzzz'; .*{hint}"):
             pick(kind, "zzzzzz")
-    for kind, name in (("objective", "mon"), ("rates", "zzzzzz")):
-        with pytest.raises(ValueError, match="unknown ") as error:
-            pick(kind, name)
-        assert hint not in str(error.value)
+    with pytest.raises(ValueError, match=r"unknown objective 'mon' .did you mean 'moon'") as error:
+        pick("objective", "mon")
+    assert hint not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["objective", "topology", "net", "allocation", "rates"])
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "detector"])
 def test_a_method_is_chosen_by_its_name(kind):
-    with pytest.raises(ValueError, match=r"must be a name, such as '[\w-]+', not <class 'moon.objectives.moon.Moon'>"):
+    with pytest.raises(ValueError, match=r"must be a name, such as '[\w:-]+', not <class 'moon.objectives.moon.Moon'>"):
         make_recipe("digits", **{kind: moon.Moon})
 
 
-def test_a_pattern_that_is_no_text_is_refused():
-    with pytest.raises(ValueError, match="a pattern is n:m, such as 2:4, not '3'"):
-        make_recipe("digits", pattern=3)
+@pytest.mark.parametrize("kind", ["detector", "objective", "topology", "net"])
+def test_a_method_may_be_named_by_its_class(kind):
+    for name, entry in table(kind).items():
+        for alias in (entry.__name__, entry.__name__.upper(), name.replace("-", "_")):
+            assert full_name(kind, alias) == name
+            assert pick(kind, alias) is entry
+
+
+def test_a_class_may_be_named_by_the_key_of_its_method():
+    assert (moon.Mls, moon.Ebo, moon.Mds) == (moon.MaxLogit, moon.Energy, moon.Mahalanobis)
+    spelled = {name.lower(): getattr(moon, name) for name in moon.__all__}
+    for kind in ("detector", "objective", "topology"):
+        for name, entry in table(kind).items():
+            if (kind, name) != ("detector", "rotpred"):  # moon.RotPred is the objective, RotPredScore the detector
+                assert spelled[name.replace("-", "")] is entry
+
+
+def test_another_spelling_is_the_same_run_and_the_same_scores():
+    same = make_recipe("digits", "RotPred+MOON", topology="SupTickets", net="LeNet_Norm", allocation="ERK")
+    assert same == make_recipe("digits", "rotpred+moon", topology="sup-tickets", net="lenet-norm", allocation="erk")
+    names = ["MaxLogit", "max-logit:released", "Fisher:MSP+MaxLogit", "Knn:k=5", "mls", "auto"]
+    assert check_names(names) == ["mls", "mls:released", "fisher:msp+mls", "knn:k=5", "auto"]
+
+
+def test_own_parts_of_a_run_are_chosen_by_name(registered, tmp_path):
+    registered("allocation", "mine", lambda shapes, sparsity: dict.fromkeys(shapes, 0.25))
+    registered("pattern", "first-row", FirstRow())
+    registered("rates", "mine", moon.CosineRate(0.3, 0.1, hold=0.5))
+    registered("topology", "warm", Warm)
+    settings = {"topology": "warm", "allocation": "mine", "rates": "mine", "net": "lenet-norm", "epochs": 2}
+    registered("preset", "mine", moon.Preset("cross-entropy", {"temperature": 0.5}, settings))
+    recipe = make_recipe("digits", preset="mine", sparsity=0.75)
+    assert (recipe.topology_options, recipe.lr_start, recipe.lr_end) == ((("temperature", 0.5),), 0.3, 0.1)
+    model = build.network(recipe, DIGITS, "cpu")
+    topology = build.topology(recipe, model, torch.optim.SGD(model.parameters()), 100)
+    assert (topology.temperature, topology.is_warm) == (0.5, False)
+    assert {round(float(mask.float().mean()), 2) for mask in topology.masks.values()} == {0.25}
+    other = make_recipe("digits", "cross-entropy", topology="static", pattern="first-row", sparsity=0.5)
+    masks = build.topology(other, model, torch.optim.SGD(model.parameters()), 100).masks
+    assert all(mask[0].all() for mask in masks.values())
+    write_json(tmp_path / "recipe.json", recipe.to_json())
+    assert Recipe.load(tmp_path / "recipe.json") == recipe
+    for kind, name in (("preset", "mine"), ("rates", "mine"), ("allocation", "mine"), ("pattern", "first-row")):
+        (method,) = (each for each in find(name) if each.kind == kind)
+        assert method.summary
+    with pytest.raises(ValueError, match=r"unknown pattern 'first-rwo' .did you mean 'first-row'"):
+        make_recipe("digits", pattern="first-rwo")
+
+
+def test_options_of_a_topology_are_set_like_those_of_an_objective(registered):
+    registered("topology", "warm", Warm)
+    registered("topology", "plain-sgd", Plain)
+    warm = make_recipe("digits", topology="warm", options={"final": "2", "temperature": "3", "is_warm": "true"})
+    assert warm.topology_options == (("is_warm", True), ("temperature", 3.0))
+    assert dict(warm.objective_options)["final"] == 2.0
+    assert warm.digest != make_recipe("digits", topology="warm", options={"final": 2}).digest
+    with pytest.raises(ValueError, match=r"'moon' with topology 'warm' has no option 'temprature' .did you mean"):
+        make_recipe("digits", topology="warm", options={"temprature": 1})
+    with pytest.raises(ValueError, match="option 'is_warm' of 'warm' must be of type bool, not 'perhaps'"):
+        make_recipe("digits", topology="warm", options={"is_warm": "perhaps"})
+    with pytest.raises(ValueError, match="'t2fnorm' and 'warm' both have an option 'tau'; rename that of yours"):
+        make_recipe("digits", "t2fnorm", topology="warm", options={"tau": 1})
+    axes = {"benchmark": "digits", "topology": ["warm", "rigl", "plain-sgd"], "sparsity": [0.8, 0.9]}
+    found = expand(Path("data"), axes | {"set": {"temperature": [1, 2], "final": 2}})
+    assert [(r.topology, r.sparsity, dict(r.topology_options).get("temperature")) for r in found] == [
+        ("warm", 0.8, 1.0), ("warm", 0.8, 2.0), ("warm", 0.9, 1.0), ("warm", 0.9, 2.0),
+        ("rigl", 0.8, None), ("rigl", 0.9, None), ("plain-sgd", 0.0, None),
+    ]  # fmt: skip
+    assert {*labels(found[:2]).values()} == {"moon temperature=1.0", "moon temperature=2.0"}
+
+
+def test_a_recipe_without_options_of_its_topology_keeps_its_name():
+    recipe = make_recipe("digits", objective="moon", sparsity=0.9, epochs=20)
+    assert recipe.name == "digits-rigl90-moon-s0-551d3732"

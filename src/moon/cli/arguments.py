@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moon.recipe import PARAMETERS, names_of
+from moon.recipe.names import KINDS
 
 if TYPE_CHECKING:
     import torch
@@ -70,11 +71,7 @@ def add_parameters(parser: argparse.ArgumentParser, *, several: bool = False) ->
             continue
         text = parameter.help
         if parameter.table:
-            text += f": {', '.join(names_of(parameter.table))}"
-        if parameter.table == "net":
-            text += ", timm:NAME, torchvision:NAME, or an import path, package.module:function"
-        if parameter.table == "objective":
-            text += ", or OUTER+INNER, such as rotpred+moon"
+            text += f": {', '.join([*names_of(parameter.table), *filter(None, [KINDS[parameter.table].more])])}"
         if parameter.default:
             text += f" (default: {parameter.default})"
         topic = next((topic for topic, names in _TOPICS.items() if parameter.name in names), _OTHER_TOPIC)

@@ -9,11 +9,6 @@ examples:
   moon completion bash > ~/.local/share/bash-completion/completions/moon
   moon completion zsh > ~/.zfunc/_moon          and `fpath+=~/.zfunc` before compinit in ~/.zshrc
 """
-# Options that take the name of a method, and the kind of method.
-_KINDS = {
-    "objective": "objective", "topology": "topology", "detector": "detector", "net": "net", "preset": "preset",
-    "rates": "rates", "allocation": "allocation",
-}  # fmt: skip
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +30,16 @@ def _add_completions(parser: argparse.ArgumentParser) -> None:
     import shtab
 
     from moon.data import BENCHMARKS
-    from moon.recipe import names_of
+    from moon.recipe.names import KINDS, names_of
 
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             action.help = "commands"  # what is not listed is not completed
             for made in action.choices.values():
                 _add_completions(made)
-        elif action.dest in _KINDS:
+        elif action.dest in KINDS:  # the option of a kind of methods has its name
             more = ["auto"] if action.dest == "detector" else []
-            action.choices = [*names_of(_KINDS[action.dest]), *more]
+            action.choices = [*names_of(action.dest), *more]
         elif action.dest == "benchmark" and action.choices is None:
             action.choices = list(BENCHMARKS)
         elif action.dest in ("run", "runs", "out", "data"):

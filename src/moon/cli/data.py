@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moon.cli.arguments import add_action, add_data, whole
-from moon.recipe import names_of
+from moon.recipe.names import keys_of
 from moon.suggest import counted
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _describe_hold_out(actions: Any) -> None:
 
 
 def _describe_download(actions: Any) -> None:
-    text = _DOWNLOAD_HELP.format(sets=", ".join(names_of("download")))
+    text = _DOWNLOAD_HELP.format(sets=", ".join(keys_of("moon.data.download", "SOURCES")))
     parser = _add_action(actions, "download", _download, "download a public set from its official site", text)
     parser.add_argument("name", metavar="SET", help="one of the sets below")
 

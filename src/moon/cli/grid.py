@@ -44,7 +44,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="+", metavar="BENCHMARK or FILE.toml", help="benchmarks, or a file that describes the grid")
     add_parameters(parser, several=True)
-    add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="option of the objectives")
+    text = "option of an objective or topology"
+    add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE[,VALUE]", help=text)
     add("--out", type=Path, default=Path("runs/grid"), help="folder of the runs (default: %(default)s)")
     text = "detectors to score with, auto (one for each run, chosen by a rule), all or none "
     text += f"(default: {' '.join(PAPER_DETECTORS)})"
@@ -114,8 +115,7 @@ def _detectors(names: Sequence[str]) -> list[str]:
         return []
     if list(names) == ["all"]:
         return list(table("detector"))
-    check_names(names)  # fails before anything is trained
-    return list(dict.fromkeys(names))
+    return check_names(names)  # fails before anything is trained
 
 
 def _show(grid: Grid, out: Path) -> None:

@@ -16,18 +16,6 @@ examples:
   moon methods vos          one method: its formula, options and card
   moon methods ebo:scaled   a variant of a detector
 """
-_USE = {
-    "objective": "moon train digits --objective {}",
-    "topology": "moon train digits --topology {}",
-    "allocation": "moon train digits --allocation {}",
-    "rates": "moon train digits --rates {}",
-    "detector": "moon score RUN --detector {}",
-    "net": "moon train digits --net {}",
-    "preset": "moon train digits --preset {}",
-}
-
-
-_OTHER_NETS = "and timm:NAME, torchvision:NAME, openood:NAME, package.module:function (docs/nets.md)"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +41,7 @@ def _list(found: list[Method]) -> None:
 
     from moon.cli.help import paragraph
     from moon.cli.output import show_table
+    from moon.recipe.names import KINDS
 
     for kind in dict.fromkeys(method.kind for method in found):
         table = Table(title=kind, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
@@ -64,8 +53,8 @@ def _list(found: list[Method]) -> None:
                 paper = f" [dim]({method.paper})[/]" if method.paper else ""
                 table.add_row(method.name, escape(method.summary) + paper, method.source.rpartition("/")[2])
         show_table(table)
-        if kind == "net":
-            print(f"{paragraph(_OTHER_NETS)}\n")
+        if more := KINDS[kind].more:
+            print(f"{paragraph(f'and {more}')}\n")
 
 
 def _explained(method: Method) -> str:
@@ -78,8 +67,9 @@ def _explained(method: Method) -> str:
         lines += [textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ") for text in method.unset]
     if method.facts:
         lines.append("from the run: " + ", ".join(method.facts))
-    use = _USE[method.kind].format(method.name) + (" --outliers photos" if "outliers" in method.facts else "")
-    return "\n".join([*lines, f"use:     {use}", f"see:     {method.source}"])
+    use = f"{'score RUN' if method.kind == 'detector' else 'train digits'} --{method.kind} {method.name}"
+    use += " --outliers photos" if "outliers" in method.facts else ""
+    return "\n".join([*lines, f"use:     moon {use}", f"see:     {method.source}"])
 
 
 def _shown(value: Any) -> str:

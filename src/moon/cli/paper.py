@@ -22,6 +22,7 @@ examples:
   moon paper plan table1                           which runs it needs, and their state
   moon paper run table1 figure4 --per-gpu 4        run what is missing, then show it
   moon paper show table1                           our numbers next to the paper's; also as Markdown, CSV and LaTeX
+  moon paper run table1 --also mine                with an objective, preset or topology of your own
   moon paper run mini                              a reduced version of everything, on embedded images
   moon paper run all --benchmark cifar10=cifar10-part --seeds 3
 """
@@ -43,6 +44,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--other-seeds", type=whole, help="runs of networks other than RigL and MOON + RigL (default: as --seeds)")
     add("--epochs", type=whole, help=f"epochs per run (default: {FULL.epochs}, mini {MINI.epochs})")
     add("--precision", help="precision of training, float32 or bfloat16 (default: float32)")
+    text = "also show these methods in the tables: presets and objectives, trained like MOON, and topologies"
+    add("--also", nargs="+", default=[], metavar="NAME", help=text)
     add("--all-detectors", action="store_true", help="score the runs with every detector, not only those of the tables")
     add_workers(parser)
     add_data(parser)
@@ -50,7 +53,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> None:
     from moon.cli.paper_tables import list_items, show, why_nothing
-    from moon.paper.items import choose
+    from moon.paper.items import choose, with_method
 
     keys = arguments.what
     if "mini" in keys:
@@ -59,6 +62,8 @@ def act(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{arguments.action} needs the ID of a table or figure; moon paper list shows them")
     extras = list(EXTRAS) if {"all", "mini"} & {*keys} else [key for key in keys if key in EXTRAS]
     items = choose(key for key in keys if key not in EXTRAS)
+    for name in arguments.also:
+        items = with_method(items, name)
     scale = _scale(arguments)
     folder = arguments.out or Path("runs/paper-mini" if arguments.mini else "runs/paper")
     if arguments.action == "list":

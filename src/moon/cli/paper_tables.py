@@ -18,7 +18,7 @@ from moon.grid import Grid, State
 from moon.paper import theory, theory_figure
 from moon.paper.flops import paper_flops
 from moon.paper.items import items as all_items
-from moon.paper.recipes import count_by_precision, finished_runs, needed_runs
+from moon.paper.recipes import count_by_precision, finished_runs, methods_not_shown, needed_runs
 from moon.paper.render import to_csv, to_latex, to_markdown, to_terminal
 from moon.paper.spec import Item, Scale
 from moon.paper.table import PaperTable
@@ -69,6 +69,8 @@ def show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path,
         _flops(target)
     if "theory" in extras:
         _theory(target)
+    if others := methods_not_shown(finished_runs(folder), [*all_items().values(), *items]):
+        print(f"{folder} also has runs with {', '.join(others)}; --also NAME shows them in the tables")
     found = len(items) - len(empty)
     if found and empty:
         print(f"not written, because {folder} has none of their runs (number needed): {', '.join(empty)}")

@@ -170,9 +170,7 @@ def _save_figure(scores: Scores, label: str, title: str, folder: Path) -> None:
 
 def _detectors(arguments: argparse.Namespace) -> list[str] | None:
     """The names of the detectors, checked before images are read; None for all."""
-    names = None if arguments.detector in (None, ["all"]) else list(dict.fromkeys(arguments.detector))
-    check_names(names or ())
-    return names
+    return None if arguments.detector in (None, ["all"]) else check_names(arguments.detector)
 
 
 def _shown(detectors: list[str] | None, summaries: Iterable[Mapping[str, Any]]) -> list[str] | None:

@@ -45,7 +45,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("benchmark", help=f"{', '.join(BENCHMARKS)}, or a data set of your own")
     add_parameters(parser)
-    add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help="an option of the objective")
+    text = "an option of the objective or topology"
+    add("--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help=text)
     add("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/<name made from the recipe>)")
     add_checkpoint_seconds(parser)
     add(

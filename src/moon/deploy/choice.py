@@ -39,7 +39,7 @@ def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmar
     that detector cannot be packed, it is the next best of those that were compared, with default options. Without a
     record it is the one that the rule names.
     """
-    check_names([name])
+    (name,) = check_names([name])
     if name != AUTO:
         check_single_pass(build.detector(name, recipe, benchmark))
         return Named(name, {}, "", *_chosen_before(name, folder, recipe))

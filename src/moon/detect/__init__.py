@@ -55,8 +55,10 @@ DETECTORS: dict[str, type[Detector]] = {
     "rotpred": RotPredScore,
 }
 
+Ebo, Mds, Mls = Energy, Mahalanobis, MaxLogit  # each class may be called by its key, too; Msp, Knn and so on are
+
 __all__ = [
-    "DETECTORS", "Ash", "Detector", "Dice", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
-    "Knn", "Mahalanobis", "MaxLogit", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds", "RotPredScore", "Scale",
-    "Scaled", "She", "TempScale", "TemperatureScaling", "Unknown", "Vim",
+    "DETECTORS", "Ash", "Detector", "Dice", "Ebo", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
+    "Knn", "Mahalanobis", "MaxLogit", "Mds", "Mls", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds",
+    "RotPredScore", "Scale", "Scaled", "She", "TempScale", "TemperatureScaling", "Unknown", "Vim",
 ]  # fmt: skip

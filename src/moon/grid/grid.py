@@ -17,6 +17,7 @@ from moon.errors import DataError
 from moon.files import write_json
 from moon.grid.todo import Todo
 from moon.recipe import Recipe
+from moon.recipe.variants import detector_name
 from moon.records import read_json
 from moon.run.folder import check_data, find_run, is_done, is_trained, load_result
 from moon.run.log import read_log
@@ -165,10 +166,10 @@ class Grid:
         jobs = []
         for recipe in recipes:
             wanted = as_names(detectors[recipe] if isinstance(detectors, Mapping) else detectors)
-            job = Job(recipe, find_run(folder, recipe), list(wanted))
+            job = Job(recipe, find_run(folder, recipe), list(map(detector_name, wanted)))
             names, scored = scored_with(job.folder)
             job.is_stale = bool(wanted) and any(scored.get(group) != sets for group, sets in given.items())
-            job.lacks_scores = job.is_stale or not set(wanted) <= set(names)
+            job.lacks_scores = job.is_stale or not set(job.detectors) <= set(names)
             jobs.append(job)
         return cls(folder, jobs, retries)
 

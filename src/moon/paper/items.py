@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from moon.paper.published import measurements_of, published_rows
-from moon.paper.recipes import NO_VOTE
+from moon.paper.recipes import NO_VOTE, TRAININGS
 from moon.paper.spec import EXTRAS, OURS, P_UNKNOWN_METRICS, SPARSITIES, Item, Measurement
 from moon.recipe import table
+from moon.recipe.registry import full_name
 from moon.suggest import did_you_mean
 
 _ABLATIONS = ("without-lm", "without-at-final", "without-at-initial", "without-vt")
@@ -278,3 +280,51 @@ def choose(keys: Iterable[str]) -> list[Item]:
             choices = f"table1 to table17, figure1 to figure12, {', '.join(OURS)}, {', '.join(EXTRAS)}, all, mini"
             raise ValueError(f"there is no table or figure '{key}'{suggestion}; choose from: {choices}")
     return list(chosen.values())
+
+
+def with_method(items: Iterable[Item], name: str) -> list[Item]:
+    """Add the rows of another method to tables: trained as MOON is there, or in place of RigL or SET.
+
+    Figures of the paper stay as they are.
+
+    Args:
+        items: Tables and figures.
+        name: A preset or an objective, or a topology.
+
+    Returns:
+        The items; a table that has no row to put the method next to is unchanged.
+
+    Raises:
+        ValueError: If there is no such method, or no table that it could be added to.
+
+    Example:
+        >>> from moon.paper.items import choose, with_method
+        >>> (found,) = with_method(choose(["table6"]), "logitnorm")
+        >>> list(dict.fromkeys(measurement.training for measurement in found.measurements))
+        ['dac', 'moon', 'logitnorm']
+    """
+    kinds = {kind: full_name(kind, name) for kind in ("preset", "objective", "topology")}
+    kind = next((kind for kind, key in kinds.items() if key in table(kind)), "objective" if name in TRAININGS else "")
+    if not kind:
+        names = [*TRAININGS, *(key for kind in kinds for key in table(kind))]
+        raise ValueError(f"there is no preset, objective or topology '{name}'{did_you_mean(name, names)}")
+    key = kinds[kind]
+
+    def added(measurement: Measurement) -> list[Measurement]:
+        if kind == "topology" and measurement.topology in ("rigl", "set") and measurement.training in _BOTH:
+            return [measurement, replace(measurement, topology=key)]
+        is_reference = kind != "topology" and measurement.training == "moon"
+        return [measurement, replace(measurement, training=key)] if is_reference else [measurement]
+
+    def changed(item: Item) -> Item:
+        if item.draw and (kind == "topology" or item.draw != "training_dots"):
+            return item
+        rows = tuple(dict.fromkeys(each for measurement in item.measurements for each in added(measurement)))
+        pairs = ((key, "moon"), (key, "plain")) if item.pairs and kind != "topology" else ()
+        return item if rows == item.measurements else replace(item, measurements=rows, pairs=item.pairs + pairs)
+
+    before = list(items)
+    after = list(map(changed, before))
+    if after == before:
+        raise ValueError(f"none of {', '.join(item.key for item in before)} is a table that {name} could be added to")
+    return after

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from moon.data import Benchmark, find_benchmark, has_set
+from moon.errors import DamagedCheckpoint
 from moon.paper.spec import EPOCHS, Item, Measurement, Scale
 from moon.recipe import Preset, Recipe, make_recipe, table
 from moon.recipe.defaults import shortened
@@ -27,6 +29,12 @@ TRAININGS: dict[str, Preset] = {
     **{f"{name}+vote": Preset(name, _OPTIONS.get(name, {}), MOON_SCHEDULE) for name in NO_VOTE},
     "cigl-alone": Preset("cigl", settings=PLAIN_SCHEDULE),  # without the vote that belongs to it
 }
+
+
+def training_of(name: str) -> Preset:
+    """How a network is trained: the training of this name, else the preset or the objective."""
+    name = "moon" if "=" in name else name
+    return TRAININGS.get(name) or table("preset").get(name) or Preset(name)
 
 
 def recipe_for(
@@ -62,7 +70,7 @@ def _recipe(
     network: Measurement, benchmark: Benchmark, epochs: int, common: tuple[tuple[str, Any], ...], root: Path
 ) -> Recipe:
     name, _, value = network.training.partition("=")
-    training = TRAININGS["moon" if value else name]
+    training = training_of(network.training)
     options = dict(training.options)
     settings: dict[str, Any] = dict(common) | dict(training.settings)
     if name == "w_f":
@@ -132,8 +140,19 @@ def needed_runs(
 
 def finished_runs(folder: Path) -> list[Recipe]:
     """The recipes of the runs in a folder that are finished and scored."""
-    folders = sorted(path.parent for path in folder.glob("*/recipe.json"))
-    return [Recipe.load(run / "recipe.json") for run in folders if is_done(run) and (run / "scores.json").exists()]
+    found: list[Recipe] = []
+    for path in sorted(folder.glob("*/recipe.json")):
+        if is_done(path.parent) and (path.parent / "scores.json").exists():
+            with suppress(DamagedCheckpoint):  # tables name a damaged run that they need
+                found.append(Recipe.load(path))
+    return found
+
+
+def methods_not_shown(finished: Iterable[Recipe], items: Iterable[Item]) -> list[str]:
+    """The objectives and topologies of finished runs that these tables and figures do not show."""
+    measured = {measurement for item in items for measurement in item.measurements}
+    shown = {m.topology for m in measured} | {training_of(m.training).objective for m in measured}
+    return sorted({name for recipe in finished for name in (recipe.objective, recipe.topology)} - shown)
 
 
 def count_by_precision(root: Path, items: Sequence[Item], scale: Scale, finished: Sequence[Recipe]) -> dict[str, int]:

@@ -24,8 +24,8 @@ class Measurement:
         data: The paper's data set: mnist, cifar10, cifar100 or imagenet.
         topology: The sparse training method, or `dense`.
         sparsity: Share of zero weights, 0 for dense networks.
-        training: How the network is trained: a key of `recipes.TRAININGS`, or `w_f=`, `T_e=` or `votes=` with a
-            value, which is MOON with that parameter.
+        training: How the network is trained: a key of `recipes.TRAININGS`, a preset, an objective, or `w_f=`, `T_e=`
+            or `votes=` with a value, which is MOON with that parameter.
         detector: The detector, or "" for metrics of known inputs and times.
         metric: The metric, such as `auroc`.
     """

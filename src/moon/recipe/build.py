@@ -24,8 +24,7 @@ from moon.recipe.registry import arguments_of, pick, table
 from moon.recipe.teachers import read_teachers
 from moon.recipe.variants import FITTED, Variant, temperature_from
 from moon.seeds import derive
-from moon.sparse import Dense, DropSchedule, SparseTopology, TicketSchedule, Topology
-from moon.sparse.pattern import pattern_of
+from moon.sparse import DropSchedule, SparseTopology, TicketSchedule, Topology
 from moon.suggest import first_line
 from moon.training import CosineRate, Training
 from moon.training.ranks import Ranks
@@ -143,11 +142,11 @@ def schedule(recipe: Recipe, steps: int) -> DropSchedule:
 
 def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Topology:
     """The topology, with its masks, for a run of `steps` steps."""
-    kind = pick("topology", recipe.topology)
+    kind, options = pick("topology", recipe.topology), dict[str, Any](recipe.topology_options)
     if not issubclass(kind, SparseTopology):
-        return Dense(optimizer) if kind is Dense else kind(optimizer)
-    # A topology of another package need not know the argument.
-    first: dict[str, Any] = {} if recipe.first_mask == "random" else {"first_mask": recipe.first_mask}
+        return kind(optimizer, **options)
+    if recipe.first_mask != "random":  # a topology of another package need not know the argument
+        options["first_mask"] = recipe.first_mask
     return kind(
         model,
         optimizer,
@@ -155,8 +154,8 @@ def topology(recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer,
         schedule(recipe, steps) if kind.rewires else None,
         pick("allocation", recipe.allocation),
         seed=recipe.seed,
-        pattern=pattern_of(recipe.pattern),
-        **first,
+        pattern=pick("pattern", recipe.pattern),
+        **options,
     )
 
 

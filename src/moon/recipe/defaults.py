@@ -17,16 +17,16 @@ from moon.recipe.parameters import converted
 from moon.recipe.presets import Scalar
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
 from moon.recipe.recipe import Recipe
-from moon.recipe.registry import pick
+from moon.recipe.registry import full_name, kinds, options_of, pick
 from moon.recipe.teachers import teachers_digest
 from moon.sparse import DropSchedule, SparseTopology, Topology, sparse_weights
 from moon.sparse.allocation import check_sparse
-from moon.sparse.pattern import pattern_of
 from moon.sparse.schedule import FEW_CHANGES, check_fraction
 from moon.suggest import counted, did_you_mean
 from moon.training import CosineRate
 
 _TYPES = get_type_hints(Recipe)
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 # w_f as the paper sets it for particular known sets.
 _PAPER_OPTIONS: dict[tuple[str, str], dict[str, Scalar]] = {
@@ -63,7 +63,8 @@ def make_recipe(
         benchmark: A benchmark, or the name of one.
         objective: The name of the objective; "moon" if neither it nor a preset is given.
         preset: The name of a preset (`moon methods preset` lists them), instead of an objective.
-        options: Options of the objective, such as `{"final": 2.0}`; `objective_options` is another name.
+        options: Options of the objective and of the topology, such as `{"final": 2.0}`; `objective_options` is another
+            name.
         rates: The name of a learning-rate schedule.
         root: The data root, where benchmarks of your own are looked up and training images are counted.
         **settings: Fields of `Recipe`, such as `sparsity=0.9`, `epochs=20` or `seed=1`.
@@ -125,11 +126,13 @@ def _filled(
     benchmark: Benchmark, objective: str, options: Mapping[str, Scalar], rates: str | None, settings: dict[str, Any]
 ) -> Recipe:
     """The recipe with defaults filled in."""
-    kind, topology = pick("objective", objective), pick("topology", settings.get("topology", Recipe.topology))
+    settings |= {name: full_name(name, settings[name]) for name in settings.keys() & {*kinds()}}
+    objective, name = full_name("objective", objective), settings.get("topology", Recipe.topology)
+    kind, topology = pick("objective", objective), pick("topology", name)
     epochs, asked = settings.get("epochs", Recipe.epochs), settings.pop("vote_share", None)
     innermost = objective.rpartition("+")[2]  # of rotpred+moon the second
     known = _PAPER_OPTIONS.get((innermost, benchmark.known_set), {})
-    options = quiet_epochs(objective, epochs) | known | dict(options)
+    own, of_topology = _options(options, objective, name)
     rate = pick("rates", rates or topology.rates or kind.rates)
     vote_share = next(share for share in (asked, topology.vote_share, kind.vote_share) if share is not None)
     hold = rate.hold
@@ -152,7 +155,8 @@ def _filled(
     return Recipe(
         benchmark=benchmark.name,
         objective=objective,
-        objective_options=tuple(_options(options, objective).items()),
+        objective_options=tuple((quiet_epochs(objective, epochs) | known | own).items()),
+        topology_options=tuple(of_topology.items()),
         sparsity=sparsity,
         vote_share=vote_share,
         **schedule,
@@ -174,7 +178,8 @@ def _share_of_cycles(rate: CosineRate, asked: float | None, epochs: int) -> floa
 def _sparsity(topology: type[Topology], given: float | None, pattern: str) -> float:
     """The sparsity of a run: the given one, else that of the pattern, else the default; 0 for a dense network."""
     if issubclass(topology, SparseTopology):
-        return pattern_of(pattern).sparsity or Recipe.sparsity if given is None else given
+        usual = getattr(pick("pattern", pattern), "sparsity", None) or Recipe.sparsity  # a pattern may allow any
+        return usual if given is None else given
     if given:
         raise ValueError(f"a dense network has no sparsity ({given:g} was given); choose a sparse topology")
     return 0.0
@@ -214,31 +219,28 @@ def shortened(quiet: int, epochs: int) -> int:
     return max(0, min(max(1, round(quiet * epochs / Recipe.epochs)), epochs - 1))
 
 
-def options_of(objective: str) -> dict[str, Scalar]:
-    """The options of an objective with their defaults: its parameters that have a scalar default."""
-    takes = pick("objective", objective).takes()
-    return {key: p.default for key, p in takes.items() if isinstance(p.default, Scalar)}
-
-
-def _options(given: Mapping[str, Scalar], objective: str) -> dict[str, Scalar]:
-    """The given options, checked and converted to the types of their defaults."""
-    allowed = options_of(objective)
-    options: dict[str, Scalar] = {}
+def _options(given: Mapping[str, Scalar], objective: str, topology: str) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
+    """The given options of the objective and of the topology, checked and converted to the types of their defaults."""
+    owners = (objective, options_of(objective), {}), (topology, options_of(topology, "topology"), {})
     for key, value in given.items():
-        if key not in allowed:
+        found = [owner for owner in owners if key in owner[1]]
+        if not found:
+            allowed = [name for _, names, _ in owners for name in names]
             choices = f"choose from: {', '.join(allowed)}" if allowed else "it has none"
-            raise ValueError(
-                f"objective '{objective}' has no option '{key}'{did_you_mean(str(key), allowed)}; {choices}"
-            )
-        kind = type(allowed[key])
+            who = f"objective '{objective}'" + (f" with topology '{topology}'" if owners[1][1] else "")
+            raise ValueError(f"{who} has no option '{key}'{did_you_mean(str(key), allowed)}; {choices}")
+        if len(found) > 1:
+            raise ValueError(f"'{objective}' and '{topology}' both have an option '{key}'; rename that of yours")
+        ((name, usual, options),) = found
+        kind = type(usual[key])
         try:
-            options[key] = kind(value)
+            options[key] = _TRUTH[str(value).lower()] if kind is bool else kind(value)
             is_cut = kind is int and not isinstance(value, str) and options[key] != value
-        except (TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             is_cut = True
         if is_cut:
-            raise ValueError(f"option '{key}' of '{objective}' must be of type {kind.__name__}, not '{value}'")
-    return options
+            raise ValueError(f"option '{key}' of '{name}' must be of type {kind.__name__}, not '{value}'")
+    return owners[0][2], owners[1][2]
 
 
 def _check(recipe: Recipe, benchmark: Benchmark) -> None:
@@ -253,7 +255,7 @@ def _check(recipe: Recipe, benchmark: Benchmark) -> None:
     shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
     allocation, topology = pick("allocation", recipe.allocation), pick("topology", recipe.topology)
     if issubclass(topology, SparseTopology):
-        pattern = pattern_of(recipe.pattern)
+        pattern = pick("pattern", recipe.pattern)
         topology.check_pattern(pattern)
         densities = pattern.densities(shapes, recipe.sparsity, allocation)
         check_sparse(densities, recipe.sparsity, topology.__name__)

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from moon.data import find_benchmark
-from moon.recipe.defaults import make_recipe, options_of
+from moon.recipe.defaults import make_recipe
 from moon.recipe.presets import Preset
 from moon.recipe.recipe import PARAMETERS, Recipe
-from moon.recipe.registry import pick
+from moon.recipe.registry import options_of, pick
+from moon.sparse import SparseTopology
 from moon.suggest import did_you_mean
 
-OPTIONS = "set"  # the axis that is a table of the objectives' options
+OPTIONS = "set"  # the axis that is a table of the options of objectives and topologies
 
 
 def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
     """Return a recipe for every combination of the values of the axes, each once.
 
-    The axis `set` is a table of options of the objectives; an objective takes those that it has. A dense network is not
-    repeated for each sparsity.
+    The axis `set` is a table of options of the objectives and topologies, each of which takes those that it has. A dense
+    network is not repeated for each sparsity.
     """
     for name in axes:
         if name not in PARAMETERS and name != OPTIONS:
@@ -36,18 +37,22 @@ def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
     if empty := [name for name, several in values.items() if not several]:
         raise ValueError(f"'{empty[0]}' has no value; give at least one, or leave it out")
     presets: dict[str, Preset] = {name: pick("preset", name) for name in values.get("preset", ())}
-    names = values.get("objective", [preset.objective for preset in presets.values()] or ["moon"])
-    taken = {name: list(options_of(name)) for name in names}
-    _check_options(options, taken, presets)
+    names = {
+        "objective": [*values.get("objective", ()), *(p.objective for p in presets.values())] or ["moon"],
+        "topology": values.get("topology", [_topology({}, p) for p in presets.values()] or [Recipe.topology]),
+    }
+    taken = {(kind, name): options_of(name, kind) for kind, several in names.items() for name in several}
+    _check_options(options, [key for keys in taken.values() for key in keys], presets)
     found: dict[str, Recipe] = {}
     for choice in product(*values.values(), *(_as_list(value) for value in options.values())):
         given = dict(zip(values, choice, strict=False))
         chosen = dict(zip(options, choice[len(values) :], strict=True))
         preset = presets.get(given.get("preset", ""))
-        objective = preset.objective if preset else given.get("objective", "moon")
-        if given.get("topology") == "dense":
+        objective, topology = preset.objective if preset else given.get("objective", "moon"), _topology(given, preset)
+        if not issubclass(pick("topology", topology), SparseTopology):
             given.pop("sparsity", None)  # an axis of the other topologies
-        recipe = recipe_of(root, given, {key: value for key, value in chosen.items() if key in taken[objective]})
+        accepted = {*taken["objective", objective], *taken["topology", topology]}
+        recipe = recipe_of(root, given, {key: value for key, value in chosen.items() if key in accepted})
         found[recipe.name] = recipe
     return list(found.values())
 
@@ -58,13 +63,17 @@ def recipe_of(root: Path, given: Mapping[str, Any], options: Mapping[str, Any]) 
     return make_recipe(find_benchmark(root, settings.pop("benchmark")), options=options, root=root, **settings)
 
 
-def _check_options(options: Mapping[str, Any], taken: Mapping[str, list[str]], presets: Mapping[str, Preset]) -> None:
-    """Raise a ValueError for an option that no objective of the grid has, or that a preset sets."""
-    names = list(dict.fromkeys(key for keys in taken.values() for key in keys))
+def _topology(given: Mapping[str, Any], preset: Preset | None) -> str:
+    """The topology of these parameters."""
+    return given.get("topology", (preset.settings if preset else {}).get("topology", Recipe.topology))
+
+
+def _check_options(options: Mapping[str, Any], names: list[str], presets: Mapping[str, Preset]) -> None:
+    """Raise a ValueError for an option that no objective or topology of the grid has, or that a preset sets."""
     for key in options:
         if key not in names:
-            choices = f"choose from: {', '.join(names) or 'none'}"
-            raise ValueError(f"no objective of the grid has an option '{key}'{did_you_mean(key, names)}; {choices}")
+            such = f"'{key}'{did_you_mean(key, names)}; choose from: {', '.join(dict.fromkeys(names)) or 'none'}"
+            raise ValueError(f"no objective or topology of the grid has an option {such}")
         if fixed := [name for name, preset in presets.items() if key in preset.options]:
             raise ValueError(f"preset '{fixed[0]}' sets option '{key}' itself; leave one of the two out of the grid")
 

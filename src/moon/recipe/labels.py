@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from moon.recipe import build
-from moon.recipe.defaults import options_of, quiet_epochs
+from moon.recipe.defaults import quiet_epochs
 from moon.recipe.presets import Preset, Scalar
 from moon.recipe.recipe import Recipe
-from moon.recipe.registry import pick, table
+from moon.recipe.registry import options_of, pick, table
 
 
 def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _names(recipe: Recipe, shared: Set[tuple[str, Scalar]]) -> list[str]:
 
 
 def _text(name: str, value: Any) -> str:
-    if name == "objective_options":
+    if name.endswith("_options"):
         return " ".join(f"{key}={item}" for key, item in value)
     if name == "augment" and value == "none":
         return ""

@@ -7,18 +7,18 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from moon.recipe.defaults import options_of
+from moon.recipe.names import KINDS
 from moon.recipe.presets import Preset
-from moon.recipe.registry import kinds, table
+from moon.recipe.registry import full_name, kinds, options_of, table
 from moon.recipe.variants import Variant
 from moon.suggest import did_you_mean
 
-_SHARED_CARDS = {"allocation": "allocation", "rates": "rates", "net": "nets", "preset": "presets"}  # one per kind
 _SCALES = {
     "": "",
     "scaled": "\n\nscaled: all logits are divided by the temperature fitted on validation images.",
     "unscaled": "\n\nunscaled: logits are not divided by a fitted temperature, whatever the objective.",
 }
+_SECTIONS = re.compile(r"(?:^|\n\n)(?:Args|Attributes|Raises|Example):")
 _FIRST_LINE = re.compile(r"(?P<title>[^(:]+?)(?: \((?P<paper>[^)]*\d{4}[^)]*)\))?: (?P<summary>.+)")
 
 
@@ -44,22 +44,27 @@ def card_of(kind: str, name: str) -> str:
     >>> card_of("detector", "nearest-mean")
     'docs/methods/nearest_mean.md'
     """
-    return f"docs/methods/{_SHARED_CARDS.get(kind, name.replace('-', '_'))}.md"
+    return f"docs/methods/{KINDS[kind].card or name.replace('-', '_')}.md"
 
 
 def _method(kind: str, name: str, entry: Any) -> Method:
     card = card_of(kind, name)
-    if kind == "rates":
-        return Method(kind, name, name, "", entry.summary(), inspect.getdoc(type(entry)) or "", {}, (), card)
-    if kind == "preset":
-        return Method(kind, name, name, "", entry.summary, _contents(entry), {}, (), card)
+    if KINDS[kind].is_object:
+        text = re.split(_SECTIONS, inspect.getdoc(type(entry)) or "")[0]
+        first, _, rest = text.partition("\n")
+        summary, about = {
+            "rates": lambda: (entry.summary(), text),
+            "preset": lambda: (entry.summary, _contents(entry)),
+            "pattern": lambda: (first.rstrip("."), rest.strip()),
+        }[kind]()
+        return Method(kind, name, name, "", summary or "no description", about, {}, (), card)
     takes = entry.takes() if hasattr(entry, "takes") else inspect.signature(entry).parameters
     options = {key: p.default for key, p in takes.items() if p.default is not p.empty}
     if kind == "objective":
         options = options_of(name)
     facts = tuple(key for key, p in takes.items() if p.default is p.empty)
     text = inspect.cleandoc(entry.__doc__ or "") if inspect.isclass(entry) else inspect.getdoc(entry)  # not inherited
-    about = re.split(r"(?:^|\n\n)(?:Args|Attributes|Raises|Example):", text or "")[0]
+    about = re.split(_SECTIONS, text or "")[0]
     if not table(kind).is_builtin(name):  # from another package, which need not follow our conventions
         title = getattr(entry, "__qualname__", type(entry).__name__)  # of a functools.partial its class
         first, _, about = about.partition("\n")
@@ -98,7 +103,7 @@ def find(name: str) -> list[Method]:
     """
     if name in kinds():
         return methods(name)
-    if name.partition(":")[0] in table("detector") and ":" in name:
+    if ":" in name and full_name("detector", name.partition(":")[0]) in table("detector"):
         variant = Variant.of(name)
         given = ({"released": True} if variant.is_released else {}) | (
             {"parts": variant.parts} if variant.parts else {}
@@ -107,7 +112,7 @@ def find(name: str) -> list[Method]:
         options = method.options | given | dict(variant.options)
         return [replace(method, name=name, about=method.about + _SCALES[variant.scale], options=options)]
     everything = methods()
-    found = [method for method in everything if method.name == name]
+    found = [method for method in everything if method.name == full_name(method.kind, name)]
     if not found:
         names = [*kinds(), *(method.name for method in everything)]
         raise ValueError(f"there is no method or kind '{name}'{did_you_mean(name, names)}; moon methods lists them all")

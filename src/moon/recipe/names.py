@@ -1,4 +1,4 @@
-"""The names of methods, without importing the methods: for help texts, which must not wait for torch.
+"""The kinds of methods, and their names without importing the methods: help texts must not wait for torch.
 
 The tables of methods stay where they are. Their keys are read from the source code.
 """
@@ -11,32 +11,55 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
-_SOURCE = Path(__file__).parents[1]
+_SOURCE = Path(__file__).parents[2]
 
 
-class _Table(NamedTuple):
-    file: str
-    variable: str
-    group: str = ""  # of the entry points of other packages
+class Kind(NamedTuple):
+    """A kind of methods.
+
+    Args:
+        module: The module with the table of those of this package.
+        table: The variable that is the table, a dict literal.
+        group: The group of the entry points of other packages.
+        base: The class, a name in the module, that a method derives from; "" for functions.
+        is_object: Whether a method is an object of that class.
+        more: Which names are accepted besides those that are listed.
+        card: The card that all methods of this package share; "" if each has its own.
+    """
+
+    module: str
+    table: str
+    group: str
+    base: str = ""
+    is_object: bool = False
+    more: str = ""
+    card: str = ""
 
 
-_TABLES = {
-    "objective": _Table("objectives/__init__.py", "OBJECTIVES", "moon.objectives"),
-    "topology": _Table("sparse/__init__.py", "TOPOLOGIES", "moon.topologies"),
-    "allocation": _Table("sparse/__init__.py", "ALLOCATIONS"),
-    "rates": _Table("recipe/presets.py", "RATES"),
-    "detector": _Table("detect/__init__.py", "DETECTORS", "moon.detectors"),
-    "net": _Table("nets/__init__.py", "NETS", "moon.nets"),
-    "preset": _Table("recipe/presets.py", "PRESETS"),
-    "download": _Table("data/download.py", "SOURCES"),
-}
+KINDS = {
+    "objective": Kind(
+        "moon.objectives", "OBJECTIVES", "moon.objectives", "Objective", more="OUTER+INNER, such as rotpred+moon"
+    ),
+    "topology": Kind("moon.sparse", "TOPOLOGIES", "moon.topologies", "Topology"),
+    "allocation": Kind("moon.sparse", "ALLOCATIONS", "moon.allocations", card="allocation"),
+    "pattern": Kind(
+        "moon.sparse", "PATTERNS", "moon.patterns", "Pattern", True, "any N:M, such as 1:4", card="pattern"
+    ),
+    "rates": Kind("moon.recipe.presets", "RATES", "moon.rates", "CosineRate", True, card="rates"),
+    "detector": Kind("moon.detect", "DETECTORS", "moon.detectors", "Detector"),
+    "net": Kind(
+        "moon.nets", "NETS", "moon.nets", card="nets",
+        more="timm:NAME, torchvision:NAME, openood:NAME, or an import path such as package.module:function",
+    ),
+    "preset": Kind("moon.recipe.presets", "PRESETS", "moon.presets", "Preset", True, card="presets"),
+}  # fmt: skip
 
 
 def names_of(kind: str) -> list[str]:
     """The names of all methods of a kind: those of this package, then those of other packages.
 
     Args:
-        kind: One of `moon.recipe.kinds()`, or "download" for the sets that `moon data download` knows.
+        kind: One of `moon.recipe.kinds()`.
 
     Returns:
         The names in the order of the table; nothing is imported.
@@ -46,19 +69,16 @@ def names_of(kind: str) -> list[str]:
         >>> names_of("allocation")
         ['erk', 'uniform']
     """
-    table = _TABLES[kind]
-    return list(dict.fromkeys([*_keys(table.file, table.variable), *_installed().get(table.group, ())]))
-
-
-def group_of(kind: str) -> str:
-    """The entry-point group of a kind; "" if other packages cannot extend it."""
-    return _TABLES[kind].group
+    module, table, group, *_ = KINDS[kind]
+    return list(dict.fromkeys([*keys_of(module, table), *_installed().get(group, ())]))
 
 
 @cache
-def _keys(file: str, variable: str) -> tuple[str, ...]:
-    """The keys of the dict literal that is assigned to a variable of a file."""
-    for node in ast.parse((_SOURCE / file).read_text(encoding="utf-8")).body:
+def keys_of(module: str, variable: str) -> tuple[str, ...]:
+    """The keys of the dict literal that is assigned to a variable of a module, or of a package."""
+    path = _SOURCE.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if isinstance(target, ast.Name) and target.id == variable:

@@ -33,6 +33,7 @@ _NAMED = frozenset((
     "lr_cycles", "lr_peak", "momentum", "nesterov", "weight_decay", "vote_share", "precision", "seed",
 ))  # fmt: skip
 _UNNAMED = frozenset(("pretrained", "teachers"))  # where a file is does not matter, only what it contains
+_OPTIONS = ("objective_options", "topology_options")
 _ADDED_IN_0_2 = frozenset(("outliers", "pattern", "lr_cycles", "lr_peak"))
 
 
@@ -78,11 +79,14 @@ class Recipe:
     )
     teachers_sha256: str = detail("the SHA-256 of the recipes and weights of the teachers", default="")
     topology: str = setting("topology", "the sparse training method", default="rigl", table="topology")
+    topology_options: tuple[tuple[str, Scalar], ...] = detail("options of the topology", default=())
     sparsity: float = setting(
         "sparsity", "fraction of weights that are zero", default=0.95, otherwise="0.95, or the pattern's"
     )
     allocation: str = setting("allocation", "how sparsity is divided among layers", default="erk", table="allocation")
-    pattern: str = setting("pattern", "keep N of every M neighbouring inputs, such as 2:4", default="", metavar="N:M")
+    pattern: str = setting(
+        "pattern", "keep N of every M neighbouring inputs", default="", otherwise="none", table="pattern"
+    )
     first_mask: str = setting(
         "first_mask",
         "weights that the first masks keep: random, or magnitude for the largest",
@@ -150,8 +154,8 @@ class Recipe:
         for name in ("t_end_share", "vote_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
-        pairs = dict(self.objective_options)  # a mapping is accepted as well
-        object.__setattr__(self, "objective_options", tuple(sorted(pairs.items())))
+        for name in _OPTIONS:  # a mapping is accepted as well
+            object.__setattr__(self, name, tuple(sorted(dict(getattr(self, name)).items())))
 
     @property
     def vote_from(self) -> int | None:
@@ -168,7 +172,7 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """All fields, as `recipe.json` stores them."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return values | {"objective_options": dict(self.objective_options)}
+        return values | {name: dict(values[name]) for name in _OPTIONS}
 
     @classmethod
     def load(cls, path: Path) -> Recipe:
@@ -201,7 +205,7 @@ class Recipe:
 
     def _digest(self, always: frozenset[str]) -> str:
         """A digest that covers these fields, and the others where they differ from their defaults."""
-        defaults = {item.name: item.default for item in fields(self)}
+        defaults = {item.name: item.default for item in fields(self)} | {name: {} for name in _OPTIONS}
         named = {key: value for key, value in self.to_json().items() if key not in _UNNAMED}
         covered = {key: value for key, value in named.items() if key in always or value != defaults[key]}
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()

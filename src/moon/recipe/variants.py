@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from moon.detect import Detector, Scaled
 from moon.detect.fisher import PARTS
-from moon.recipe.registry import pick, table
+from moon.recipe.registry import full_name, pick, table
 from moon.suggest import did_you_mean
 
 # Where a temperature is from.
@@ -57,7 +57,7 @@ class Variant(NamedTuple):
             >>> Variant.of("gen:gamma=0.5,top=3").options
             (('gamma', 0.5), ('top', 3))
         """
-        key, *suffixes = name.split(":")
+        key, *suffixes = detector_name(name).split(":")
         kind = pick("detector", key)
         if "" in suffixes:
             raise ValueError(f"detector '{name}' has an empty variant; leave out the ':' or name a variant")
@@ -105,6 +105,11 @@ class Variant(NamedTuple):
         if self.parts:
             return kind(**{"parts": self.parts, "scaled": is_fitted} | options)
         return Scaled(kind(**options)) if is_fitted else kind(**options)
+
+
+def detector_name(name: str) -> str:
+    """The name with the detectors in it as they are listed: `mls:scaled` for `MaxLogit:scaled`."""
+    return ":".join(full_name("detector", part) for part in name.split(":"))
 
 
 def _parts(key: str, text: str) -> tuple[str, ...]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from operator import itemgetter
 from statistics import mean
 from typing import Any
 
 from moon.metrics import auroc_interval
-from moon.recipe import Recipe
 from moon.recipe.labels import labels
 from moon.report.content import Cell, Picture, make_table, number_cell, picture, png_uri
 from moon.results import figures
@@ -251,8 +250,7 @@ def recipes_section(runs: Sequence[Run], left_out: Sequence[str]) -> dict[str, A
     """Everything that defines each run, as JSON, and the runs that are left out."""
     described = []
     for run in runs:
-        facts = {f.name: getattr(run.recipe, f.name) for f in fields(Recipe)}
-        facts |= {"objective_options": dict(run.recipe.objective_options)}
+        facts = run.recipe.to_json()
         facts |= {key: run.result[key] for key in _SHOWN_FACTS if key in run.result}
         described.append((run.recipe.name, json.dumps(facts, indent=1)))
     return {"runs": described, "left_out": list(left_out)}

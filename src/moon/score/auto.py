@@ -18,7 +18,7 @@ from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.metrics import auroc
 from moon.recipe import Recipe, build, table
-from moon.recipe.variants import LOSS, Variant, normalises_logits, temperature_from
+from moon.recipe.variants import LOSS, Variant, detector_name, normalises_logits, temperature_from
 from moon.seeds import generator
 from moon.suggest import did_you_mean
 
@@ -31,9 +31,9 @@ Choice = dict[str, Any]  # what scores.json records
 Found = dict[str, dict[str, Any]]  # detector -> set -> AUROC, or {"refused": reason}
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise a ValueError unless every name is `auto` or that of a detector."""
-    names, entries = list(names), table("detector")
+def check_names(names: Iterable[str]) -> list[str]:
+    """The names of detectors as they are listed, each once; a ValueError unless every one is `auto` or a detector."""
+    names, entries = list(dict.fromkeys(map(detector_name, names))), table("detector")
     for name in names:
         key, colon, variant = name.partition(":")
         if name in ALONE and len(names) > 1:
@@ -45,6 +45,7 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"unknown detector '{key}'{suggested}; choose from: {', '.join(entries)}, {AUTO}")
         if key != AUTO:
             Variant.of(name).make(False)  # raises for an option out of its range
+    return names
 
 
 def halves(images: int) -> tuple[Tensor, Tensor]:

@@ -117,8 +117,9 @@ def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: Benchma
     names = list(table("detector")) if names is None else list(as_names(names))
     if not names:
         raise ValueError("no detector was given; name at least one")
-    check_names(names)
-    return {name: None if name == AUTO else build.detector(name, recipe, images.benchmark) for name in names}
+    return {
+        name: None if name == AUTO else build.detector(name, recipe, images.benchmark) for name in check_names(names)
+    }
 
 
 def score_network(

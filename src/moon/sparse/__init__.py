@@ -10,7 +10,7 @@ from moon.sparse.flops import LayerCost, NetCost, layer_costs, net_cost
 from moon.sparse.gmp import Gmp
 from moon.sparse.granet import GraNet
 from moon.sparse.mest import Mest
-from moon.sparse.pattern import NOfM
+from moon.sparse.pattern import NOfM, Pattern
 from moon.sparse.rigl import RigL
 from moon.sparse.schedule import DropSchedule
 from moon.sparse.set import SET
@@ -23,6 +23,7 @@ from moon.sparse.topology import Topology
 from moon.sparse.weights import sparse_weights
 
 ALLOCATIONS = {"erk": erk, "uniform": uniform}
+PATTERNS = {"2:4": NOfM(2, 4)}
 TOPOLOGIES: dict[str, type[Topology]] = {
     "dense": Dense,
     "static": Static,
@@ -37,7 +38,7 @@ TOPOLOGIES: dict[str, type[Topology]] = {
 }
 
 __all__ = [
-    "ALLOCATIONS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "LayerCost", "Mest", "NOfM",
-    "NetCost", "RigL", "Snfs", "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule", "Topology", "erk",
-    "layer_costs", "net_cost", "sparse_weights", "uniform",
+    "ALLOCATIONS", "PATTERNS", "SET", "TOPOLOGIES", "Dense", "DropSchedule", "Gmp", "GraNet", "LayerCost", "Mest",
+    "NOfM", "NetCost", "Pattern", "RigL", "Snfs", "Snip", "SparseTopology", "Static", "SupTickets", "TicketSchedule",
+    "Topology", "erk", "layer_costs", "net_cost", "sparse_weights", "uniform",
 ]  # fmt: skip

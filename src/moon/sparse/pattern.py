@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from warnings import warn
 
 import torch
@@ -15,6 +15,7 @@ from moon.fast.selection import break_ties
 from moon.sparse.allocation import Allocation, Shapes
 
 
+@runtime_checkable
 class Pattern(Protocol):
     """What a pattern must provide: a constraint on the masks of a `SparseTopology`.
 
