@@ -1,5 +1,7 @@
 import pytest
 
+from moon.recipe import kinds, table
+
 
 def test_options_are_printed_by_name(moon):
     code, out, _ = moon("methods", "rigl")
@@ -9,10 +11,8 @@ def test_options_are_printed_by_name(moon):
     )
 
 
-@pytest.mark.parametrize("kind", ["objective", "topology", "allocation", "rates", "detector", "net", "preset"])
+@pytest.mark.parametrize("kind", kinds())
 def test_nothing_is_printed_by_its_address(moon, kind):
-    from moon.recipe import table
-
     for name in table(kind):
         assert " at 0x" not in moon("methods", name)[1]
 

@@ -205,11 +205,15 @@ def test_the_command_line_lists_methods_of_an_installed_package(tmp_path):
     (tmp_path / "plugin.py").write_text(
         "import moon\n\nclass Margin(moon.Detector):\n    '''The margin of the logits.'''\n"
         "    def score(self, evidence):\n        return evidence.known_logits.amax(1)\n"
+        "\nrates = moon.CosineRate(0.3, 0.2)\npreset = moon.Preset('moon', {}, {'rates': 'margin'}, 'own rates')\n"
     )
     information = tmp_path / "plugin-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[moon.detectors]\nmargin = plugin:Margin\nlost = nowhere:Lost\n")
+    (information / "entry_points.txt").write_text(
+        "[moon.detectors]\nmargin = plugin:Margin\nlost = nowhere:Lost\n"
+        "[moon.rates]\nmargin = plugin:rates\n[moon.presets]\nmargin = plugin:preset\n"
+    )
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-m", "moon", "methods", "margin"],
@@ -218,7 +222,8 @@ def test_the_command_line_lists_methods_of_an_installed_package(tmp_path):
         text=True,
         check=True,
     )
-    assert "The margin of the logits" in done.stdout
+    for described in ("The margin of the logits", "Cosine from 0.3 to 0.2", "Own rates", "rates = margin"):
+        assert described in done.stdout
     assert "entry point lost = nowhere:Lost is skipped: No module named 'nowhere'" in done.stderr
 
 
@@ -343,8 +348,3 @@ def test_options_of_a_topology_are_set_like_those_of_an_objective(registered):
         ("rigl", 0.8, None), ("rigl", 0.9, None), ("plain-sgd", 0.0, None),
     ]  # fmt: skip
     assert {*labels(found[:2]).values()} == {"moon temperature=1.0", "moon temperature=2.0"}
-
-
-def test_a_recipe_without_options_of_its_topology_keeps_its_name():
-    recipe = make_recipe("digits", objective="moon", sparsity=0.9, epochs=20)
-    assert recipe.name == "digits-rigl90-moon-s0-551d3732"

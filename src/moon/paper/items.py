@@ -251,16 +251,7 @@ def items() -> dict[str, Item]:
 
 
 def choose(keys: Iterable[str]) -> list[Item]:
-    """Return the items with these keys.
-
-    Args:
-        keys: Keys of items; `all` means every item, `mini` the paper's own items and `controls`.
-
-    Returns:
-        The items, each once, in the order given.
-
-    Raises:
-        ValueError: If there is no such item.
+    """Return the items with these keys, each once; `all` means every item, `mini` the paper's own items and `controls`.
 
     Example:
         >>> from moon.paper.items import choose
@@ -283,16 +274,9 @@ def choose(keys: Iterable[str]) -> list[Item]:
 
 
 def with_method(items: Iterable[Item], name: str) -> list[Item]:
-    """Add the rows of another method to tables: trained as MOON is there, or in place of RigL or SET.
+    """Add rows of a preset or an objective, trained as MOON is, or of a topology in place of RigL or SET, to tables.
 
     Figures of the paper stay as they are.
-
-    Args:
-        items: Tables and figures.
-        name: A preset or an objective, or a topology.
-
-    Returns:
-        The items; a table that has no row to put the method next to is unchanged.
 
     Raises:
         ValueError: If there is no such method, or no table that it could be added to.

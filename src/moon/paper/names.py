@@ -22,13 +22,7 @@ _NAMES = {
 
 
 def display_name(key: str) -> str:
-    """Return the name that readers see for a key of a table.
-
-    Args:
-        key: A data set, topology, training, detector or metric; `NAME+vote` is a training with MOON's vote.
-
-    Returns:
-        Its display name; the key itself if it has none.
+    """Return the name that readers see for a key of a table, or the key itself; `NAME+vote` is a training with a vote.
 
     Example:
         >>> from moon.paper.names import display_name

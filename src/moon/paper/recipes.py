@@ -40,17 +40,7 @@ def training_of(name: str) -> Preset:
 def recipe_for(
     measurement: Measurement, scale: Scale, benchmark: Benchmark, seed: int, root: Path = Path("data")
 ) -> Recipe:
-    """Return the recipe of the run that a measurement needs.
-
-    Args:
-        measurement: What is measured.
-        scale: Length and settings of the runs.
-        benchmark: The benchmark to use for the measurement's data.
-        seed: The seed.
-        root: The data root, where the training images are counted, as for `make_recipe`.
-
-    Returns:
-        The recipe.
+    """The recipe of the run that a measurement needs, at a scale, with the benchmark to use for its data.
 
     Example:
         >>> from pathlib import Path
@@ -89,16 +79,7 @@ def _recipe(
 
 
 def missing_data(root: Path, items: Iterable[Item], scale: Scale) -> dict[str, str]:
-    """Find data sets that some items need and that are not available.
-
-    Args:
-        root: The data root.
-        items: Tables and figures.
-        scale: Defines which benchmark is used for each data set.
-
-    Returns:
-        The benchmark of each missing data set, by the paper's name of the data set.
-    """
+    """The benchmark of each data set of the paper that some items need and that is not available."""
     missing = {}
     for data in dict.fromkeys(measurement.data for item in items for measurement in item.measurements):
         benchmark = find_benchmark(root, scale.benchmarks[data])
@@ -110,16 +91,9 @@ def missing_data(root: Path, items: Iterable[Item], scale: Scale) -> dict[str, s
 def needed_runs(
     root: Path, items: Iterable[Item], scale: Scale, without: Iterable[str] = ()
 ) -> dict[Recipe, list[str]]:
-    """List the runs that some items need, ordered by seed, so that tables are complete for the first seed first.
+    """The runs that some items need, and the detectors to score each with; `msp` is always one of them.
 
-    Args:
-        root: The data root.
-        items: Tables and figures.
-        scale: How large the evaluation is.
-        without: Data sets of the paper to leave out.
-
-    Returns:
-        The detectors to score each run with, by recipe; `msp` is always one of them.
+    They are ordered by seed, so that tables are complete for the first seed first. Data sets `without` are left out.
     """
     benchmarks = cache(lambda data: find_benchmark(root, scale.benchmarks[data]))
     measurements = dict.fromkeys(
@@ -156,17 +130,7 @@ def methods_not_shown(finished: Iterable[Recipe], items: Iterable[Item]) -> list
 
 
 def count_by_precision(root: Path, items: Sequence[Item], scale: Scale, finished: Sequence[Recipe]) -> dict[str, int]:
-    """Count the finished runs that some items could show at another precision.
-
-    Args:
-        root: The data root.
-        items: Tables and figures.
-        scale: How large the evaluation is; its precision is replaced.
-        finished: The recipes of finished runs.
-
-    Returns:
-        The number of runs by precision, where there are any.
-    """
+    """The number of finished runs that some items could show at another precision, by precision."""
     names, counts = {recipe.name for recipe in finished}, {}
     for precision in dict.fromkeys(recipe.precision for recipe in finished):
         settings = dict(scale.settings) | {"precision": precision}

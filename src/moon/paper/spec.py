@@ -96,13 +96,7 @@ class Scale:
         return range(self.seeds if is_main or self.other_seeds is None else min(self.seeds, self.other_seeds))
 
     def with_benchmarks(self, pairs: Iterable[str]) -> Scale:
-        """Return the same scale with other benchmarks.
-
-        Args:
-            pairs: `DATA=NAME` for each data set of the paper that is replaced.
-
-        Returns:
-            The new scale.
+        """Return the same scale with other benchmarks, given as `DATA=NAME`.
 
         Raises:
             ValueError: If a pair does not have this form, or the paper has no such data set.

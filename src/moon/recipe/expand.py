@@ -21,8 +21,8 @@ OPTIONS = "set"  # the axis that is a table of the options of objectives and top
 def expand(root: Path, axes: Mapping[str, Any]) -> list[Recipe]:
     """Return a recipe for every combination of the values of the axes, each once.
 
-    The axis `set` is a table of options of the objectives and topologies, each of which takes those that it has. A dense
-    network is not repeated for each sparsity.
+    An axis is a parameter with a value or a list of values; `set` is a table of options of the objectives and
+    topologies, each of which takes those that it has. A dense network is not repeated for each sparsity.
     """
     for name in axes:
         if name not in PARAMETERS and name != OPTIONS:

@@ -11,9 +11,9 @@ from moon.suggest import did_you_mean
 
 
 def imported(kind: str, path: str, **arguments: Any) -> Callable[..., Any]:
-    """Import the callable at "package.module:function"; a ValueError if that fails or it does not accept the arguments.
+    """Import the function "package.module:function"; a ValueError unless it exists and accepts such arguments.
 
-    `kind` says what it is in messages, and `arguments` are examples of those that it must accept.
+    `kind` says what it is, in messages.
     """
     where, _, name = path.partition(":")
     label = f"{kind} '{path}'"

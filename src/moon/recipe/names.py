@@ -56,19 +56,7 @@ KINDS = {
 
 
 def names_of(kind: str) -> list[str]:
-    """The names of all methods of a kind: those of this package, then those of other packages.
-
-    Args:
-        kind: One of `moon.recipe.kinds()`.
-
-    Returns:
-        The names in the order of the table; nothing is imported.
-
-    Example:
-        >>> from moon.recipe.names import names_of
-        >>> names_of("allocation")
-        ['erk', 'uniform']
-    """
+    """The names of all methods of a kind: those of this package, then those of other packages; nothing is imported."""
     module, table, group, *_ = KINDS[kind]
     return list(dict.fromkeys([*keys_of(module, table), *_installed().get(group, ())]))
 

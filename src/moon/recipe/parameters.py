@@ -35,17 +35,9 @@ class Parameter:
 
 
 def setting(name: str, help: str, *, default: Any = MISSING, otherwise: str | None = None, **more: Any) -> Any:
-    """Declare a field of `Recipe` that users can set.
+    """Declare a field of `Recipe` that users can set; `more` are `table`, `metavar` and `minimum` of `Parameter`.
 
-    Args:
-        name: The command-line flag, grid axis and TOML key.
-        help: What it means, in one line.
-        default: The field's default; left out for fields that `make_recipe` fills in.
-        otherwise: A description of the default, if it is not simply the value of `default`.
-        **more: `table`, `metavar` and `minimum` of `Parameter`.
-
-    Returns:
-        A dataclass field with the declaration in its metadata.
+    Without a `default`, `make_recipe` fills the field in; `otherwise` describes a default that is not simply a value.
     """
     text = str(default) if otherwise is None else otherwise
     parameter = {"name": name, "help": help, "default": text, **more}
@@ -53,32 +45,15 @@ def setting(name: str, help: str, *, default: Any = MISSING, otherwise: str | No
 
 
 def detail(help: str, *, default: Any = MISSING) -> Any:
-    """Declare a field of `Recipe` that other settings determine.
-
-    Args:
-        help: What it means, in one line.
-        default: The field's default, if it has one.
-
-    Returns:
-        A dataclass field with the description in its metadata.
-    """
+    """Declare a field of `Recipe` that other settings determine."""
     return field(default=default, metadata={"help": help})
 
 
 def converted(name: str, kind: Any, value: Any) -> Any:
     """Convert a value to the type of a field of `Recipe`, so that 0, 0.0 and NumPy's 0 are the same recipe.
 
-    Args:
-        name: The name of the field.
-        kind: Its type. Only integers, floats and truth values are converted.
-        value: The value.
-
-    Returns:
-        The value as an int, float or bool where the field is one, otherwise as it is.
-
     Raises:
-        ValueError: If the field is a number and the value is not, or is not an integer where the field is one, or the
-            field is true or false and the value is neither that nor 0 or 1.
+        ValueError: If the field is a number, an integer or a truth value, and the value is none.
 
     Example:
         >>> from moon.recipe.parameters import converted

@@ -37,9 +37,6 @@ class Registry(Mapping[str, Any]):
 
     Methods of other packages are found through the entry-point group of the kind when they are first needed. One that
     cannot be loaded is skipped with a warning.
-
-    Args:
-        kind: One of `KINDS`.
     """
 
     def __init__(self, kind: str) -> None:
@@ -157,11 +154,7 @@ def kinds() -> list[str]:
 
 
 def table(kind: str) -> Registry:
-    """The methods of one kind by name.
-
-    Raises:
-        ValueError: If there is no such kind.
-    """
+    """The methods of one kind by name."""
     if kind not in _TABLES:
         raise ValueError(f"unknown kind '{kind}'{did_you_mean(kind, _TABLES)}; choose from: {', '.join(_TABLES)}")
     return _TABLES[kind]
@@ -179,16 +172,11 @@ def full_name(kind: str, name: Any) -> Any:
 
 
 def pick(kind: str, name: str) -> Any:
-    """Look up a method.
+    """Look up the class, function or value of a kind by its name, or by the name of its class.
 
-    Args:
-        kind: One of `kinds()`.
-        name: The name of the method, or of its class. For an objective also `OUTER+INNER`, such as "rotpred+moon":
-            OUTER computed around INNER. For a net also an import path, such as "mypackage.nets:make", or a net of
-            another package, such as "timm:resnet50". For a pattern also "N:M", or "" for none.
-
-    Returns:
-        The class, function or value of that name.
+    For an objective also `OUTER+INNER`, such as "rotpred+moon": OUTER computed around INNER. For a net also an import
+    path, such as "mypackage.nets:make", or a net of another package, such as "timm:resnet50". For a pattern also "N:M",
+    or "" for none.
 
     Raises:
         ValueError: If there is none, the message suggests the closest name; or if objectives cannot be composed.
@@ -235,8 +223,8 @@ def register(kind: str, name: str, entry: Any) -> None:
 
     A package that should always provide it, as on the command line and in worker processes of `moon grid`, declares an
     entry point instead, in the group `moon.detectors`, `moon.objectives`, `moon.topologies`, `moon.allocations`,
-    `moon.patterns`, `moon.rates`, `moon.nets` or `moon.presets`. A net needs neither: its import path, such as
-    `net="mypackage.nets:make"`, is accepted as its name.
+    `moon.patterns`, `moon.rates`, `moon.nets` or `moon.presets`. A net needs neither, as its import path, such as
+    `mypackage.nets:make`, is a name.
 
     Args:
         kind: "detector", "objective", "topology", "allocation", "pattern", "rates", "net" or "preset".

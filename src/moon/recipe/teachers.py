@@ -18,14 +18,15 @@ _MODEL, _RESULT = "model.safetensors", "result.json"
 
 
 def teacher_folders(names: str) -> list[Path]:
-    """The run folders in a list of names that are separated by commas."""
+    """The run folders in a list of names, separated by commas."""
     return [Path(name.strip()) for name in names.split(",") if name.strip()]
 
 
 def teachers_digest(names: str, benchmark: Benchmark) -> str:
     """A SHA-256 of the recipes and weights of all teachers, in their order.
 
-    A ValueError if a folder is not that of a finished run on this benchmark.
+    Raises:
+        ValueError: If a folder is not that of a finished run on this benchmark.
     """
     parts = [f"{recipe.digest} {_digest(folder)}" for folder, recipe in _recipes(names, benchmark)]
     if not parts:
@@ -36,7 +37,8 @@ def teachers_digest(names: str, benchmark: Benchmark) -> str:
 def read_teachers(recipe: Recipe, benchmark: Benchmark) -> list[tuple[Recipe, dict[str, Tensor]]]:
     """The recipe and the weights of each teacher of a run.
 
-    A ValueError if a teacher is another one than when the recipe was made, or not that of a finished run.
+    Raises:
+        ValueError: If a teacher is another one than when the recipe was made, or not that of a finished run.
     """
     if not recipe.teachers:
         return []
