@@ -132,7 +132,7 @@ def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
             "hold-out --val-share), and train a new run, or accept a lower share (--accept)",
         ),
         (("--accept", "0.5", "--detector", "odin"), "Odin changes each image"),
-        (("--accept", "0.5", "--detector", "energy"), "unknown detector 'energy'"),
+        (("--accept", "0.5", "--detector", "energies"), "unknown detector 'energies'"),
         (("--accept", "0.5", "--per-class", "--detector", "mls"), "is predicted for"),
         (("--accept", "0.5", "--check", "-1"), "--check must be 0 or more images of each set"),
     ],

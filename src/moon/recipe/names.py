@@ -43,7 +43,8 @@ KINDS = {
     "topology": Kind("moon.sparse", "TOPOLOGIES", "moon.topologies", "Topology"),
     "allocation": Kind("moon.sparse", "ALLOCATIONS", "moon.allocations", card="allocation"),
     "pattern": Kind(
-        "moon.sparse", "PATTERNS", "moon.patterns", "Pattern", True, "any N:M, such as 1:4", card="pattern"
+        "moon.sparse", "PATTERNS", "moon.patterns", "Pattern", True, card="pattern",
+        more="any N:M, which keeps N of every M neighbouring inputs",
     ),
     "rates": Kind("moon.recipe.presets", "RATES", "moon.rates", "CosineRate", True, card="rates"),
     "detector": Kind("moon.detect", "DETECTORS", "moon.detectors", "Detector"),

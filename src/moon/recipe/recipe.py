@@ -85,7 +85,7 @@ class Recipe:
     )
     allocation: str = setting("allocation", "how sparsity is divided among layers", default="erk", table="allocation")
     pattern: str = setting(
-        "pattern", "keep N of every M neighbouring inputs", default="", otherwise="none", table="pattern"
+        "pattern", "where in a layer weights may be non-zero", default="", otherwise="anywhere", table="pattern"
     )
     first_mask: str = setting(
         "first_mask",
