@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from moon.recipe.expand import expand
-from moon.recipe.labels import labels
+from moon.recipe.labels import differences, labels
 
 SMALL = {"benchmark": "mnist", "net": "lenet-norm", "epochs": 2, "batch_size": 64}
 
@@ -78,3 +78,42 @@ def test_labels_contain_only_what_differs(data_root):
     assert set(labels(one).values()) == {"mixup"}
     several = expand(data_root, SMALL | {"objective": "mixup", "topology": ["rigl", "set"], "sparsity": [0.5, 0.9]})
     assert set(labels(several).values()) == {"mixup rigl 50%", "mixup rigl 90%", "mixup set 50%", "mixup set 90%"}
+
+
+def test_the_settings_in_which_methods_differ(data_root):
+    axes = SMALL | {"epochs": 20}
+    grids = {
+        "plain": {"objective": "cross-entropy"},
+        "moon": {"objective": "moon"},
+        "moon 99": {"objective": "moon", "sparsity": 0.99},
+        "control": {"preset": "control"},
+        "voted": {"objective": "mixup", "rates": "moon", "vote": 0.2},
+        "final": {"objective": "moon", "set": {"final": 5}},
+        "dense": {"objective": "moon", "topology": "dense"},
+        "tickets": {"objective": "moon", "topology": "sup-tickets"},
+        "long": {"objective": "moon", "epochs": 30},
+        "adamw": {"objective": "moon", "optimizer": "adamw"},
+    }
+    (recipes,) = zip(*(expand(data_root, axes | each) for each in grids.values()), strict=True)
+    found = differences(dict(zip(grids, recipes, strict=True)))
+    assert {a: names for (a, b), names in found.items() if b == "moon"} == {
+        "moon 99": ["sparsity"],
+        "control": ["objective"],
+        "voted": ["objective"],
+        "final": ["final"],
+        "dense": ["topology"],
+        "tickets": ["topology"],
+        "long": ["epochs"],
+        "adamw": ["optimizer"],
+    }
+    assert {a: names for (a, b), names in found.items() if b == "plain"} == {
+        "moon": ["training"],
+        "moon 99": ["sparsity", "training"],
+        "control": ["training"],
+        "voted": ["objective", "vote_share", "learning rate"],
+        "final": ["objective", "vote_share", "learning rate", "final"],
+        "dense": ["topology", "training"],
+        "tickets": ["objective", "topology"],
+        "long": ["epochs", "training"],
+        "adamw": ["objective", "optimizer", "vote_share"],
+    }

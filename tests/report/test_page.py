@@ -41,7 +41,7 @@ def several(tmp_path_factory, fabricate):
 @pytest.fixture(scope="module")
 def html(several):
     """The page about these runs."""
-    return page(*collect([several]))
+    return page(*collect([several]), detector="msp")
 
 
 class Addresses(HTMLParser):
@@ -83,14 +83,14 @@ def test_the_page_has_all_sections_and_loads_nothing(html):
 def test_comparisons_are_tested(html):
     table = html[html.index("<h2>Comparisons") : html.index("<h2>Scores")]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)[1:]]
-    verdicts = {row[2]: row[-1] for row in rows}
+    verdicts = {row[3]: row[-1] for row in rows}
     assert verdicts == {
         "accuracy %": "no evidence",
         "ECE": "no evidence",
         "msp near AUROC %": "better",
         "msp far AUROC %": "better",
     }
-    assert rows[0][:2] == ["moon", "cross-entropy"]
+    assert rows[0][:3] == ["moon", "cross-entropy", "training"]
 
 
 def test_classes_are_shown_by_name(tmp_path, fabricate):
@@ -120,15 +120,43 @@ def test_one_run_makes_no_claim(tmp_path, fabricate):
 
 
 @pytest.mark.slow
-def test_many_methods_are_compared_with_the_first_and_six_are_drawn(tmp_path, fabricate):
-    for index in range(8):
-        for seed in range(2):
-            fabricate(tmp_path, make("moon", seed, sparsity=0.5 + 0.05 * index))
+def test_methods_that_differ_in_one_setting_are_compared_and_all_are_drawn(tmp_path, fabricate):
+    for objective in ("cross-entropy", "moon"):
+        for sparsity in (0.8, 0.9, 0.95, 0.99):
+            for seed in range(2):
+                fabricate(tmp_path, make(objective, seed, sparsity=sparsity))
+
+    def compared(text):
+        table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
+        rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)[1:]]
+        return [tuple(row[:3]) for row in rows if row[3] == "ECE"]
+
     text = page(*collect([tmp_path]))
-    assert "Figures show the first 6 methods" in text
-    table = text[text.index("<h2>Comparisons") : text.index("<h2>Scores")]
-    assert table.count("<tr>") == 1 + 7 * 4
-    assert text.count("data:image/png;base64,") == 6 * 4 * 3
+    assert text.count("data:image/png;base64,") == 8 * 4 * 3
+    pairs = compared(text)
+    assert len(pairs) == len({frozenset(pair[:2]) for pair in pairs}) == 4 + 2 * 6
+    assert ("moon 99%", "cross-entropy 99%", "training") in pairs
+    assert all(a.split()[0] == b.split()[0] for a, b, settings in pairs if settings == "sparsity")
+    text = page(*collect([tmp_path]), against="moon 95%")
+    assert len(compared(text)) == 7
+    assert {pair[1] for pair in compared(text)} == {"moon 95%"}
+    assert ("cross-entropy 99%", "moon 95%", "sparsity, training") in compared(text)
+    with pytest.raises(ValueError, match="there is no method 'moon 98%' to compare with"):
+        page(*collect([tmp_path]), against="moon 98%")
+
+
+def test_methods_that_differ_in_more_than_one_setting_are_not_compared(tmp_path, fabricate):
+    fabricate(tmp_path, make("cross-entropy", sparsity=0.8))
+    fabricate(tmp_path, make("moon", sparsity=0.9))
+    assert "Nothing is compared: no two methods" in page(*collect([tmp_path]))
+
+
+@pytest.mark.slow
+def test_figures_are_also_written_as_pdf(several, tmp_path):
+    write_report([several], tmp_path / "page.html", figures=tmp_path / "figures")
+    found = {path.stem: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    assert sorted(found) == ["calibration", "histograms", "masks", "roc", "training"]
+    assert all(data.startswith(b"%PDF") and b"CreationDate" not in data for data in found.values())
 
 
 def test_no_run_is_counted_twice(several):

@@ -47,7 +47,7 @@ def act(arguments: argparse.Namespace) -> None:
         from moon.report.page import write_report
 
         page = arguments.out / "report.html"
-        write_report([arguments.out], page, title)
+        write_report([arguments.out], page, title, detector=demo.DETECTOR)
         print(f"full report, to open in a browser: {page}")
     moon = "moon" if shutil.which("moon") or Path(sys.argv[0]).name != "moon" else sys.argv[0]
     file = _use(jobs[methods[demo.PACKED][0]].folder, arguments)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moon.cli.arguments import add_data, add_device, device_of, fraction, whole
 from moon.cli.unknown_sets import add_unknown_sets
 from moon.recipe import names_of
+from moon.recipe.names import PACKED
 
 if TYPE_CHECKING:
     from moon.deploy import Guarantee
@@ -32,7 +33,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add(
         "--detector",
         metavar="NAME",
-        default="fisher",
+        default=PACKED,
         help=f"{' '.join(name for name in names_of('detector') if name not in ('odin', 'rotpred'))}, NAME:released, "
         "NAME:scaled or NAME:unscaled, NAME:OPTION=VALUE, fisher:NAME+NAME (a combination), or auto (what moon score "
         "--detector auto chose for the run, else by its rule) (default: %(default)s)",

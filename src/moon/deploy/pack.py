@@ -23,6 +23,7 @@ from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
 from moon.files import check_output, write_atomic
 from moon.recipe import Recipe, build
+from moon.recipe.names import PACKED
 from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
@@ -33,14 +34,12 @@ from moon.score.temperatures import NO_OPTIMUM, fit_temperature, temperatures
 
 _log = logging.getLogger(__name__)
 
-DETECTOR = "fisher"
-
 
 def pack_run(
     folder: Path | str,
     images: BenchmarkImages,
     path: Path | str,
-    detector: str = DETECTOR,
+    detector: str = PACKED,
     guarantee: Guarantee | None = None,
     *,
     bank: int = BANK,

@@ -130,8 +130,7 @@ def _filled(
     objective, name = full_name("objective", objective), settings.get("topology", Recipe.topology)
     kind, topology = pick("objective", objective), pick("topology", name)
     epochs, asked = settings.get("epochs", Recipe.epochs), settings.pop("vote_share", None)
-    innermost = objective.rpartition("+")[2]  # of rotpred+moon the second
-    known = _PAPER_OPTIONS.get((innermost, benchmark.known_set), {})
+    known = paper_options(objective, benchmark.known_set)
     own, of_topology = _options(options, objective, name)
     rate = pick("rates", rates or topology.rates or kind.rates)
     vote_share = next(share for share in (asked, topology.vote_share, kind.vote_share) if share is not None)
@@ -204,6 +203,12 @@ def _of_start(settings: Mapping[str, Any]) -> dict[str, Any]:
         if issubclass(pick("topology", settings.get("topology", Recipe.topology)), SparseTopology):
             found["first_mask"] = "magnitude"
     return found
+
+
+def paper_options(objective: str, known_set: str) -> dict[str, Scalar]:
+    """The options of an objective that the paper sets for a known set."""
+    innermost = objective.rpartition("+")[2]  # of rotpred+moon the second
+    return _PAPER_OPTIONS.get((innermost, known_set), {})
 
 
 def quiet_epochs(objective: str, epochs: int) -> dict[str, Scalar]:

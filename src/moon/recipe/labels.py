@@ -1,17 +1,31 @@
-"""Short labels that distinguish the methods of several runs."""
+"""Short labels that distinguish the methods of several runs, and the settings in which two methods differ."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields, replace
+from itertools import combinations
 from typing import Any
 
 from moon.recipe import build
-from moon.recipe.defaults import quiet_epochs
+from moon.recipe.defaults import paper_options, quiet_epochs
 from moon.recipe.presets import Preset, Scalar
 from moon.recipe.recipe import Recipe
 from moon.recipe.registry import options_of, pick, table
+
+_RATES = ("lr_start", "lr_end", "lr_hold_share", "lr_cycles", "lr_peak")
+# What a setting determines unless it is given: no further difference where that setting differs.
+_FOLLOWS = {
+    "training": {"outliers", "teachers_sha256"},
+    "objective": {"outliers", "teachers_sha256"},
+    "topology": {"delta_t_steps"},
+    "optimizer": {"learning rate", "weight_decay"},
+    "pretrained_sha256": {"learning rate", "first_mask"},
+    "epochs": {"delta_t_steps", "warmup"},
+    "batch_size": {"delta_t_steps"},
+}
+_OF_MASKS = {"sparsity", "allocation", "pattern", "first_mask", "drop_fraction", "delta_t_steps", "t_end_share"}
 
 
 def labels(recipes: Iterable[Recipe]) -> dict[str, str]:
@@ -61,15 +75,22 @@ def _trainings(methods: Iterable[Recipe]) -> dict[Recipe, str]:
     The name is that of the objective if all trainings with this objective use its default settings, or if one of them
     matches no preset.
     """
+    found: dict[Recipe, str] = {}
+    for objective, names in _names_by_objective(methods).items():
+        same = all(objective in some for some in names.values()) or not all(names.values())
+        found |= {method: objective if same else some[0] for method, some in names.items()}
+    return found
+
+
+def _names_by_objective(methods: Iterable[Recipe]) -> dict[str, dict[Recipe, list[str]]]:
+    """The names of each training, see `_names`, by objective."""
     by_objective: dict[str, list[Recipe]] = {}
     for method in methods:
         by_objective.setdefault(method.objective, []).append(method)
-    found: dict[Recipe, str] = {}
+    found: dict[str, dict[Recipe, list[str]]] = {}
     for objective, alike in by_objective.items():
         shared = set.intersection(*({*method.objective_options} for method in alike))
-        names = [_names(method, shared) for method in alike]
-        same = all(objective in some for some in names) or not all(names)
-        found |= {method: objective if same else some[0] for method, some in zip(alike, names, strict=True)}
+        found[objective] = {method: _names(method, shared) for method in alike}
     return found
 
 
@@ -107,3 +128,61 @@ def _text(name: str, value: Any) -> str:
     if name == "sparsity":
         return f"{100 * value:.10g}%"
     return value if isinstance(value, str) else f"{name}={value}"
+
+
+def differences(recipes: Mapping[str, Recipe]) -> dict[tuple[str, str], list[str]]:
+    """Name the settings in which each two of some methods differ.
+
+    An objective with its default settings, or a preset, is one setting: `training`. What follows from another setting,
+    such as the learning rate of an optimizer or the sparsity of a dense network, is not named.
+
+    Args:
+        recipes: One recipe of each method, by label; their seeds do not matter.
+
+    Returns:
+        The names of the settings, by the labels of the later and the earlier method.
+    """
+    methods = {label: replace(recipe, objective_options=_unusual_options(recipe)) for label, recipe in recipes.items()}
+    names = {method: some for each in _names_by_objective(methods.values()).values() for method, some in each.items()}
+    found: dict[tuple[str, str], list[str]] = {}
+    for first, second in combinations(methods, 2):
+        pair = methods[first], methods[second]
+        in_each = [_differing(pair, [_settings(method) for method in pair])]
+        if all(names[method] for method in pair):
+            in_each.append(_differing(pair, [_settings_beside(method, names[method][0]) for method in pair]))
+        found[second, first] = min(in_each, key=len)
+    return found
+
+
+def _unusual_options(recipe: Recipe) -> tuple[tuple[str, Scalar], ...]:
+    """The objective's options without those that `make_recipe` derives, as far as the benchmark's name says them."""
+    usual = paper_options(recipe.objective, recipe.benchmark.partition("-")[0])
+    return tuple(option for option in _chosen(recipe) if option not in usual.items())
+
+
+def _differing(pair: tuple[Recipe, Recipe], settings: list[dict[str, Any]]) -> list[str]:
+    """The names of settings that differ and do not follow from others that do."""
+    a, b = settings
+    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    following = {each for name in names for each in _FOLLOWS.get(name, ())}
+    if "topology" in names:
+        following |= _OF_MASKS if "dense" in (a["topology"], b["topology"]) else set()
+        if any(getattr(table("topology").get(method.topology), "rates", None) for method in pair):
+            following |= {"learning rate", "vote_share"}
+    return [name for name in names if name not in following]
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """All settings but the seed; the learning rate is one, and so is each option of the objective."""
+    left_out = {*_RATES, "objective_options", "seed", "pretrained", "teachers"}  # the last two are paths
+    found = {f.name: getattr(recipe, f.name) for f in fields(Recipe) if f.name not in left_out}
+    return found | dict(recipe.objective_options) | {"learning rate": [getattr(recipe, name) for name in _RATES]}
+
+
+def _settings_beside(recipe: Recipe, name: str) -> dict[str, Any]:
+    """The settings with one, `training`, in place of those that an objective or preset of this name determines."""
+    preset = table("preset").get(name, Preset(recipe.objective))
+    determined = {"objective", "learning rate", "vote_share", *dict(recipe.objective_options), *preset.settings}
+    found = {key: value for key, value in _settings(recipe).items() if key not in determined - {"epochs"}}
+    defaults = {f.name: f.default for f in fields(Recipe) if f.name in determined & {*preset.settings} - {"vote_share"}}
+    return defaults | found | {"training": name}

@@ -53,8 +53,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as an inline `<svg>` element, with its caption."""
+    """A figure as an inline `<svg>` element, with its caption, and the name of its PDF file."""
 
+    name: str
+    figure: Figure
     svg: Markup  # not escaped again
     caption: str
 
@@ -118,11 +120,11 @@ def make_table(
     return Table(headings, cells, text_columns)
 
 
-def picture(figure: Figure, caption: str) -> Picture:
+def picture(name: str, figure: Figure, caption: str) -> Picture:
     """Return a figure for a page; the caption is also what screen readers say."""
     from markupsafe import Markup  # comes with jinja2, an extra
 
-    return Picture(Markup(svg(figure, caption)), caption)
+    return Picture(name, figure, Markup(svg(figure, caption)), caption)
 
 
 def png_uri(image: NDArray[np.uint8]) -> str:

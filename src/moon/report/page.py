@@ -5,84 +5,120 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moon.files import write_text
 from moon.recipe.labels import labels
 from moon.report import sections
 from moon.report.classes import classes_section
 from moon.report.comparisons import comparisons_section
+from moon.report.content import Picture
 from moon.results.collect import Run, collect
+from moon.results.plotting import save
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _log = logging.getLogger(__name__)
-MOST_PICTURED = 6  # methods in a figure; more would be hard to distinguish
 
 
-def write_report(paths: Iterable[Path], target: Path, title: str = "") -> list[Run]:
+def write_report(
+    paths: Iterable[Path],
+    target: Path,
+    title: str = "",
+    *,
+    detector: str | None = None,
+    against: str | None = None,
+    figures: Path | None = None,
+) -> list[Run]:
     """Write a page about runs.
 
     Args:
         paths: Run folders, or folders of run folders.
         target: The HTML file to write.
         title: Title of the page; by default it names the benchmarks.
+        detector: As for `page`.
+        against: As for `page`.
+        figures: A folder to write the figures to as well, as PDF files.
 
     Returns:
         The runs that the page is about.
 
     Raises:
-        ValueError: If none of the runs is finished and scored.
+        ValueError: If none of the runs is finished and scored, or as for `page`.
     """
     runs, left_out = collect(paths)
     if left_out:
         more = f" and {len(left_out) - 3} more, which the page lists" if len(left_out) > 3 else ""
         _log.warning("left out of the page: %s%s", "; ".join(left_out[:3]), more)
+    content = _content(runs, left_out, title, detector, against)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_text(target, page(runs, left_out, title))
+    write_text(target, _render(content))
+    if figures is not None:
+        for data in content["sections"].values():
+            for picture in data.get("pictures", ()) if isinstance(data, dict) else [data]:
+                if isinstance(picture, Picture):
+                    save(picture.figure, figures / f"{picture.name}.pdf")
     return runs
 
 
-def page(runs: Sequence[Run], left_out: Sequence[str] = (), title: str = "") -> str:
+def page(
+    runs: Sequence[Run],
+    left_out: Sequence[str] = (),
+    title: str = "",
+    *,
+    detector: str | None = None,
+    against: str | None = None,
+) -> str:
     """Return a page about runs as HTML.
 
     Args:
         runs: Finished, scored runs.
         left_out: Lines about runs that are not on the page.
         title: Title of the page; by default it names the benchmarks.
+        detector: The detector of figures, comparisons and the table of methods; None: the one that is packed.
+        against: The label of a method that all others are compared with; None compares those that differ in one
+            setting.
 
     Returns:
         The page.
+
+    Raises:
+        ValueError: If no run was scored with the detector, or no method has this label.
     """
+    return _render(_content(runs, left_out, title, detector, against))
+
+
+def _content(
+    runs: Sequence[Run], left_out: Sequence[str], title: str, detector: str | None, against: str | None
+) -> dict[str, Any]:
+    """What the template of the page shows."""
     names = labels([run.recipe for run in runs])
     methods: dict[str, list[Run]] = {}
     for run in runs:
         methods.setdefault(names[run.recipe.name], []).append(run)
-    pictured = dict(list(methods.items())[:MOST_PICTURED])
+    shown, reason = sections.choose_detector(methods, detector)
     parts = {
-        "Methods": sections.methods_section(methods),
+        "Methods": sections.methods_section(methods, shown, reason),
         "Detectors": sections.detectors_section(methods),
-        "Comparisons": comparisons_section(methods),
-        "Scores": sections.scores_section(pictured, omitted=len(methods) - len(pictured)),
-        "Calibration": sections.calibration_section(pictured),
-        "Classes": classes_section(pictured),
-        "Sparsity": sections.sparsity_section(methods),
-        "Training": sections.training_section(pictured),
-        "Masks": sections.masks_section(pictured),
-        "Examples": sections.examples_section(pictured),
+        "Comparisons": comparisons_section(methods, shown, against),
+        "Scores": sections.scores_section(methods, shown),
+        "Calibration": sections.calibration_section(methods),
+        "Classes": classes_section(methods),
+        "Sparsity": sections.sparsity_section(methods, shown),
+        "Training": sections.training_section(methods),
+        "Masks": sections.masks_section(methods),
+        "Examples": sections.examples_section(methods),
         "Recipes": sections.recipes_section(runs, left_out),
     }
     lead = sections.lead(methods)
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=title or f"{', '.join(lead['benchmarks'])}: known and unknown",
-            lead=lead,
-            sections={heading: data for heading, data in parts.items() if data is not None},
-        )
-    )
+    title = title or f"{', '.join(lead['benchmarks'])}: known and unknown"
+    found = {heading: data for heading, data in parts.items() if data is not None}
+    return {"title": title, "lead": lead, "sections": found}
+
+
+def _render(content: dict[str, Any]) -> str:
+    return _environment().get_template("page.html.j2").render(content)
 
 
 def _environment() -> Environment:

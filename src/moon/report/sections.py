@@ -6,6 +6,7 @@ A method is a list of runs that differ only in their seed. Functions return None
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -14,6 +15,7 @@ from typing import Any
 
 from moon.metrics import auroc_interval
 from moon.recipe.labels import labels
+from moon.recipe.names import PACKED
 from moon.report.content import Cell, Picture, make_table, number_cell, picture, png_uri
 from moon.results import figures
 from moon.results.choices import describe_choices
@@ -22,7 +24,9 @@ from moon.results.compare import MIN_SEEDS
 from moon.results.format import MISSING, interval_text
 from moon.results.tables import describe_images
 from moon.results.temperatures import describe_temperatures
+from moon.score.auto import AUTO
 from moon.score.files import KNOWN, which_scored
+from moon.suggest import counted, did_you_mean
 
 Methods = Mapping[str, Sequence[Run]]
 
@@ -59,10 +63,28 @@ def _detectors(methods: Methods) -> list[str]:
     return list(dict.fromkeys(d for runs in methods.values() for run in runs for d in run.summary["detectors"]))
 
 
-def main_detector(methods: Methods) -> str:
-    """The detector that figures and comparisons show: MSP, as in the paper, or else the first."""
-    found = _detectors(methods)
-    return "msp" if "msp" in found else found[0]
+def choose_detector(methods: Methods, asked: str | None = None) -> tuple[str, str]:
+    """Choose the detector that figures, comparisons and the table of methods show, and say why.
+
+    It is the one asked for, or else the first with which all runs were scored: the choice of `auto` if all runs that
+    recorded one agree, what `moon pack` uses, KNN, any other. If no detector has all runs, it is the one with most.
+    """
+    summaries = [run.summary for runs in methods.values() for run in runs]
+    found = Counter(name for summary in summaries for name in summary["detectors"])
+    if asked is not None and asked not in found:
+        choices = f"{did_you_mean(asked, found)}; choose from: {', '.join(found)}"
+        raise ValueError(f"none of the runs was scored with the detector '{asked}'{choices}")
+    reasons = {PACKED: "what moon pack uses by default"}
+    chosen = {summary[AUTO]["detector"] for summary in summaries if AUTO in summary}
+    if len(chosen) == 1:
+        reasons = dict.fromkeys(chosen, "chosen by auto") | reasons
+    candidates = [name for name in dict.fromkeys([*reasons, "knn", *found]) if name in found]
+    name = asked or max(candidates, key=found.__getitem__)  # the first one of equals
+    lacking = len(summaries) - found[name]
+    reason = "as asked for" if asked else reasons.get(name, f"as not all runs were scored with {next(iter(reasons))}")
+    return name, reason + (
+        f"; {lacking} of {counted(len(summaries), 'run')} were not scored with it" if lacking else ""
+    )
 
 
 def lead(methods: Methods) -> dict[str, Any]:
@@ -96,9 +118,8 @@ def _near(runs: Iterable[Run], detector: str) -> float:
     return mean(found) if found else 0.0
 
 
-def methods_section(methods: Methods) -> dict[str, Any]:
-    """One row per method: accuracy, calibration, AUROC of the main detector, cost."""
-    detector = main_detector(methods)
+def methods_section(methods: Methods, detector: str, reason: str) -> dict[str, Any]:
+    """One row per method: accuracy, calibration, AUROC of the detector, cost."""
     rows = [
         [
             method,
@@ -123,6 +144,8 @@ def methods_section(methods: Methods) -> dict[str, Any]:
     mark_best = on_same_images(methods)
     return {
         "table": make_table(headings, rows, lower_is_better=lower, unranked=[1], mark_best=mark_best),
+        "detector": detector,
+        "reason": reason,
         "images": describe_images(run.summary for runs in methods.values() for run in runs).splitlines(),
     }
 
@@ -154,21 +177,19 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
     }
 
 
-def scores_section(methods: Methods, omitted: int) -> dict[str, Any]:
+def scores_section(methods: Methods, detector: str) -> dict[str, Any]:
     """Score histograms, ROC curves and intervals of the AUROC, for the first run of each method."""
-    detector = main_detector(methods)
     scores = {name: s for name, runs in methods.items() if (s := runs[0].scores) is not None and detector in s}
-    shown = {"detector": detector, "methods": len(methods), "omitted": omitted}
     if not scores:
-        return shown | {"pictures": [], "table": None}
+        return {"pictures": [], "table": None}
     histogram_caption = (
         f"{detector} scores of the first run of each method, as percentiles among known images. When 95% of the known "
         "images are accepted, everything left of the line is rejected."
     )
     roc_caption = f"ROC curves of {detector}: accepted known images over accepted unknown images."
     pictures = [
-        picture(figures.score_histograms(scores, detector), histogram_caption),
-        picture(figures.roc_curves(scores, detector), roc_caption),
+        picture("histograms", figures.score_histograms(scores, detector), histogram_caption),
+        picture("roc", figures.roc_curves(scores, detector), roc_caption),
     ]
     rows = []
     for method, by_detector in scores.items():
@@ -180,7 +201,7 @@ def scores_section(methods: Methods, omitted: int) -> dict[str, Any]:
                 rows.append([method, name, number_cell([auroc]), interval_text(100 * low, 100 * high, 1)])
     # The best number would be that of the easiest set.
     table = make_table(["method", "unknown set", f"{detector} AUROC %", "95% interval"], rows, 2, mark_best=False)
-    return shown | {"pictures": pictures, "table": table}
+    return {"pictures": pictures, "table": table}
 
 
 def calibration_section(methods: Methods) -> Picture | None:
@@ -190,15 +211,14 @@ def calibration_section(methods: Methods) -> Picture | None:
         "Accuracy over confidence for the first run of each method. A well-calibrated network lies on the diagonal. "
         "Bars show the share of images."
     )
-    return picture(figures.reliability_diagram(predictions), caption) if predictions else None
+    return picture("calibration", figures.reliability_diagram(predictions), caption) if predictions else None
 
 
-def sparsity_section(methods: Methods) -> Picture | None:
+def sparsity_section(methods: Methods, detector: str) -> Picture | None:
     """AUROC over sparsity, if the runs have several sparsities."""
     runs = [run for several in methods.values() for run in several]
     if len({run.recipe.sparsity for run in runs}) < 2:
         return None
-    detector = main_detector(methods)
     without_sparsity = {run.recipe: replace(run.recipe, sparsity=0.0) for run in runs}
     names = labels(without_sparsity.values())  # what else distinguishes the methods
     points = []
@@ -208,7 +228,7 @@ def sparsity_section(methods: Methods) -> Picture | None:
                 name = names[without_sparsity[run.recipe].name]
                 points.append((name, 100 * run.recipe.sparsity, group, 100 * scored[group]["auroc"]))
     caption = f"{detector} AUROC over sparsity: one dot per run, and lines through the means."
-    return picture(figures.auroc_over_sparsity(points, detector), caption)
+    return picture("sparsity", figures.auroc_over_sparsity(points, detector), caption)
 
 
 def training_section(methods: Methods) -> Picture | None:
@@ -222,14 +242,14 @@ def training_section(methods: Methods) -> Picture | None:
     if not parts:
         return None
     caption = f"Over the epochs of the first run of each method: {'; '.join(parts)}."
-    return picture(figures.training_curves(logs), caption)
+    return picture("training", figures.training_curves(logs), caption)
 
 
 def masks_section(methods: Methods) -> Picture | None:
     """The density of each layer, for the first run of each sparse method."""
     densities = {name: found for name, runs in methods.items() if (found := runs[0].result.get("layer_density"))}
     caption = "Share of non-zero weights in each layer for the first run of each sparse method."
-    return picture(figures.layer_densities(densities), caption) if densities else None
+    return picture("masks", figures.layer_densities(densities), caption) if densities else None
 
 
 def examples_section(methods: Methods) -> dict[str, dict[str, list[str]]] | None:

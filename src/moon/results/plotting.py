@@ -31,6 +31,7 @@ _LEGEND_ROW = 0.2  # height of a row of a legend, in inches
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # keep text as text
     "svg.hashsalt": "moon",  # make files reproducible
+    "pdf.fonttype": 42,  # TrueType: many journals refuse matplotlib's default, Type 3
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,
@@ -91,12 +92,15 @@ def save(figure: Figure, *paths: Path) -> None:
     """Write a figure to each path, in the format of its suffix; folders are created.
 
     An SVG file contains the digest of the plotted data in its description. It tells whether two files show the same,
-    which their bytes do not: they depend on the version of matplotlib.
+    which their bytes do not: they depend on the version of matplotlib. No file contains the date.
     """
-    metadata: dict[str, Any] = {"Date": None, "Description": f"{DIGEST} {data_digest(figure)}"}
+    metadata = {
+        ".svg": {"Date": None, "Description": f"{DIGEST} {data_digest(figure)}"},
+        ".pdf": {"CreationDate": None},
+    }
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = metadata if path.suffix == ".svg" else None
+        about = metadata.get(path.suffix)
         write_atomic(path, lambda partial, about=about: figure.savefig(partial, dpi=150, metadata=about))
 
 
