@@ -9,7 +9,7 @@ import pytest
 from moon import Detector, auroc, register, unregister
 from moon.detect import DETECTORS, TemperatureScaling
 from moon.recipe import Recipe, table
-from moon.records import write_record
+from moon.records import read_record, write_record
 from moon.run.folder import load, load_result
 from moon.run.images import BenchmarkImages
 from moon.score.cache import EvidenceCache
@@ -199,11 +199,45 @@ def test_scores_of_other_detectors_on_the_same_images_are_kept(images, folder, d
     assert second["detectors"]["knn"] == first["detectors"]["knn"]
     assert np.array_equal(scores["knn"]["dtd"], first_scores["knn"]["dtd"])
     assert read_scores(folder)[0] == second
-    other, _ = score_run(folder, BenchmarkImages.open(data_root, "mnist", far=("fashionmnist",)), ["mls"])
-    assert list(other["detectors"]) == ["mls"]  # the old scores are of other images
     (folder / "scores.json").write_text("{")
     assert read_scores(folder) is None
     assert list(score_run(folder, images, ["ebo"])[0]["detectors"]) == ["ebo"]
+
+
+def test_scores_of_other_sets_are_kept_and_are_in_no_mean(images, folder, data_root):
+    first, first_scores = score_run(folder, images, ["msp", "knn"])
+    other = BenchmarkImages.open(data_root, "mnist", near=("dtd",), far=("notmnist",))
+    second, scores = score_run(folder, other, ["msp", "ebo"])
+    assert (second["near"], second["far"]) == (["dtd"], ["notmnist"])
+    assert list(scores["msp"]) == ["known", "dtd", "notmnist", "fashionmnist"]
+    assert list(scores["ebo"]) == ["known", "dtd", "notmnist"]
+    for name in ("msp", "knn"):
+        found = second["detectors"][name]
+        assert found["sets"] == first["detectors"][name]["sets"]
+        assert (found["near"], found["far"]) == (found["sets"]["dtd"], found["sets"]["notmnist"])
+        assert np.array_equal(scores[name]["fashionmnist"], first_scores[name]["fashionmnist"])
+    assert second["images"]["fashionmnist"] == 30
+    assert read_scores(folder)[0] == second
+    assert which_scored(second) == which_scored(score_run(folder, other, ["msp"], out=folder / "only these")[0])
+    third, _ = score_run(folder, images, ["msp"])
+    assert third["detectors"]["knn"] == first["detectors"]["knn"]
+    assert "near" not in third["detectors"]["ebo"]  # it lacks one of the two near sets
+    assert third["detectors"]["ebo"]["far"] == second["detectors"]["ebo"]["sets"]["dtd"]
+
+
+def test_scores_of_other_images_or_options_are_not_kept(images, folder, monkeypatch, caplog):
+    score_run(folder, images, ["msp", "knn"])
+    near = {"fashionmnist": images.unknown["fashionmnist"], "notmnist": images.unknown["dtd"]}
+    changed, _ = score_run(folder, replace(images, unknown=near), ["msp"])
+    assert set(changed["detectors"]["knn"]["sets"]) == {"fashionmnist", "dtd"}
+    assert "the scores of knn on notmnist are of other images or options and are dropped" in caplog.text
+    monkeypatch.setattr(DETECTORS["msp"], "score", lambda _, evidence: evidence.confidence**2)  # as with other options
+    only = replace(images, unknown={"fashionmnist": images.unknown["fashionmnist"]})
+    assert set(score_run(folder, only, ["msp"])[0]["detectors"]["msp"]["sets"]) == {"fashionmnist"}
+    summary = read_record(folder / "scores.json")
+    write_record(folder / "scores.json", summary | {"sha256": summary["sha256"] | {"known": "0" * 64}})
+    assert list(score_run(folder, images, ["ebo"])[0]["detectors"]) == ["ebo"]
+    assert "the scores of msp and knn are of other known images or another precision; dropped" in caplog.text
 
 
 def swap(folder, name, change):

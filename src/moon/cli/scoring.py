@@ -31,7 +31,7 @@ from moon.run.images import BenchmarkImages
 from moon.score.auto import AUTO, check_names, choice_line
 from moon.score.cache import EVIDENCE
 from moon.score.checkpoint import score_checkpoint
-from moon.score.files import Scores, scores_folder
+from moon.score.files import KNOWN, Scores, scores_folder
 from moon.score.score import score_run
 from moon.suggest import counted
 
@@ -252,6 +252,9 @@ def _show_remarks(
             lines[f"{which}{choice_line(summary[AUTO])}{_hint(arguments)}"].append(folder)
         if earlier := [name for name in summary["detectors"] if name not in asked]:
             lines[f"{which}scores.json also has {enumerated(earlier)}, scored earlier"].append(folder)
+        scored_now = (KNOWN, *summary["near"], *summary["far"])
+        if others := [name for name in summary["images"] if name not in scored_now]:
+            lines[f"{which}scores.json also has the unknown sets {enumerated(others)}, scored earlier"].append(folder)
         for name in [name for name in summary["left_out"] if name in asked]:
             lines[f"{name} is left out: {summary['left_out'][name]}"].append(folder)
         for name in [name for name in summary["search"] if name in asked]:
@@ -261,7 +264,7 @@ def _show_remarks(
             count = sum("refused" not in each for each in record["tried"])
             tried = f"the best of {counted(count, 'candidate')} on {', '.join(record['on'])}"
             lines[f"{which}{name}: {chosen}, {tried}"].append(folder)
-        if dropped := [name for name in arguments.tune_on if name not in summary["images"]]:
+        if dropped := [name for name in arguments.tune_on if name not in scored_now]:
             lines[f"tuned on and not scored: {', '.join(dropped)}"].append(folder)
         if outliers:
             lines[f"{outliers} is left out: the network was trained with it as outliers"].append(folder)

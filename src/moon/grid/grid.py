@@ -275,6 +275,8 @@ def scored_with(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """
     if (found := read_summary(folder)) is None:
         return [], {}
-    names = [*found["detectors"], *found.get("left_out", ())]
+    needed = {*found.get("near", ()), *found.get("far", ())}  # a detector may have scores of other sets only
+    names = [name for name, each in found["detectors"].items() if needed <= each["sets"].keys()]
+    names += found.get("left_out", ())
     auto = [AUTO] if AUTO in found and found[AUTO]["detector"] in names else []
     return [*names, *auto], which_scored(found)

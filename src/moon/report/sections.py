@@ -54,8 +54,11 @@ def has_one_benchmark(methods: Methods) -> bool:
 def on_same_images(methods: Methods) -> bool:
     """Whether all runs were scored on the same images, so that their numbers can be ranked."""
     runs = [run for several in methods.values() for run in several]
-    return has_one_benchmark(methods) and all(
-        which_scored(run.summary) == which_scored(runs[0].summary) for run in runs
+    digests = {pair for run in runs for pair in run.summary.get("sha256", {}).items()}  # also of sets in no group
+    return (
+        has_one_benchmark(methods)
+        and all(which_scored(run.summary) == which_scored(runs[0].summary) for run in runs)
+        and len({name for name, _ in digests}) == len(digests)
     )
 
 
@@ -164,9 +167,9 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
             for method, runs in methods.items():
                 if count := sum(detector in run.summary["detectors"] for run in runs):
                     label = method if count == len(runs) else f"{method} (n = {count})"
-                    cells = [number_cell(_values(runs, "detectors", detector, "sets", name, metric)) for name in sets]
-                    cells += [number_cell(_values(runs, "detectors", detector, group, metric)) for group in groups]
-                    rows.append([detector, label, *cells])
+                    paths = [("sets", name, metric) for name in sets] + [(group, metric) for group in groups]
+                    found = [_values(runs, "detectors", detector, *path) for path in paths]
+                    rows.append([detector, label, *(_cell_of(values, count) for values in found)])
         tables[title] = make_table(headings, rows, 2, lower_is_better=lower, mark_best=on_same_images(methods))
     left_out = {f"{name}: {reason}" for summary in summaries for name, reason in summary["left_out"].items()}
     return {
@@ -175,6 +178,12 @@ def detectors_section(methods: Methods) -> dict[str, Any]:
         "choices": describe_choices({method: [run.summary for run in runs] for method, runs in methods.items()}),
         "left_out": sorted(left_out),
     }
+
+
+def _cell_of(values: Sequence[float], runs: int) -> Cell:
+    """The cell of some runs, which says if not all of them have a value."""
+    cell = number_cell(values)
+    return replace(cell, text=f"{cell.text} (n = {len(values)})") if 0 < len(values) < runs else cell
 
 
 def scores_section(methods: Methods, detector: str) -> dict[str, Any]:

@@ -98,8 +98,9 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
         A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
     """
     some = next(iter(methods.values()))[0]
-    sets = list(next(iter(some["detectors"].values()))["sets"])
-    groups = [group for group in ("near", "far") if group in next(iter(some["detectors"].values()))]
+    groups = [group for group in ("near", "far") if any(group in each for each in some["detectors"].values())]
+    sets = [name for group in groups for name in some.get(group, ())]
+    sets = sets or list(next(iter(some["detectors"].values()))["sets"])  # of a file that does not name the groups
     alone = {some[group][0]: group for group in groups if len(some.get(group, ())) == 1}  # they are the mean
     groups = [group for group in groups if group not in alone.values()]
     # AUROC above FPR-95 where both would not fit on one line.
@@ -117,11 +118,8 @@ def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Gro
     for detector in detectors if names is None else [name for name in detectors if name in names]:
         for method, runs in methods.items():
             scored = [run["detectors"][detector] for run in runs if detector in run["detectors"]]
-            if not scored:
-                cells = [MISSING] * (len(sets) + len(groups))
-            else:
-                cells = [_auroc_and_fpr([s["sets"][name] for s in scored], separator) for name in sets]
-                cells += [_auroc_and_fpr([s[group] for s in scored], separator) for group in groups]
+            cells = [_auroc_and_fpr([s["sets"][name] for s in scored if name in s["sets"]], separator) for name in sets]
+            cells += [_auroc_and_fpr([s[group] for s in scored if group in s], separator) for group in groups]
             is_last = method == list(methods)[-1]
             label = f"{method} (n = {len(scored)})" if 0 < len(scored) < len(runs) else method
             table.add_row(detector, label, *cells, end_section=is_last and (len(methods) > 1 or stacked))
@@ -143,7 +141,7 @@ def _remarks(methods: Methods, names: Collection[str] | None = None) -> list[str
 
 def _auroc_and_fpr(metrics: Sequence[Mapping[str, float]], separator: str) -> str:
     auroc, fpr = ([values[name] for values in metrics] for name in ("auroc", "fpr95"))
-    return f"{mean_and_deviation(auroc)}{separator}{mean_and_deviation(fpr)}"
+    return MISSING if not metrics else f"{mean_and_deviation(auroc)}{separator}{mean_and_deviation(fpr)}"
 
 
 def summary_table(methods: Methods) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,17 @@ def tables(scores: Scores, images: BenchmarkImages) -> dict[str, Any]:
     found = {}
     for detector, by_set in scores.items():
         metrics = {name: unknown_metrics(by_set[KNOWN], values) for name, values in by_set.items() if name != KNOWN}
-        found[detector] = {"sets": metrics}
-        for group, members in (("near", images.benchmark.near), ("far", images.benchmark.far)):
-            rows = [metrics[name] for name in members if name in metrics]
-            if rows:
-                found[detector][group] = mean_metrics(rows)
+        groups = {"near": images.benchmark.near, "far": images.benchmark.far}
+        scored = {group: [name for name in members if name in metrics] for group, members in groups.items()}
+        found[detector] = {"sets": metrics, **group_means(metrics, scored)}
     return found
+
+
+def group_means(sets: Mapping[str, dict[str, float]], groups: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The means over the near and the far sets, for each group all of whose sets were scored."""
+    members = {group: groups[group] for group in ("near", "far")}
+    return {
+        group: mean_metrics([sets[name] for name in names])
+        for group, names in members.items()
+        if names and all(name in sets for name in names)
+    }

@@ -1,4 +1,4 @@
-"""Write scores into a folder: those of other detectors on the same images are kept, those of other models refused."""
+"""Write scores into a folder: those of other detectors and other sets are kept, those of other models refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from moon.data.classes import enumerated
@@ -16,6 +17,7 @@ from moon.recipe.variants import Variant
 from moon.records import arrays_digest, write_record
 from moon.score.files import (
     ARRAYS,
+    KNOWN,
     MODEL,
     NET,
     SCORES,
@@ -26,8 +28,8 @@ from moon.score.files import (
     scores_folder,
     verified_scores,
     warn_once,
-    which_scored,
 )
+from moon.score.tables import group_means
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +56,10 @@ def check_same_model(home: Path, objective: str, about: Mapping[str, Any]) -> No
 def write_scores(
     folder: Path, result: dict[str, Any], scores: Scores, objective: str, others: Mapping[str, Mapping[str, NDArray]]
 ) -> None:
-    """Write `scores.npz`, other arrays, and `scores.json`; scores of other detectors on the same images are kept.
+    """Write `scores.npz`, other arrays, and `scores.json`; scores of other detectors and other unknown sets are kept.
+
+    Only what was scored with the same known images and precision is kept, and nothing that a detector was tuned on.
+    Near and far remain the groups that were just scored: a kept set is in no mean, unless it belongs to a group.
 
     `result` and `scores` are extended by what is kept. Arrays are written first: if the process is killed in between,
     the old `scores.json` still finds its scores in the new file.
@@ -93,30 +98,61 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
             folder,
             enumerated(untuned),
         )
-    if which_scored(old) != which_scored(result):
+    digests, new_digests = old.get("sha256") or {}, result["sha256"]
+    if (old.get("precision"), digests.get(KNOWN)) != (result.get("precision"), new_digests[KNOWN]):
         if dropped := [name for name in old["detectors"] if name not in result["detectors"]]:
             names = enumerated(dropped)
-            _log.warning("%s: the scores of %s are of other sets or another precision and are dropped", folder, names)
+            _log.warning("%s: the scores of %s are of other known images or another precision; dropped", folder, names)
         return
     old_scores = verified_scores(folder, objective)
     is_other_k = old.get(USUAL_K, 50) != result.get(USUAL_K, 50)
-    for name in old["detectors"]:
-        if name in result["detectors"] or name in result["left_out"]:
+    tuned_on = {
+        each for record in (result.get("auto", {}), *result["search"].values()) for each in record.get("on", ())
+    }
+    lost: dict[str, list[str]] = {}
+    for name, metrics in old["detectors"].items():
+        is_new = name not in result["detectors"]
+        if name in result["left_out"]:
             continue
-        if is_other_k and name.partition(":")[0] in table("detector") and Variant.of(name).uses_usual_k:
+        if is_new and is_other_k and name.partition(":")[0] in table("detector") and Variant.of(name).uses_usual_k:
             warn_once(
                 f"{folder}: the scores of {name} are of an older version, which used the 50th neighbour in sets of any "
                 "size, and are dropped; score the run with it again"
             )
             continue
         if name not in old_scores:
-            warn_once(
-                f"{folder}: the scores of {name} are missing or damaged and are dropped; score the run with it again"
-            )
+            if is_new:
+                warn_once(
+                    f"{folder}: the scores of {name} are missing or damaged and are dropped; score the run with it again"
+                )
             continue
-        result["detectors"][name], scores[name] = old["detectors"][name], old_scores[name]
+        by_set = scores.get(name, {KNOWN: old_scores[name][KNOWN]})
+        missing = [each for each in metrics["sets"] if each not in by_set and each not in tuned_on]
+        if _are_equal(old_scores[name][KNOWN], by_set[KNOWN]):  # the same detector with the same options
+            kept = [each for each in missing if digests.get(each) == new_digests.get(each, digests.get(each, ""))]
+        else:
+            kept = []
+        for each in missing:
+            if each not in kept:
+                lost.setdefault(each, []).append(name)
+        if not kept:
+            continue
+        scores[name] = by_set | {each: old_scores[name][each] for each in kept}
+        sets = result["detectors"].get(name, {"sets": {}})["sets"] | {each: metrics["sets"][each] for each in kept}
+        result["detectors"][name] = {"sets": sets, **group_means(sets, result)}
+        for record in ("images", "sha256"):
+            result[record] |= {each: old[record][each] for each in kept}
         for record in ("search", "temperatures"):
-            if name in old.get(record, ()):
+            if is_new and name in old.get(record, ()):
                 result[record][name] = old[record][name]
-    kept = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
-    result["left_out"] = kept | result["left_out"]
+    for each, names in lost.items():
+        _log.warning(
+            "%s: the scores of %s on %s are of other images or options and are dropped", folder, enumerated(names), each
+        )
+    still_out = {k: v for k, v in old.get("left_out", {}).items() if k not in result["detectors"]}
+    result["left_out"] = still_out | result["left_out"]
+
+
+def _are_equal(a: NDArray, b: NDArray) -> bool:
+    """Whether the scores of the same images are equal, but for what another machine or batch size rounds differently."""
+    return a.shape == b.shape and float(np.abs(a - b).max()) <= 1e-4 * float(np.ptp(a))
