@@ -80,8 +80,8 @@ def which_scored(summary: Mapping[str, Any]) -> dict[str, Any]:
     Digests of the known images and of the near and far sets, and precision and mirroring if they are not the default.
     """
     images = {key: summary.get(key) for key in ("sha256", "near", "far")}
-    if images["sha256"] and images["near"] is not None:  # further sets may be kept from an earlier scoring
-        compared = {KNOWN, *images["near"], *images["far"]}
+    if images["sha256"] and "near" in summary:  # further sets may be kept from an earlier scoring
+        compared = {KNOWN, *summary["near"], *summary["far"]}
         images["sha256"] = {name: digest for name, digest in images["sha256"].items() if name in compared}
     return images | {key: summary[key] for key in ("precision", "mirrored") if key in summary}
 

@@ -111,9 +111,10 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
     }
     lost: dict[str, list[str]] = {}
     for name, metrics in old["detectors"].items():
-        is_new = name not in result["detectors"]
-        if name in result["left_out"]:
+        missing = [each for each in metrics["sets"] if each not in scores.get(name, ()) and each not in tuned_on]
+        if name in result["left_out"] or not missing:
             continue
+        is_new = name not in scores
         if is_new and is_other_k and name.partition(":")[0] in table("detector") and Variant.of(name).uses_usual_k:
             warn_once(
                 f"{folder}: the scores of {name} are of an older version, which used the 50th neighbour in sets of any "
@@ -121,20 +122,15 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
             )
             continue
         if name not in old_scores:
-            if is_new:
-                warn_once(
-                    f"{folder}: the scores of {name} are missing or damaged and are dropped; score the run with it again"
-                )
+            again = "score the run with it again"
+            warn_once(f"{folder}: the scores of {name} are missing or damaged and are dropped; {again}")
             continue
         by_set = scores.get(name, {KNOWN: old_scores[name][KNOWN]})
-        missing = [each for each in metrics["sets"] if each not in by_set and each not in tuned_on]
-        if _are_equal(old_scores[name][KNOWN], by_set[KNOWN]):  # the same detector with the same options
-            kept = [each for each in missing if digests.get(each) == new_digests.get(each, digests.get(each, ""))]
-        else:
+        kept = [each for each in missing if digests.get(each) == new_digests.get(each, digests.get(each, ""))]
+        if not _are_equal(old_scores[name][KNOWN], by_set[KNOWN]):  # other options of the same detector
             kept = []
-        for each in missing:
-            if each not in kept:
-                lost.setdefault(each, []).append(name)
+        for each in [each for each in missing if each not in kept]:
+            lost.setdefault(each, []).append(name)
         if not kept:
             continue
         scores[name] = by_set | {each: old_scores[name][each] for each in kept}
@@ -154,5 +150,5 @@ def _keep_others(folder: Path, result: dict[str, Any], scores: Scores, objective
 
 
 def _are_equal(a: NDArray, b: NDArray) -> bool:
-    """Whether the scores of the same images are equal, but for what another machine or batch size rounds differently."""
+    """Whether scores of the same images are equal, but for what another machine or batch size rounds differently."""
     return a.shape == b.shape and float(np.abs(a - b).max()) <= 1e-4 * float(np.ptp(a))
