@@ -93,7 +93,9 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
             figure_file(kept.results / data / "paper" / "auroc.svg", lambda path, d=data: draw_auroc(kept, d, path))
         else:
             problems.append(f"results/{data}: is missing; its figure cannot be made without it")
-    there = {path for path in kept.results.glob("*/paper/*") if path.suffix != ".png"}  # git ignores those
+    there = {
+        path for path in kept.results.glob("*/paper/*") if path.suffix not in (".png", ".pdf")
+    }  # git ignores those
     problems += [
         f"{_name(path)}: nothing writes this file; delete it, or add it to ITEMS" for path in sorted(there - made)
     ]

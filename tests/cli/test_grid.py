@@ -65,15 +65,17 @@ def test_a_set_without_unknown_sets_gets_a_hint(moon, data_root, tmp_path, in_th
 def test_the_table_is_also_written_as_latex(moon, tmp_path, in_this_process):
     code, out, err = moon("grid", "mnist", *GRID, "--seed", "0", "1", "--sparsity", "0.9", "0.95")
     assert code == 0, err
-    assert "the table above as LaTeX: runs/grid/results.tex" in out
+    assert "the table above as LaTeX, with FPR-95: runs/grid/results.tex" in out
     lines = (tmp_path / "runs" / "grid" / "results.tex").read_text(encoding="utf-8").splitlines()
-    assert lines[2] == r"\begin{tabular}{llrrrrr}"
-    assert lines[4] == r"method & detector & n & accuracy \% & ECE & near & far \\"
+    assert lines[2:4] == [r"\label{tab:results}", r"\begin{tabular}{llrrrrrrr}"]
+    assert lines[5] == r"method & detector & n & accuracy \% & ECE & near & far & near FPR-95 & far FPR-95 \\"
     printed = [line for line in out.splitlines() if line.startswith(" mixup")]
     assert len(printed) == 2
     for line in printed:  # the same rows
         cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
-        assert " & ".join(cells).replace("%", r"\%").replace("±", r"$\pm$") + r" \\" in lines
+        row = " & ".join(cells).replace("%", r"\%").replace("±", r"$\pm$") + " & "
+        (line,) = [line for line in lines if line.startswith(row)]
+        assert line.count("&") == 8
 
 
 @pytest.mark.slow

@@ -26,10 +26,13 @@ ONE_OF_EACH = ("figure1", "figure2", "figure3", "figure4", "figure9", "summary")
 
 
 def drawn(item, tmp_path):
-    """The SVG of a figure, and how many pixels of its PNG have the colour of plain training."""
+    """The SVG of a figure, and how many pixels of its PNG have the colour of plain training; nothing is its caption."""
     draw(PaperTable.read(item, SCALE, Path(), tmp_path), tmp_path, tmp_path / "out" / item.key)
     svg = (tmp_path / "out" / f"{item.key}.svg").read_text()
     ElementTree.fromstring(svg)
+    assert item.title not in svg
+    assert "missing" not in svg
+    assert (tmp_path / "out" / f"{item.key}.pdf").read_bytes().startswith(b"%PDF")
     with Image.open(tmp_path / "out" / f"{item.key}.png") as image:
         pixels = np.asarray(image.convert("RGB"))
     return svg, int((pixels == tuple(bytes.fromhex(PLAIN[1:]))).all(2).sum())
@@ -40,7 +43,6 @@ def drawn(item, tmp_path):
 def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
     item = items()[key]
     empty, before = drawn(item, tmp_path)
-    assert "runs are missing" in empty
     made = set()
     for measurement in item.measurements:
         for seed in range(SCALE.seeds):
@@ -50,8 +52,10 @@ def test_drawn_with_all_runs_and_with_none(key, tmp_path, fabricate):
                 gain = 0.01 * seed + 0.1 * (measurement.training == "moon")
                 fabricate(tmp_path, recipe, auroc=0.8 + gain, accuracy=0.8 + gain, fpr95=0.5 - gain, **SETS)
     complete, after = drawn(item, tmp_path)
-    assert "runs are missing" not in complete
     assert after > before + 200
+    assert ("95% t interval over seeds" in complete) == (key in ("figure1", "figure2", "figure4"))
+    assert ("not measured" in empty) == (key in ("figure1", "figure2", "figure3"))
+    assert "not measured" not in complete
     assert len(complete) > len(empty)
 
 
@@ -128,3 +132,21 @@ def test_every_table_and_figure_end_to_end(data_root, tmp_path):
         if item.draw:
             draw(table, tmp_path, tmp_path / "out" / item.key)
             assert (tmp_path / "out" / f"{item.key}.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_panels_of_the_same_data_share_an_axis_that_shows_every_interval(tmp_path, fabricate):
+    item = items()["figure1"]
+    for measurement in item.measurements:
+        for seed in range(SCALE.seeds):
+            recipe = recipe_for(measurement, SCALE, find_benchmark(Path(), "digits"), seed)
+            if not (tmp_path / recipe.name).exists():
+                far = measurement.topology == "set"
+                fabricate(tmp_path, recipe, auroc=0.8 + 0.05 * seed - 0.2 * far, **SETS)
+    figure = DRAWINGS[item.draw](PaperTable.read(item, SCALE, Path(), tmp_path), tmp_path)
+    for row in figure.axes[:2], figure.axes[2:]:
+        ((low, high),) = {axis.get_ylim() for axis in row}
+        for axis in row:
+            ends = [y for line in axis.lines for y in line.get_ydata()]
+            assert ends
+            assert low < min(ends) < max(ends) < high

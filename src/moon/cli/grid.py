@@ -143,8 +143,7 @@ def _show(grid: Grid, out: Path) -> None:
         methods: dict[str, list] = {}
         for recipe, found in scored:
             methods.setdefault(names[recipe.name], []).append(found)
-        summary = summary_table(methods)
-        show_group(summary)
+        show_group(summary_table(methods))
         for line in describe_choices(methods):
             print(printable(f"auto: {line}"))
         scored += [(run.recipe, run.summary) for run in others]
@@ -152,8 +151,8 @@ def _show(grid: Grid, out: Path) -> None:
         write_text(
             table, csv_text([row for recipe, found in scored for row in tidy(recipe, names[recipe.name], found)])
         )
-        write_text(latex, group_as_latex(summary))
-        print(f"every number of every run in {out}: {table}; the table above as LaTeX: {latex}")
+        write_text(latex, group_as_latex(summary_table(methods, with_fpr=True), "tab:results"))
+        print(f"every number of every run in {out}: {table}; the table above as LaTeX, with FPR-95: {latex}")
         if others:
             print(
                 f"{table} also has {counted(len(others), 'run')} of other grids in {out}, which the table does not show"

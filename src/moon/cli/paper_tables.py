@@ -122,6 +122,6 @@ def _theory(target: Path) -> None:
     result = theory.demonstrate()
     write_json(target / "theory.json", result)
     if find_spec("matplotlib") is not None:
-        for suffix in ("svg", "png"):
+        for suffix in ("svg", "pdf", "png"):
             theory_figure.draw(result, target / f"theory.{suffix}")
     print(f"theory: numbers and figure in {target}; docs/methods/theory.md discusses them")

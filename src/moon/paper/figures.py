@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import pi
+from math import cos, pi
 from pathlib import Path
-from statistics import mean, stdev
-from textwrap import wrap
-from typing import TYPE_CHECKING
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from moon.metrics import interval
 from moon.paper.names import display_name, percent
 from moon.paper.number import Number
 from moon.paper.table import PaperTable
-from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, panels, save, styled
+from moon.results.plotting import COLOURS, LINES, ONE_RUN, dots_and_means, legend_below, panels, save, styled
 from moon.run.folder import class_names
 from moon.score.files import read_arrays
 
@@ -24,12 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLAIN, OURS, DENSE = COLOURS[0], COLOURS[1], "black"
+INTERVAL = "95% t interval over seeds"
+_PLAIN_AND_OURS = ("o", PLAIN), ("s", OURS)  # marker and colour
 _MEANS = ("near", "far", "")
 
 
 @styled
 def draw(table: PaperTable, folder: Path, target: Path) -> None:
-    """Draw the figure of a table and write it as SVG and PNG.
+    """Draw the figure of a table and write it as SVG, PDF and PNG, without a caption: `to_markdown` has its text.
 
     Args:
         table: A table whose item is a figure.
@@ -38,11 +39,7 @@ def draw(table: PaperTable, folder: Path, target: Path) -> None:
     """
     # A benchmark without unknown sets may leave nothing to draw.
     figure = DRAWINGS[table.item.draw](table, folder) if table.numbers else panels(1, 1)[0]
-    departures = table.departures and f"differences from the paper: {table.departures}"
-    lines = [line for line in (table.title, departures, table.missing_runs) if line]
-    characters = min(100, int(12 * figure.get_figwidth()))  # that fit into the width at this font size
-    figure.suptitle("\n".join(part for line in lines for part in wrap(line, characters)), fontsize=10)
-    save(figure, *(target.with_name(f"{target.name}.{suffix}") for suffix in ("svg", "png")))
+    save(figure, *(target.with_name(f"{target.name}.{suffix}") for suffix in ("svg", "pdf", "png")))
 
 
 def _select(numbers: Iterable[Number], **wanted: str) -> list[Number]:
@@ -54,88 +51,98 @@ def _select(numbers: Iterable[Number], **wanted: str) -> list[Number]:
     ]
 
 
-def _bar(axis: Axes, x: float, number: Number, width: float, colour: str, label: str) -> None:
-    """Draw a bar with its standard deviation, or a cross if nothing was measured."""
+def _point(axis: Axes, x: float, number: Number, style: str, colour: str, label: str) -> None:
+    """Draw the mean with its interval, or a cross on the x-axis if nothing was measured."""
     values = number.values
-    if values:
-        error = stdev(values) if len(values) > 1 else None
-        axis.bar(x, mean(values), width, yerr=error, color=colour, label=label, error_kw={"lw": 1})
-    else:
-        axis.plot(x, 0, "x", color=colour, transform=axis.get_xaxis_transform(), clip_on=False)
+    if not values:
+        axis.plot(x, 0, "x", color="gray", transform=axis.get_xaxis_transform(), clip_on=False, label="not measured")
+        return
+    low, high = interval(values) if len(values) > 1 else (mean(values), mean(values))
+    distances = [[mean(values) - low], [high - mean(values)]]
+    axis.errorbar(x, mean(values), distances, fmt=style, color=colour, capsize=2, label=label)
 
 
-def _zoom(axis: Axes, numbers: Iterable[Number]) -> None:
-    """Limit the y-axis to the range of the values instead of starting from zero."""
-    values = [value for number in numbers for value in number.values]
-    if values:
-        margin = max(0.5, 0.15 * (max(values) - min(values)))
-        axis.set_ylim(min(values) - 3 * margin, min(100.5, max(values) + margin))
+def sparsity_points(table: PaperTable, _: Path) -> Figure:
+    """Draw plain and MOON at each sparsity, and the dense network as a line; near above far.
 
-
-def sparsity_bars(table: PaperTable, _: Path) -> Figure:
-    """Draw plain and MOON as bars at each sparsity, and the dense network as a line; near above far."""
+    Panels of the same data and unknown sets share the y-axis.
+    """
     sparse = [n for n in table.numbers if n.measurement.topology != "dense"]
     methods = list(dict.fromkeys((n.measurement.data, n.measurement.topology) for n in sparse))
     groups = list(dict.fromkeys(n.set for n in sparse))
-    figure, axes = panels(len(groups), len(methods))
+    figure, axes = panels(len(groups), len(methods), sharex=True)
     for row, group in enumerate(groups):
+        first: dict[str, Axes] = {}
         for column, (data, topology) in enumerate(methods):
             axis = axes[row, column]
+            if first.setdefault(data, axis) is not axis:
+                axis.sharey(first[data])
             shown = _select(sparse, data=data, topology=topology, set=group)
-            dense = _select(table.numbers, data=data, topology="dense", set=group)
-            _zoom(axis, [*shown, *dense])
             sparsities = list(dict.fromkeys(percent(n.measurement.sparsity) for n in shown))
             for number in shown:
                 ours = number.measurement.training != "plain"
-                x = sparsities.index(percent(number.measurement.sparsity)) + (0.2 if ours else -0.2)
-                _bar(axis, x, number, 0.4, OURS if ours else PLAIN, "MOON" if ours else "sparse training")
-            for number in dense:
+                x = sparsities.index(percent(number.measurement.sparsity)) + (0.1 if ours else -0.1)
+                _point(axis, x, number, *_PLAIN_AND_OURS[ours], "MOON" if ours else "sparse training")
+            for number in _select(table.numbers, data=data, topology="dense", set=group):
                 if number.ours:
-                    axis.axhline(mean(number.values), color=DENSE, lw=1.2, label="dense training")
+                    axis.axhline(mean(number.values), color=DENSE, lw=1.2, label="dense training, mean")
+            if not any(number.ours for number in shown):
+                axis.set_yticks([])
             axis.set_xticks(range(len(sparsities)), sparsities)
-            axis.set_title(f"{display_name(data)}, {display_name(topology)}, {group} unknown")
-            axis.set_ylabel("AUROC %" if column == 0 else "")
-    legend_below(figure, axes)
+            axis.set_title(f"{display_name(data)}, {display_name(topology)}")
+            axis.set_xlabel("sparsity" if row == len(groups) - 1 else "")
+            axis.set_ylabel(f"AUROC %, {group} unknown" if first[data] is axis else "")
+    _name_intervals(table, axes)
+    legend_below(figure, axes, columns=5)
     return figure
 
 
-def set_bars(table: PaperTable, _: Path) -> Figure:
-    """Draw plain and MOON as bars for each unknown set, one panel per metric."""
+def set_points(table: PaperTable, _: Path) -> Figure:
+    """Draw plain and MOON for each unknown set, one panel per metric."""
     metrics = list(dict.fromkeys(n.measurement.metric for n in table.numbers))
     figure, axes = panels(1, len(metrics), width=4.2)
     for axis, metric in zip(axes[0], metrics, strict=True):
         shown = _select(table.numbers, metric=metric)
         names = list(dict.fromkeys(n.set for n in shown))
-        _zoom(axis, shown)
         for number in shown:
             ours = number.measurement.training != "plain"
-            x = names.index(number.set) + (0.2 if ours else -0.2)
-            _bar(axis, x, number, 0.4, OURS if ours else PLAIN, display_name(number.measurement.training))
+            x = names.index(number.set) + (0.1 if ours else -0.1)
+            _point(axis, x, number, *_PLAIN_AND_OURS[ours], display_name(number.measurement.training))
         axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axis.set_ylabel(display_name(metric))
+    _name_intervals(table, axes)
     legend_below(figure, axes)
     return figure
 
 
+def _name_intervals(table: PaperTable, axes: Any) -> None:
+    """Add an entry to the legend that says what error bars are, if there are any."""
+    if any(len(number.values) > 1 for number in table.numbers):
+        axes[0, 0].errorbar([], [], [], fmt="none", ecolor="gray", capsize=2, label=INTERVAL)
+
+
 def radar_charts(table: PaperTable, _: Path) -> Figure:
-    """Draw MOON against each rival as radar charts of FPR-95, one axis per unknown set; smaller is better."""
+    """Draw MOON against each rival as radar charts of mean FPR-95, one axis per unknown set; smaller is better."""
     measurements = list(dict.fromkeys(n.measurement for n in table.numbers))
     ours = next(measurement for measurement in measurements if measurement.training == "moon")
     rivals = [measurement for measurement in measurements if measurement != ours]
     names = list(dict.fromkeys(n.set for n in table.numbers if n.set not in _MEANS))
     value = {(n.measurement, n.set): mean(n.values) if n.ours else np.nan for n in table.numbers}
     angles = [2 * pi * i / len(names) for i in range(len(names))]
-    figure, axes = panels(1, len(rivals), subplot_kw={"projection": "polar"}, height=3.2)
+    figure, axes = panels(1, len(rivals), subplot_kw={"projection": "polar"}, sharey=True, width=3.8, height=3.6)
     for axis, rival in zip(axes[0], rivals, strict=True):
         for measurement, colour, style in ((rival, PLAIN, "--"), (ours, OURS, "-")):
             radii = [value[measurement, name] for name in names]
             is_scaled = measurement.detector == "tempscale"
             label = "temperature scaling" if is_scaled else display_name(measurement.training)
+            label += "\n(not measured)" if np.isnan(radii).all() else ""
             axis.plot([*angles, angles[0]], [*radii, radii[0]], style, color=colour, label=label, lw=1.8)
             axis.fill(angles, radii, color=colour, alpha=0.12)
         axis.set_xticks(angles, names)
+        for text, angle in zip(axis.get_xticklabels(), angles, strict=True):  # beside the circle, not across it
+            text.set_ha("center" if abs(cos(angle)) < 0.1 else "left" if cos(angle) > 0 else "right")
         axis.set_rlim(0)
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False, title=display_name("fpr95"))
     return figure
 
 
@@ -143,7 +150,8 @@ def sparsity_curves(table: PaperTable, _: Path) -> Figure:
     """Draw accuracy and ECE of plain and MOON over sparsity with 95% intervals, one column per data set."""
     data = list(dict.fromkeys(n.measurement.data for n in table.numbers))
     metrics = list(dict.fromkeys(n.measurement.metric for n in table.numbers))
-    figure, axes = panels(len(metrics), len(data), width=3.6)
+    figure, axes = panels(len(metrics), len(data), width=3.6, sharex=True)
+    has_interval = False
     for row, metric in enumerate(metrics):
         for column, name in enumerate(data):
             axis = axes[row, column]
@@ -154,9 +162,15 @@ def sparsity_curves(table: PaperTable, _: Path) -> Figure:
                 if shown and all(len(n.ours) > 1 for n in shown):
                     low, high = zip(*(interval(n.values) for n in shown), strict=True)
                     axis.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
-            axis.set_title(display_name(name))
-            axis.set_xlabel("sparsity %")
+                    has_interval = True
+            axis.set_xticks(sorted({100 * n.measurement.sparsity for n in table.numbers}))
+            if not any(n.ours for n in _select(table.numbers, metric=metric, data=name)):
+                axis.set_yticks([])
+            axis.set_title(display_name(name) if row == 0 else "")
+            axis.set_xlabel("sparsity %" if row == len(metrics) - 1 else "")
             axis.set_ylabel(display_name(metric) if column == 0 else "")
+    if has_interval:
+        axes[0, 0].fill_between([], [], [], color="gray", alpha=0.4, lw=0, label=INTERVAL)
     legend_below(figure, axes)
     return figure
 
@@ -184,9 +198,10 @@ def training_dots(table: PaperTable, _: Path) -> Figure:
         axis.set_title(detector.upper())
     for axis in axes[-1]:
         axis.set_xlabel("sparsity")
+    axes[0, -1].plot([], [], ".", color="gray", alpha=0.6, label=ONE_RUN)
     if any(n.paper is not None for n in numbers):
         axes[0, -1].plot([], [], "x", color="gray", label="the paper's mean")
-    legend_below(figure, axes, columns=5)
+    legend_below(figure, axes, columns=6)
     return figure
 
 
@@ -207,26 +222,25 @@ def component_histograms(table: PaperTable, folder: Path) -> Figure:
     """Draw the distribution of the features' first principal component in each class, for the first seed."""
     name = table.run_names[0]
     if (known := read_arrays(folder / name, "known.npz")) is None:
-        figure, axes = panels(1, 1)
-        axes[0, 0].text(0.5, 0.5, f"not run yet: {name}", ha="center", va="center", wrap=True)
-        return figure
+        return panels(1, 1)[0]
     values, labels = known["first_component"], known["labels"]
     classes, names = np.unique(labels)[:20], class_names(folder / name)
     columns = 5 if len(classes) > 4 else len(classes)
-    figure, axes = panels(-(-len(classes) // columns), columns, width=1.9, height=1.5, sharex=True)
+    figure, axes = panels(-(-len(classes) // columns), columns, width=1.9, height=1.5, sharex=True, sharey=True)
     for axis, label in zip(axes.flat, classes, strict=False):
         axis.hist(values[labels == label], bins=40, color=PLAIN)
         axis.set_title(names[label] if names else f"class {label}", fontsize=8)
         axis.set_yticks([])
     for axis in axes.flat[len(classes) :]:
         axis.set_axis_off()
+    figure.supxlabel("first principal component of the features", fontsize=9)
     return figure
 
 
 # The functions that `Item.draw` names. `draw` calls them with our style active.
 DRAWINGS: dict[str, Callable[[PaperTable, Path], Figure]] = {
-    "sparsity_bars": sparsity_bars,
-    "set_bars": set_bars,
+    "sparsity_points": sparsity_points,
+    "set_points": set_points,
     "radar_charts": radar_charts,
     "sparsity_curves": sparsity_curves,
     "training_dots": training_dots,

@@ -111,7 +111,7 @@ def _dense_and_sparse(number: int, title: str, topologies: Sequence[str], sparsi
     """Figures 1 and 7: sparse training and MOON at each sparsity, and dense training."""
     data = ("cifar10", "cifar100")
     dense, sparse = _product(data, ["dense"], (), ["plain"]), _product(data, topologies, sparsities, _BOTH)
-    return Item(f"figure{number}", title, dense + sparse, means_only=True, draw="sparsity_bars")
+    return Item(f"figure{number}", title, dense + sparse, means_only=True, draw="sparsity_points")
 
 
 def _against_calibration(number: int, sparsity: float) -> Item:
@@ -135,7 +135,7 @@ def _paper_figures() -> list[Item]:
             "figure2",
             "ImageNet, RigL 90%: AUROC and FPR-95",
             _product(["imagenet"], ["rigl"], [0.9], _BOTH, ["msp"], ["auroc", "fpr95"]),
-            draw="set_bars",
+            draw="set_points",
         ),
         _against_calibration(3, 0.9),
         Item(
@@ -158,7 +158,7 @@ def _paper_figures() -> list[Item]:
             "figure8",
             "ImageNet, dense: AUROC, AUPR and FPR-95",
             _product(["imagenet"], ["dense"], (), _BOTH, ["msp"], ["auroc", "aupr_in", "fpr95"]),
-            draw="set_bars",
+            draw="set_points",
         ),
         *(
             Item(

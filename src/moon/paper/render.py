@@ -109,4 +109,4 @@ def to_latex(table: PaperTable) -> str:
         if any(n is not None and n.paper for n in numbers):
             rows.append(["", *("" if n is None else rf"\textit{{{escape(n.paper_text())}}}" for n in numbers)])
     caption = f"{escape(table.item.title)}. {escape(' '.join(table.notes()))}"
-    return latex(caption, "l" + "r" * len(columns), rows)
+    return latex(caption, f"tab:{table.item.key}", "l" + "r" * len(columns), rows)

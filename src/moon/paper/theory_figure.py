@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _FEW, _SOME, _MANY = COUNTS
 _COLOUR_OF_W = {None: COLOURS[0], 2.0: COLOURS[2], 4.0: COLOURS[4], 10.0: COLOURS[3]}
+_DEVIATION = "± standard deviation over seeds"
 _REGIONS = {
     "known": "known",
     "hard": "known, on the\nwrong side",
@@ -50,7 +51,8 @@ def _draw_features(axis: Axes) -> None:
     angle = np.linspace(0, 2 * np.pi)
     edge = HARD + RADIUS * np.cos(angle), RADIUS * np.sin(angle)
     axis.plot(*edge, color=COLOURS[0], lw=2, label=f"ball around $x_1$, radius {RADIUS:g}")
-    axis.set(title="Features; far unknowns are at distance 10 from the centre", aspect="equal", ylim=(-3.6, 5.6))
+    axis.set(title="Features", aspect="equal")
+    axis.set_ylim(top=6)  # room for the legend
     axis.set(xlabel="feature 1, standard deviations", ylabel="feature 2, standard deviations")
     axis.legend(loc="upper center", ncols=2, frameon=False)
 
@@ -74,10 +76,12 @@ def _draw_gaps(axis: Axes, shown: list[dict[str, Any]], positions: list[float]) 
         axis.fill_between(
             positions, middle - deviation, middle + deviation, color=_style(run)["color"], alpha=0.1, lw=0
         )
+    axis.fill_between([], [], [], color="gray", alpha=0.3, lw=0, label=_DEVIATION)
     axis.axhline(0, color="black", lw=0.8)
-    axis.set(title="Gap in balls along the line between the means", ylim=(-0.5, 0.9))
+    axis.set(title="Gap in balls along the line between the means")
+    axis.set_ylim(top=1)  # room for the legend
     axis.set(xlabel="centre of the ball, feature 1", ylabel="confidence - accuracy")
-    axis.legend(loc="upper center", ncols=2, frameon=False, fontsize=8)
+    axis.legend(loc="upper center", ncols=2, frameon=False, fontsize=8, columnspacing=1, handlelength=1.5)
 
 
 def _draw_minimiser(axis: Axes, result: dict[str, Any]) -> None:
@@ -87,8 +91,8 @@ def _draw_minimiser(axis: Axes, result: dict[str, Any]) -> None:
     for curve in curves:
         if any(curve["p_unknown"]):
             axis.plot(shares, curve["p_unknown"], color=_COLOUR_OF_W[curve["w"]], label=f"w = {curve['w']:g}")
-    axis.set(title=f"The best $p_3$ is 0 everywhere up to w = {result['least_weight'][0]['w']:.2f}")
-    axis.set(xlabel="share q of the samples that belong to class 1", ylabel="$p_3$ of the pointwise minimiser")
+    axis.set(title="$p_3$ of the pointwise minimiser")
+    axis.set(xlabel="share q of the samples that belong to class 1", ylabel="$p_3$")
     axis.legend(frameon=False)
 
 
@@ -98,6 +102,8 @@ def _draw_confidence(axis: Axes, shown: list[dict[str, Any]]) -> None:
         x = np.arange(len(values)) + 0.12 * (index + 0.5)
         fill = "full" if run["count"] == _MANY else "none"
         axis.errorbar(x, values.mean(1), _deviation(values, 1), fmt="o", fillstyle=fill, capsize=2, **_style(run))
-    axis.set(title="Confidence by region, with its deviation over seeds", ylim=(0.3, 1.05))
-    axis.set(ylabel="mean confidence", xlabel=f"colours as above; hollow: {_FEW} samples, filled: {_MANY}")
+    bar = axis.errorbar([], [], [], fmt="none", ecolor="gray", capsize=2)
+    axis.legend([bar], [_DEVIATION], loc="lower left", frameon=False, fontsize=8)
+    axis.set(title="Confidence by region", ylabel="mean confidence")
+    axis.set_xlabel(f"colours as above; hollow: {_FEW} samples, filled: {_MANY}")
     axis.set_xticks(range(len(_REGIONS)), _REGIONS.values())

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moon.metrics import auroc, ece
-from moon.results.plotting import COLOURS, LINES, dots_and_means, legend_below, method_panels, panels, styled
+from moon.results.plotting import COLOURS, LINES, ONE_RUN, dots_and_means, legend_below, method_panels, panels, styled
 from moon.score.files import KNOWN, Scores
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def auroc_over_sparsity(points: Iterable[tuple[str, float, str, float]], detecto
     groups = list(dict.fromkeys(group for _, _, group, _ in points))
     methods = list(dict.fromkeys(method for method, _, _, _ in points))
     sparsities = sorted({sparsity for _, sparsity, _, _ in points})
-    figure, axes = panels(1, len(groups), width=4.2, height=3.0)
+    figure, axes = panels(1, len(groups), width=4.2, height=3.0, sharey=True)
     for axis, group in zip(axes[0], groups, strict=True):
         for index, (colour, style, method) in enumerate(zip(cycle(COLOURS), cycle(LINES), methods, strict=False)):
             offset = 0.05 * (index - (len(methods) - 1) / 2)  # so that dots do not cover each other
@@ -177,9 +177,10 @@ def auroc_over_sparsity(points: Iterable[tuple[str, float, str, float]], detecto
         axis.set_xticks(range(len(sparsities)), [f"{sparsity:g}%" for sparsity in sparsities])
         axis.set_title(f"{group} unknown")
         axis.set_xlabel("sparsity")
-        axis.set_ylabel(f"{detector} AUROC %")
-    rows = ceil(len(methods) / 5)
-    legend_below(figure, axes, columns=ceil(len(methods) / rows))
+    axes[0, 0].set_ylabel(f"{detector} AUROC %")
+    axes[0, 0].plot([], [], ".", color="gray", alpha=0.6, label=ONE_RUN)
+    rows = ceil((len(methods) + 1) / 5)
+    legend_below(figure, axes, columns=ceil((len(methods) + 1) / rows))
     return figure
 
 

@@ -25,11 +25,12 @@ def escape(text: str) -> str:
     return text.translate(_ESCAPED)
 
 
-def latex(caption: str, alignment: str, rows: Iterable[Sequence[str]]) -> str:
+def latex(caption: str, label: str, alignment: str, rows: Iterable[Sequence[str]]) -> str:
     """Return a table as LaTeX.
 
     Args:
         caption: The caption, escaped.
+        label: What `\\ref` names the table by.
         alignment: `l`, `c` or `r` for each column.
         rows: The cells of each row, escaped, headings first; an empty row is a rule.
 
@@ -38,33 +39,32 @@ def latex(caption: str, alignment: str, rows: Iterable[Sequence[str]]) -> str:
     """
     headings, *others = rows
     lines = [" & ".join(cells) + r" \\" if cells else r"\midrule" for cells in (headings, (), *others)]
-    head = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
-    return "\n".join([*head, *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+    named = [rf"\caption{{{caption}}}", rf"\label{{{label}}}", rf"\begin{{tabular}}{{{alignment}}}"]
+    return (
+        "\n".join([r"\begin{table}", *named, r"\toprule", *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+        + "\n"
+    )
 
 
-def group_as_latex(group: Group) -> str:
-    """Return the tables of a group that was made for the terminal as LaTeX, with the same rows.
+def group_as_latex(group: Group, label: str) -> str:
+    """Return a table that was made for the terminal as LaTeX, with the same rows and rules between its sections.
 
     Args:
-        group: Texts and tables; the first text is the caption of every table.
+        group: A text, which is the caption, and a table; what follows is left out.
+        label: As for `latex`.
 
     Returns:
         As for `latex`.
     """
-    caption = next((part for part in group.renderables if isinstance(part, str)), "")
-    tables = [part for part in group.renderables if isinstance(part, Table)]
-    return "\n".join(_table_as_latex(table, caption) for table in tables)
-
-
-def _table_as_latex(table: Table, caption: str) -> str:
-    """A table with rules between its sections."""
+    caption, table, *_ = group.renderables
+    assert isinstance(table, Table)
     alignment = "".join("r" if column.justify == "right" else "l" for column in table.columns)
     by_column = [[escape(_plain(cell)) for cell in (column.header, *column.cells)] for column in table.columns]
     headings, *others = map(list, zip(*by_column, strict=True))
     rows = [headings]
     for cells, row in zip(others, table.rows, strict=True):
         rows += [cells, []] if row.end_section else [cells]
-    return latex(escape(caption), alignment, rows if rows[-1] else rows[:-1])
+    return latex(escape(str(caption)), label, alignment, rows if rows[-1] else rows[:-1])
 
 
 def _plain(cell: object) -> str:

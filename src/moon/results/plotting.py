@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # The colours of Okabe and Ito, which colour-blind readers can distinguish; known inputs have the first.
 COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
+ONE_RUN = "one run; lines: means"
 DIGEST = "SHA-256 of the plotted data:"  # what precedes it in the description of an SVG file
 _LEGEND_ROW = 0.2  # height of a row of a legend, in inches
 _STYLE: dict[Any, Any] = {

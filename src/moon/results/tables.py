@@ -144,17 +144,20 @@ def _auroc_and_fpr(metrics: Sequence[Mapping[str, float]], separator: str) -> st
     return MISSING if not metrics else f"{mean_and_deviation(auroc)}{separator}{mean_and_deviation(fpr)}"
 
 
-def summary_table(methods: Methods) -> Group:
+def summary_table(methods: Methods, *, with_fpr: bool = False) -> Group:
     """Tabulate each method and detector on one line: number of runs, accuracy, ECE, near and far AUROC.
 
     Args:
         methods: For each method the scores.json of its runs.
+        with_fpr: Whether to add near and far FPR-95, which makes the table too wide for most terminals.
 
     Returns:
         A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
     """
     table = compact_table()
-    for heading in ("method", "detector", "n", "accuracy %", "ECE", "near", "far"):
+    shown = [(group, "auroc") for group in ("near", "far")] + [(group, "fpr95") for group in ("near", "far")] * with_fpr
+    means = [group if metric == "auroc" else f"{group} FPR-95" for group, metric in shown]
+    for heading in ("method", "detector", "n", "accuracy %", "ECE", *means):
         is_text = heading in ("method", "detector")
         table.add_column(heading, justify="left" if is_text else "right", overflow="fold")
     for method, runs in methods.items():
@@ -167,14 +170,15 @@ def summary_table(methods: Methods) -> Group:
         detectors = list(dict.fromkeys(d for run in runs for d in run["detectors"]))
         for number, detector in enumerate(detectors):
             scored = [run["detectors"][detector] for run in runs if detector in run["detectors"]]
-            means = [
-                mean_and_deviation([s[group]["auroc"] for s in scored]) if all(group in s for s in scored) else MISSING
-                for group in ("near", "far")
+            cells = [
+                mean_and_deviation([s[group][metric] for s in scored]) if all(group in s for s in scored) else MISSING
+                for group, metric in shown
             ]
             name, count, *known_cells = head if number == 0 else [""] * len(head)
             count = count if len(scored) == len(runs) else f"{len(scored)} of {len(runs)}"
-            table.add_row(name, detector, count, *known_cells, *means, end_section=number == len(detectors) - 1)
+            table.add_row(name, detector, count, *known_cells, *cells, end_section=number == len(detectors) - 1)
     title = "Accuracy and ECE on known inputs, AUROC % on unknown inputs (higher is better)"
+    title += ", FPR-95 % (lower is better)" * with_fpr
     return Group(title + _spread(methods), table, *_remarks(methods))
 
 
