@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from moon.cli import runner
-from moon.cli.runner import check_done, execute, local_workers, state_table
+from moon.cli.runner import check_done, execute, local_workers, show_states
 from moon.grid import Grid, State
 from moon.recipe import make_recipe
 from moon.training import locked
@@ -70,14 +70,14 @@ def test_without_a_terminal_there_is_a_line_per_run(grid, capsys):
     ]
 
 
-def test_the_reason_of_a_failed_run_names_flags(grid, screen, capsys):
+def test_the_reason_of_a_failed_run_names_flags(grid, monkeypatch, capsys):
     grid.jobs[2].failure.write_text('{"message": "diverged; try a lower learning rate (lr_start)"}')
     (grid.jobs[1].folder / "result.json").write_text("{}")
     execute(grid, Instant())
     assert capsys.readouterr().out == f"failed {NAMES[2]}: diverged; try a lower learning rate (--lr)\n"
-    shown = screen(300)
-    runner.get_console().print(state_table(grid))
-    assert "try a lower learning rate (--lr)" in shown()
+    monkeypatch.setenv("COLUMNS", "300")
+    show_states(grid)
+    assert "try a lower learning rate (--lr)" in capsys.readouterr().out
 
 
 def test_without_a_terminal_there_is_a_status_line_at_changes(grid, capsys, monkeypatch):
@@ -138,11 +138,13 @@ def test_bars_wrap_in_a_narrow_terminal(grid, screen):
     assert max(map(len, lines)) <= 40
 
 
-def test_the_state_table_cuts_no_run_in_a_narrow_terminal(grid, screen):
-    shown = screen(40)
-    runner.get_console().print(state_table(grid))
-    assert "…" not in shown()
-    assert "0/2" in shown()
+def test_the_table_of_states_cuts_no_run_in_a_narrow_terminal(grid, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    show_states(grid)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "0/2" in shown
+    assert all(piece in shown for piece in NAMES[1].split("-"))
 
 
 @pytest.mark.parametrize(("cores", "jobs", "places"), [(1, None, 1), (2, None, 2), (8, None, 2), (2, 5, 5)])

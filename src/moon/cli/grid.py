@@ -57,10 +57,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    from rich.console import Console
-
     from moon.cli.output import Incomplete
-    from moon.cli.runner import run_grid, state_table
+    from moon.cli.runner import run_grid, show_states
     from moon.grid import Grid
 
     described = _described(arguments)
@@ -69,7 +67,7 @@ def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     settings = arguments.out, described.recipes, detectors, arguments.retries
     if arguments.plan:
         grid = Grid.of(*settings, near=near, far=far)
-        Console().print(state_table(grid))
+        show_states(grid)
         return _facts(grid)
     grid = Grid.plan(*settings, data_facts(arguments.data, near, far), near=near, far=far)
     run_grid(grid, arguments)

@@ -11,11 +11,10 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.table import Table
 
 _MAX_SHOWN = 4000  # characters of one message
-_WORD, _SYLLABLE = 9, 6  # the least widths of words that are folded, where there is room and where there is not
 _ASCII = {
     "✓": "+", "✗": "-", "±": "+-", "×": "x", "…": "...", "–": "-", "—": "-", "→": "->", "≤": "<=", "≥": ">=",
     "’": "'", "“": '"', "”": '"',
@@ -143,20 +142,29 @@ def show_table(table: Table) -> None:
 
 
 def show_group(group: Group) -> None:
-    """Print texts and tables; a table whose numbers do not fit into the terminal is printed in lines."""
+    """Print texts and tables; a table that is too wide for the terminal is printed in parts, or in lines."""
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
+
+    from moon.results.layout import fit_to_width
 
     console = Console()
     for part in group.renderables:
-        if isinstance(part, Table):
-            plain_cells(part)
-            if not _fits(part, console, _WORD):
+        if not isinstance(part, Table):
+            console.print(printable(part) if isinstance(part, str) else part, markup=False)
+            continue
+        plain_cells(part)
+        parts = [part]
+        if Measurement.get(console, console.options.update(width=10_000), part).maximum > console.width:
+            parts = fit_to_width(part, console.width)
+            if len(parts) != 1:
                 _break_spreads(part)
-                if not _fits(part, console, _SYLLABLE):
-                    show_table(part)
-                    continue
-        console.print(printable(part) if isinstance(part, str) else part, markup=False)
+                parts = fit_to_width(part, console.width)
+        for each in parts:
+            console.print(each)
+        if not parts:
+            show_table(part)
 
 
 def _break_spreads(table: Table) -> None:
@@ -165,31 +173,6 @@ def _break_spreads(table: Table) -> None:
 
     for column in table.columns:
         column._cells = [Text(str(cell).replace(" ±", "\n±")) for cell in column._cells]
-
-
-def _fits(table: Table, console: Console, least: int) -> bool:
-    """Whether a table fits into the terminal if its headings and labels, but not its numbers, are folded.
-
-    Args:
-        table: The table; its columns get the widths that they need.
-        console: The terminal.
-        least: The least width of a label that is folded.
-    """
-    from rich.measure import Measurement
-
-    if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
-        return True
-    for column in table.columns:
-        column.overflow = "fold"
-        longest = max((len(line) for cell in column.cells for line in str(cell).splitlines()), default=1)
-        heading = min(_WORD, max(map(len, str(column.header).split()), default=1))
-        if column.justify == "right" or column.no_wrap:
-            column.width = max(longest, heading)
-        else:
-            column.min_width = max(min(longest, least), heading)
-    return (
-        sum(column.width or column.min_width or 1 for column in table.columns) + 2 * len(table.columns) < console.width
-    )
 
 
 def new_table(title: str, *headings: str, texts: Collection[str] = ()) -> Table:

@@ -80,16 +80,14 @@ def _plan(
     arguments: argparse.Namespace, items: Sequence[Item], extras: Sequence[str], scale: Scale, folder: Path
 ) -> None:
     """Print the state of the runs that some items need."""
-    from rich.console import Console
-
-    from moon.cli.runner import state_table
+    from moon.cli.runner import show_states
     from moon.grid import Grid
 
     if not items:
         print(f"{', '.join(extras)}: no runs needed")
         return
     wanted = _wanted(arguments, items, scale)
-    Console().print(state_table(Grid.of(folder, wanted, wanted)))
+    show_states(Grid.of(folder, wanted, wanted))
 
 
 def _run(

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from rich import box, get_console
+from rich import get_console
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
@@ -18,11 +19,12 @@ from rich.table import Table
 
 from moon.cli.arguments import device_of
 from moon.cli.failing import with_flags
-from moon.cli.output import plain_cells, printable
+from moon.cli.output import printable, show_group
 from moon.cli.screen import duration
 from moon.grid import Grid, Job, Processes, State, Workers
 from moon.grid.mps import shared_gpus
 from moon.recipe.labels import labels
+from moon.results.layout import compact_table
 from moon.run.machine import cores
 from moon.suggest import counted
 
@@ -231,19 +233,16 @@ def _progress(grid: Grid, places: int) -> Table:
     return whole
 
 
-def state_table(grid: Grid) -> Table:
-    """The state of every run."""
+def show_states(grid: Grid) -> None:
+    """Print the state of every run."""
     states = grid.states()
     counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in State)
-    table = Table(
-        title=f"{counted(len(states), 'run')} in {grid.folder}: {counts}", title_justify="left", box=box.SIMPLE
-    )
+    table = compact_table()
     for heading in ("run", "method", "state", "epochs"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "epochs")
+        table.add_column(heading, justify="right" if heading == "epochs" else "left")
     methods = labels(job.recipe for job in grid.jobs)
     for job in grid.jobs:
         name = job.recipe.name
         reason = f": {with_flags(job.reason())}" if states[name] is State.FAILED else ""
         table.add_row(name, methods[name], f"{states[name]}{reason}", f"{job.epochs_done()}/{job.recipe.epochs}")
-    plain_cells(table)
-    return table
+    show_group(Group(f"{counted(len(states), 'run')} in {grid.folder}: {counts}", table))

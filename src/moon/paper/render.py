@@ -16,7 +16,7 @@ from moon.paper.number import Number
 from moon.paper.spec import Measurement
 from moon.paper.table import PaperTable
 from moon.results.latex import escape, latex
-from moon.results.layout import fit_to_width
+from moon.results.layout import compact_table, fit_to_width
 
 
 def to_terminal(table: PaperTable, width: int = 80) -> Group:
@@ -34,9 +34,15 @@ def to_terminal(table: PaperTable, width: int = 80) -> Group:
     if is_wide and len(rows) < len(columns):  # transpose
         transposed = [(column, [numbers[i] for _, numbers in rows]) for i, column in enumerate(columns)]
         columns, rows = [label for label, _ in rows], transposed
-    cells = [["" if n is None else _stacked_cell(table, n) for n in numbers] for _, numbers in rows]
-    tables = fit_to_width([label for label, _ in rows], columns, cells, width)
-    return Group(Text(table.title), *tables, *map(Text, [*table.notes(), *table.claim_lines()]))
+    made = compact_table()
+    made.add_column("")
+    for column in columns:
+        made.add_column(column, justify="right")
+    for label, numbers in rows:
+        made.add_row(label, *("" if n is None else _stacked_cell(table, n) for n in numbers))
+    return Group(
+        Text(table.title), *(fit_to_width(made, width) or [made]), *map(Text, [*table.notes(), *table.claim_lines()])
+    )
 
 
 def _stacked_cell(table: PaperTable, number: Number) -> str:
