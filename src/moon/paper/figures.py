@@ -30,13 +30,7 @@ _MEANS = ("near", "far", "")
 
 @styled
 def draw(table: PaperTable, folder: Path, target: Path) -> None:
-    """Draw the figure of a table and write it as SVG, PDF and PNG, without a caption: `to_markdown` has its text.
-
-    Args:
-        table: A table whose item is a figure.
-        folder: The folder of the run folders.
-        target: The path to write, without suffix.
-    """
+    """Draw the figure of a table and write it as SVG, PDF and PNG, without a caption: `to_markdown` has its text."""
     # A benchmark without unknown sets may leave nothing to draw.
     figure = DRAWINGS[table.item.draw](table, folder) if table.numbers else panels(1, 1)[0]
     save(figure, *(target.with_name(f"{target.name}.{suffix}") for suffix in ("svg", "pdf", "png")))

@@ -20,15 +20,7 @@ from moon.results.layout import compact_table, fit_to_width
 
 
 def to_terminal(table: PaperTable, width: int = 80) -> Group:
-    """Lay a table out for a terminal.
-
-    Args:
-        table: The table.
-        width: Width of the terminal. A table that does not fit is transposed or split, without breaking words.
-
-    Returns:
-        Title, tables, notes and claims, for `rich.console.Console.print`.
-    """
+    """Lay a table out for a terminal; one that does not fit is transposed or split, without breaking words."""
     columns, rows = table.grid()
     is_wide = sum(max(len(column), 8) + 2 for column in columns) > width - 14
     if is_wide and len(rows) < len(columns):  # transpose

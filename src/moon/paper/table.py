@@ -51,17 +51,7 @@ class PaperTable:
 
     @classmethod
     def read(cls, item: Item, scale: Scale, root: Path, folder: Path) -> PaperTable:
-        """Read the numbers of a table or figure.
-
-        Args:
-            item: The table or figure.
-            scale: The scale its runs have.
-            root: The data root, for benchmarks that are declared there.
-            folder: The folder of the run folders. The numbers of runs that are not there are missing.
-
-        Returns:
-            The table.
-        """
+        """Read the numbers of a table or figure."""
         names = dict.fromkeys(measurement.data for measurement in item.measurements)
         by_data = {data: find_benchmark(root, scale.benchmarks[data]) for data in names}
         # Where a benchmark of other data is used, measurements carry its name, and the paper has no numbers for them.
@@ -99,11 +89,7 @@ class PaperTable:
         return f"{missing} of {counted(self.runs_needed, 'run')} {verb} missing" if missing else ""
 
     def grid(self) -> tuple[list[str], list[tuple[str, list[Number | None]]]]:
-        """Arrange the numbers in rows and columns.
-
-        Returns:
-            The headings of the columns, and for each row its label and its numbers, None where a cell is empty.
-        """
+        """Arrange the numbers in rows and columns: headings, and for each row a label and numbers or None."""
         in_columns = self.item.columns
         row_fields = [f.name for f in fields(Measurement) if f.name not in in_columns]
         varying = [name for name in row_fields if len({getattr(n.measurement, name) for n in self.numbers}) > 1]

@@ -26,12 +26,7 @@ _REGIONS = {
 
 @styled
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw the classes, the gap between them, p_3 of the pointwise minimiser, and confidence by region.
-
-    Args:
-        result: What `moon.paper.theory.demonstrate` returns.
-        path: The file to write; its suffix determines the format.
-    """
+    """Draw the classes, the gap between them, p_3 of the pointwise minimiser, and confidence by region."""
     figure, axes = panels(2, 2, 4.8, 3.6)
     features, gaps, pointwise, confidence = axes.flat
     _draw_features(features)

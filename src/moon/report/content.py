@@ -62,15 +62,7 @@ class Picture:
 
 
 def number_cell(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> Cell:
-    """Return a cell with mean and standard deviation, sorted by the mean.
-
-    Args:
-        values: One value per run; without values the cell shows "-".
-        digits: Number of decimal places.
-        scale: Factor applied to what is shown.
-
-    Returns:
-        The cell.
+    """Return a cell with mean and standard deviation, sorted by the mean; without values it shows "-".
 
     Example:
         >>> from moon.report.content import number_cell
@@ -89,18 +81,7 @@ def make_table(
     unranked: Collection[int] = (),
     mark_best: bool = True,
 ) -> Table:
-    """Return a table with the best number of each column marked.
-
-    Args:
-        headings: The column headings.
-        rows: Cells, or their texts.
-        text_columns: How many columns on the left contain text.
-        lower_is_better: Columns whose smallest number is best.
-        unranked: Columns without a best number.
-        mark_best: Whether to mark best numbers at all.
-
-    Returns:
-        The table.
+    """Return a table with the best number of each column marked, except in those that are unranked.
 
     Example:
         >>> from moon.report.content import Cell, make_table

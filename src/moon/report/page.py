@@ -31,18 +31,7 @@ def write_report(
     against: str | None = None,
     figures: Path | None = None,
 ) -> list[Run]:
-    """Write a page about runs.
-
-    Args:
-        paths: Run folders, or folders of run folders.
-        target: The HTML file to write.
-        title: Title of the page; by default it names the benchmarks.
-        detector: As for `page`.
-        against: As for `page`.
-        figures: A folder to write the figures to as well, as PDF files.
-
-    Returns:
-        The runs that the page is about.
+    """Write a page about runs, see `page`, and its figures as PDF if there is a folder for them; returns the runs.
 
     Raises:
         ValueError: If none of the runs is finished and scored, or as for `page`.
@@ -70,18 +59,10 @@ def page(
     detector: str | None = None,
     against: str | None = None,
 ) -> str:
-    """Return a page about runs as HTML.
+    """Return a page about finished, scored runs as HTML; it lists those left out.
 
-    Args:
-        runs: Finished, scored runs.
-        left_out: Lines about runs that are not on the page.
-        title: Title of the page; by default it names the benchmarks.
-        detector: The detector of figures, comparisons and the table of methods; None: the one that is packed.
-        against: The label of a method that all others are compared with; None compares those that differ in one
-            setting.
-
-    Returns:
-        The page.
+    Figures, comparisons and the table of methods show one detector, by default the one that is packed. All methods are
+    compared with the one of a label, by default those that differ in one setting.
 
     Raises:
         ValueError: If no run was scored with the detector, or no method has this label.

@@ -61,13 +61,7 @@ class Run:
 
 
 def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Read the finished, scored runs among some folders.
-
-    Args:
-        paths: Run folders, or folders that contain run folders.
-
-    Returns:
-        The runs, and one line for each run that is left out, with the reason.
+    """Read the finished, scored runs among run folders, or folders of them; a line says why each other is left out.
 
     Raises:
         ValueError: If a path is not a folder, contains no run, or if no run is finished and scored.
@@ -79,14 +73,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Read the finished, scored runs among some run folders; there may be none.
-
-    Args:
-        folders: Run folders.
-
-    Returns:
-        The runs, and one line for each run that is left out, with the reason.
-    """
+    """Read the finished, scored runs among some run folders, as `collect` does; there may be none."""
     runs: list[Run] = []
     left_out: list[str] = []
     names: set[str] = set()

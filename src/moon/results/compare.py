@@ -74,14 +74,7 @@ class Comparison:
 
 
 def pair_by_seed(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[list[float], list[float]]:
-    """Pair the values of two methods at the seeds that both have.
-
-    Args:
-        a: Values of the first method by seed.
-        b: Values of the second method by seed.
-
-    Returns:
-        The values of a and of b at the shared seeds, in the order of `a`.
+    """Pair the values of two methods at the seeds that both have, in the order of the first.
 
     Example:
         >>> from moon.results.compare import pair_by_seed
@@ -95,12 +88,7 @@ def pair_by_seed(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[list[f
 def compare(family: Iterable[Pairs]) -> list[Comparison]:
     """Test every comparison of a family with a paired t-test and adjust the p-values with Holm's correction.
 
-    Args:
-        family: All comparisons that are shown together, such as those of one table. Comparisons with fewer than
-            three pairs are not tested and do not count in the correction.
-
-    Returns:
-        One comparison for each member of the family, in the same order.
+    A family is what is shown together. Comparisons with fewer than three pairs are not tested and do not count.
 
     Example:
         >>> from moon.results.compare import Pairs, compare

@@ -32,14 +32,7 @@ LOGGED = {
 
 
 def known_percentile(known: NDArray, scores: NDArray) -> NDArray:
-    """Return the percentile of scores among known scores.
-
-    Args:
-        known: Scores of known inputs.
-        scores: Any scores of the same detector.
-
-    Returns:
-        For each score, the percentage of known inputs that score lower; ties count half.
+    """Return the percentage of known inputs that score lower than each of some scores; ties count half.
 
     Example:
         >>> import numpy as np
@@ -58,14 +51,6 @@ def score_histograms(methods: Mapping[str, Scores], detector: str, title: str = 
 
     The x-axis is the percentile among known scores, so that all detectors share one scale. The known scores are
     uniform by construction. If 95% of the known inputs are accepted, everything left of the line at 5 is rejected.
-
-    Args:
-        methods: The scores of one run per method.
-        detector: Which detector's scores to draw.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
     """
     figure, axes = method_panels(len(methods), width=4.6, height=3.4, sharey=True)
     edges = np.linspace(0, 100, 21)
@@ -93,15 +78,7 @@ def score_histograms(methods: Mapping[str, Scores], detector: str, title: str = 
 
 @styled
 def roc_curves(methods: Mapping[str, Scores], detector: str) -> Figure:
-    """Draw ROC curves, one panel per method and one line per unknown set.
-
-    Args:
-        methods: The scores of one run per method.
-        detector: Which detector's scores to draw.
-
-    Returns:
-        The figure: the share of known inputs that are accepted over the share of unknown inputs that are.
-    """
+    """Draw the share of known inputs accepted over that of unknown ones, one panel per method and a line per set."""
     figure, axes = method_panels(len(methods), width=3.4, height=3.2, sharey=True)
     for axis, (method, scores) in zip(axes.flat, methods.items(), strict=False):
         known = np.sort(scores[detector][KNOWN])
@@ -125,12 +102,7 @@ def roc_curves(methods: Mapping[str, Scores], detector: str) -> Figure:
 def reliability_diagram(methods: Mapping[str, Mapping[str, NDArray]], bins: int = 15) -> Figure:
     """Draw accuracy over confidence, one panel per method, with the share of images in each bin as bars.
 
-    Args:
-        methods: The arrays `labels`, `prediction` and `confidence` of one run per method.
-        bins: Number of equally wide bins, closed on the right.
-
-    Returns:
-        The figure.
+    Methods are the arrays `labels`, `prediction` and `confidence` of a run; bins are closed on the right.
     """
     figure, axes = method_panels(len(methods), width=3.2, height=3.0, sharey=True)
     edges = np.linspace(0, 1, bins + 1)
@@ -157,12 +129,7 @@ def reliability_diagram(methods: Mapping[str, Mapping[str, NDArray]], bins: int 
 def auroc_over_sparsity(points: Iterable[tuple[str, float, str, float]], detector: str) -> Figure:
     """Draw AUROC over sparsity: one panel for near and far, one dot per run, and a line through each method's means.
 
-    Args:
-        points: For each run: method, sparsity in percent, `near` or `far`, AUROC in percent.
-        detector: The detector's name, for the label of the y-axis.
-
-    Returns:
-        The figure.
+    Points are method, sparsity in percent, `near` or `far`, and AUROC in percent.
     """
     points = list(points)
     groups = list(dict.fromkeys(group for _, _, group, _ in points))
@@ -191,14 +158,7 @@ def logged_quantities(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[s
 
 @styled
 def training_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draw what a training log records over epochs: validation accuracy, w, and the mean unknown probability.
-
-    Args:
-        logs: The log of one run per method. Quantities that no log has are not drawn.
-
-    Returns:
-        The figure, one panel per quantity.
-    """
+    """Draw what a training log records over epochs, one panel per quantity that a log has."""
     recorded = logged_quantities(logs)
     figure, axes = method_panels(len(recorded), width=3.4, height=2.4)
     for axis, key in zip(axes.flat, recorded, strict=False):
@@ -214,14 +174,7 @@ def training_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
 
 @styled
 def layer_densities(densities: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw the density of each layer, one line per method.
-
-    Args:
-        densities: For each method, the share of non-zero weights of each layer.
-
-    Returns:
-        The figure.
-    """
+    """Draw the density of each layer, one line per method."""
     names = list(dict.fromkeys(layer for by_layer in densities.values() for layer in by_layer))
     figure, axes = panels(1, 1, width=max(4.5, 0.32 * len(names)), height=3.2)
     axis = axes[0, 0]

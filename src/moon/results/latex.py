@@ -19,23 +19,16 @@ def escape(text: str) -> str:
 
     Example:
         >>> from moon.results.latex import escape
-        >>> escape("95% ± 1")
-        '95\\% $\\pm$ 1'
+        >>> print(escape("a_b & 95% ± 1 {x}"))
+        a\_b \& 95\% $\pm$ 1 \{x\}
     """
     return text.translate(_ESCAPED)
 
 
 def latex(caption: str, label: str, alignment: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as LaTeX.
+    """Return a table as LaTeX for the package booktabs.
 
-    Args:
-        caption: The caption, escaped.
-        label: What `\\ref` names the table by.
-        alignment: `l`, `c` or `r` for each column.
-        rows: The cells of each row, escaped, headings first; an empty row is a rule.
-
-    Returns:
-        A `table` environment; the document must load booktabs.
+    Caption and cells are escaped already; the first row has the headings, and an empty row is a rule.
     """
     headings, *others = rows
     lines = [" & ".join(cells) + r" \\" if cells else r"\midrule" for cells in (headings, (), *others)]
@@ -47,15 +40,7 @@ def latex(caption: str, label: str, alignment: str, rows: Iterable[Sequence[str]
 
 
 def group_as_latex(group: Group, label: str) -> str:
-    """Return a table that was made for the terminal as LaTeX, with the same rows and rules between its sections.
-
-    Args:
-        group: A text, which is the caption, and a table; what follows is left out.
-        label: As for `latex`.
-
-    Returns:
-        As for `latex`.
-    """
+    """Return a table that was made for the terminal, after its caption, as LaTeX with the same rows and sections."""
     caption, table, *_ = group.renderables
     assert isinstance(table, Table)
     alignment = "".join("r" if column.justify == "right" else "l" for column in table.columns)

@@ -21,13 +21,9 @@ def compact_table() -> Table:
 def fit_to_width(table: Table, width: int) -> list[Table]:
     """Lay out a table without breaking words or numbers; numbers that do not fit go into further tables.
 
-    Args:
-        table: Columns that are aligned to the right contain numbers, in one line or several. The others are labels,
-            which every table repeats; they and the headings are broken between words and after marks such as `-`.
-        width: Width of the terminal.
-
-    Returns:
-        Tables to be printed one below the other; none if the terminal is too narrow for a column of numbers.
+    Columns that are aligned to the right contain numbers. The others are labels, which every table repeats; they and
+    the headings are broken between words and after marks such as `-`. If the terminal is too narrow for a column of
+    numbers, there are no tables.
 
     Example:
         >>> from moon.results.layout import compact_table, fit_to_width

@@ -58,18 +58,7 @@ def styled(function: Callable[P, R]) -> Callable[P, R]:
 
 @styled
 def panels(rows: int, columns: int, width: float = 3.2, height: float = 2.8, **settings: Any) -> tuple[Figure, Any]:
-    """Create a figure with a grid of panels.
-
-    Args:
-        rows: Number of rows.
-        columns: Number of columns.
-        width: Width of a panel in inches.
-        height: Height of a panel in inches.
-        **settings: Further arguments of `Figure.subplots`.
-
-    Returns:
-        The figure, and its axes as an array of shape (rows, columns).
-    """
+    """Create a figure with a grid of panels, whose size is in inches; returns it and its axes, (rows, columns)."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -108,11 +97,7 @@ def save(figure: Figure, *paths: Path) -> None:
 def data_digest(figure: Figure) -> str:
     """Return the SHA-256 of what a figure shows: titles, labels and plotted data, to five significant digits.
 
-    Args:
-        figure: The figure.
-
-    Returns:
-        The digest in hexadecimal. It does not depend on fonts, sizes, ticks and limits of axes.
+    It does not depend on fonts, sizes, ticks and limits of axes.
     """
     shown: list[str] = [figure.get_suptitle()]
     for axis in figure.axes:
@@ -134,15 +119,7 @@ def _digits(points: Any) -> str:
 
 @styled
 def svg(figure: Figure, label: str) -> str:
-    """Return a figure as an `<svg>` element for an HTML page.
-
-    Args:
-        figure: The figure.
-        label: The text that screen readers say; it is escaped here.
-
-    Returns:
-        The element, without XML declaration and metadata.
-    """
+    """Return a figure as an `<svg>` element for an HTML page, with the label, escaped here, that screen readers say."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     element = text.getvalue()
@@ -153,13 +130,7 @@ def svg(figure: Figure, label: str) -> str:
 
 @styled
 def legend_below(figure: Figure, axes: Any, columns: int = 4) -> None:
-    """Add one legend for all panels below them; each label appears once.
-
-    Args:
-        figure: The figure.
-        axes: Its panels.
-        columns: The largest number of columns; there are fewer if the legend would be wider than the figure.
-    """
+    """Add one legend for all panels below them, with fewer columns if it would be wider than the figure."""
     entries: dict[str, Any] = {}
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):

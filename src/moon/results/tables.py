@@ -27,14 +27,7 @@ Methods = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def describe_images(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Describe exactly which images some runs were scored on.
-
-    Args:
-        runs: The scores.json of each run.
-
-    Returns:
-        One line per selection of sets, with the number of images and the first digits of their SHA-256.
-    """
+    """Describe exactly which images some runs were scored on, one line per selection of sets."""
     counts = Counter(_describe_sets(run) for run in runs)
     lines = list(counts)
     if len(counts) > 1:
@@ -56,13 +49,9 @@ def _describe_sets(run: Mapping[str, Any]) -> str:
 
 
 def known_table(methods: Methods) -> Group:
-    """Tabulate accuracy and calibration of each method, and the mean unknown probability if a network has that output.
+    """Tabulate accuracy, calibration and, if a network has that output, the mean unknown probability.
 
-    Args:
-        methods: For each method the scores.json of its runs.
-
-    Returns:
-        A title and a table, for `rich.console.Console.print`.
+    Methods are the scores.json of their runs; the same holds for the functions below.
     """
     table = compact_table()
     table.add_column("method")
@@ -88,15 +77,7 @@ def known_table(methods: Methods) -> Group:
 
 
 def unknown_table(methods: Methods, names: Collection[str] | None = None) -> Group:
-    """Tabulate AUROC and FPR-95 of each detector and method on each unknown set, with the means of near and far sets.
-
-    Args:
-        methods: For each method the scores.json of its runs.
-        names: The detectors to show; None for all that a run was scored with.
-
-    Returns:
-        A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
-    """
+    """Tabulate AUROC and FPR-95 of detectors, or of those named, on each unknown set, with near and far means."""
     some = next(iter(methods.values()))[0]
     groups = [group for group in ("near", "far") if any(group in each for each in some["detectors"].values())]
     sets = [name for group in groups for name in some.get(group, ())]
@@ -147,12 +128,7 @@ def _auroc_and_fpr(metrics: Sequence[Mapping[str, float]], separator: str) -> st
 def summary_table(methods: Methods, *, with_fpr: bool = False) -> Group:
     """Tabulate each method and detector on one line: number of runs, accuracy, ECE, near and far AUROC.
 
-    Args:
-        methods: For each method the scores.json of its runs.
-        with_fpr: Whether to add near and far FPR-95, which makes the table too wide for most terminals.
-
-    Returns:
-        A title, a table, temperatures and the images it was measured on, for `rich.console.Console.print`.
+    With near and far FPR-95 the table is too wide for most terminals.
     """
     table = compact_table()
     shown = [(group, "auroc") for group in ("near", "far")] + [(group, "fpr95") for group in ("near", "far")] * with_fpr
@@ -183,16 +159,7 @@ def summary_table(methods: Methods, *, with_fpr: bool = False) -> Group:
 
 
 def tidy(recipe: Recipe, label: str, scores: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a run's numbers as tidy data, one row per detector and unknown set.
-
-    Args:
-        recipe: The run's recipe.
-        label: The name of its method.
-        scores: Its scores.json.
-
-    Returns:
-        Rows with the facts of the run and all metrics of the set; `near` and `far` are rows as well.
-    """
+    """Return a run's numbers as tidy data, one row per detector and unknown set; `near` and `far` are rows as well."""
     facts = {name: getattr(recipe, name) for name in ("benchmark", "net", "objective", "topology", "sparsity", "seed")}
     facts = {"run": recipe.name, "method": label} | facts | {f"known_{k}": v for k, v in scores["known"].items()}
     return [

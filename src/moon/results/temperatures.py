@@ -18,14 +18,9 @@ _SOURCES = {
 
 
 def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:
-    """Describe the temperatures of detectors that depend on the scale of the logits.
+    """Describe the temperatures of detectors, or of those named, that depend on the scale of the logits.
 
-    Args:
-        runs: The scores.json of each run.
-        names: The detectors to describe, and `p_unknown`; None for all.
-
-    Returns:
-        One line, or an empty string if there is nothing to describe.
+    One line for the scores.json of some runs; an empty string if there is nothing to describe.
 
     Example:
         >>> from moon.results.temperatures import describe_temperatures
