@@ -62,7 +62,7 @@ def page(
     """Return a page about finished, scored runs as HTML; it lists those left out.
 
     Figures, comparisons and the table of methods show one detector, by default the one that is packed. All methods are
-    compared with the one of a label, by default those that differ in one setting.
+    compared with the one that `against` names by its label, by default those that differ in one setting.
 
     Raises:
         ValueError: If no run was scored with the detector, or no method has this label.
