@@ -27,7 +27,7 @@ def finished(fabricate, tmp_path, monkeypatch):
     times = {"moon-runtime": 0.0001234, "ONNX Runtime": 0.0004567}
     monkeypatch.setattr(demo, "seconds_per_image", lambda *_: times)
     monkeypatch.setattr(demo, "answered", lambda *_: [ROW])
-    monkeypatch.setattr(page, "write_report", lambda _, target, title: target.write_text(title))
+    monkeypatch.setattr(page, "write_report", lambda _, target, title, detector: target.write_text(title))
     for runs in demo.recipes(epochs=2, seeds=2).values():
         for recipe in runs:
             sets = {"near": ["letters"], "far": ["textures"]}
