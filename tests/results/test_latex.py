@@ -3,7 +3,11 @@
 from rich.console import Group
 from rich.table import Table
 
-from moon.results.latex import group_as_latex, latex
+from moon.results.latex import escape, group_as_latex, latex
+
+
+def test_special_characters_are_escaped():
+    assert escape("a_b & 95% ± 1 {x}") == r"a\_b \& 95\% $\pm$ 1 \{x\}"
 
 
 def test_a_table_in_literals():
