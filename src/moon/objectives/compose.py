@@ -11,30 +11,11 @@ from moon.objectives.base import Objective
 
 @cache
 def compose(outer: type[Objective], inner: type[Objective]) -> type[Objective]:
-    """The class of an objective whose inner objective is another one, with the options of both.
+    """The class of an objective whose inner objective is another one, with the options of both; `for_run` builds it.
 
     It needs the outputs and heads that either needs. Learning rates and vote are those of `outer` if it has its own,
-    else those of `inner`.
-
-    Args:
-        outer: An objective with a parameter `inner`, such as `LogitNorm` or `RotPred`.
-        inner: Any objective.
-
-    Returns:
-        A subclass of `outer`, to build with `for_run`.
-
-    Raises:
-        ValueError: If `outer` takes no inner objective, if `inner` computes with features, or if both have an option
-            of the same name.
-
-    Example:
-        >>> from moon import Moon, T2FNorm
-        >>> from moon.objectives.compose import compose
-        >>> kind = compose(T2FNorm, Moon)
-        >>> kind.extra_logits, kind.rates, kind.vote_share
-        (1, 'moon', 0.2)
-        >>> kind.for_run(epochs=100, tau=0.1).inner.log(99)
-        {'w': 1.0}
+    else those of `inner`. Raises a ValueError if `outer` takes no inner objective, if `inner` computes with features,
+    or if both have an option of the same name.
     """
     names = outer.__name__, inner.__name__
     if "inner" not in signature(outer).parameters:

@@ -25,25 +25,8 @@ _log = logging.getLogger(__name__)
 def distillation_loss(logits: Tensor, teachers: Sequence[Tensor], temperature: float) -> Tensor:
     """T^2 * KL(mean over the teachers of softmax(z_t / T) || softmax(z / T)), averaged over the batch.
 
-    If only some of them have the unknown output, the softmax of all is over the K known outputs.
-
-    Args:
-        logits: (N, K) or (N, K+1), those of the student.
-        teachers: The logits of each teacher, of the same inputs.
-        temperature: T.
-
-    Returns:
-        The loss, a scalar.
-
-    Raises:
-        ValueError: If the numbers of outputs do not fit together.
-
-    Example:
-        >>> import torch
-        >>> from moon.objectives.distill import distillation_loss
-        >>> student, teacher = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.75, 0.25]]).log()
-        >>> round(distillation_loss(student, [teacher], temperature=1.0).item(), 4)  # log 2 - (2 log 2 - 3/4 log 3)
-        0.1308
+    All logits are (N, K) or (N, K+1). If only some have the unknown output, the softmax of all is over the K known
+    outputs; other differences are a ValueError.
     """
     sizes = sorted({each.shape[1] for each in (logits, *teachers)})
     if sizes[-1] - sizes[0] > 1:

@@ -14,21 +14,7 @@ from moon.objectives.models import View
 
 
 def normalised(logits: Tensor, temperature: float) -> Tensor:
-    """Normalise logits: z / (temperature * (|z| + 1e-7)).
-
-    Args:
-        logits: (N, outputs).
-        temperature: The norm of the result is 1 / temperature.
-
-    Returns:
-        The normalised logits, in float32 or wider.
-
-    Example:
-        >>> import torch
-        >>> from moon.objectives.logitnorm import normalised
-        >>> normalised(torch.tensor([[3.0, 4.0]]), temperature=0.5)
-        tensor([[1.2000, 1.6000]])
-    """
+    """Normalise logits (N, outputs) to norm 1 / temperature: z / (temperature * (|z| + 1e-7)), in float32 or wider."""
     logits = at_least_float32(logits)
     return logits / (temperature * (logits.norm(dim=1, keepdim=True) + 1e-7))
 

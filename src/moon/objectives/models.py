@@ -35,26 +35,7 @@ def check_open(model: nn.Module, objective: nn.Module) -> None:
 
 
 def open_logits(model: nn.Module, x: Inputs, objective: nn.Module) -> Tensor:
-    """Run a model that has the unknown output, and check that its logits have it.
-
-    Args:
-        model: The model to train.
-        x: A batch of inputs.
-        objective: The objective that needs the output.
-
-    Returns:
-        The logits, of shape (N, K+1).
-
-    Raises:
-        ValueError: If no module of the model is an `OpenHead`, or if its output has another size.
-
-    Example:
-        >>> import torch
-        >>> from moon import Moon, open_head
-        >>> from moon.objectives.models import open_logits
-        >>> open_logits(open_head(torch.nn.Linear(4, 3)), torch.zeros(2, 4), Moon(1.0)).shape
-        torch.Size([2, 4])
-    """
+    """Run a model whose logits must have the unknown output, (N, K+1); otherwise raise a ValueError."""
     check_open(model, objective)
     logits, head = logits_of(model, x), _open_head(model)
     if head is not None and logits.shape[-1] != head.out_features:
@@ -73,25 +54,7 @@ def _open_head(model: nn.Module) -> OpenHead | None:
 
 
 def check_tensor(x: Inputs, objective: nn.Module) -> Tensor:
-    """Check that the inputs are one tensor, for objectives that change or add inputs.
-
-    Args:
-        x: A batch of inputs.
-        objective: The objective.
-
-    Returns:
-        The same batch.
-
-    Raises:
-        ValueError: If it is a mapping of keyword arguments.
-
-    Example:
-        >>> import torch
-        >>> from moon import Mixup
-        >>> from moon.objectives.models import check_tensor
-        >>> check_tensor(torch.ones(2), Mixup())
-        tensor([1., 1.])
-    """
+    """Return the inputs if they are one tensor, which `objective` needs; otherwise raise a ValueError."""
     if not isinstance(x, Tensor):
         raise ValueError(
             f"{type(objective).__name__} changes its inputs and needs them as one tensor, not as a "
@@ -102,25 +65,9 @@ def check_tensor(x: Inputs, objective: nn.Module) -> Tensor:
 
 @contextmanager
 def changed_features(model: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Context in which the classifier of a model gets changed features.
+    """Context in which the classifier of a model gets changed features; `look` still records those before the change.
 
-    What `look` records as features are those before the change.
-
-    Args:
-        model: The model; it is changed inside the context only.
-        change: A function from features to features.
-
-    Raises:
-        ValueError: If the classifier is not called inside the context, so that nothing was changed.
-
-    Example:
-        >>> import torch
-        >>> from moon.objectives.models import changed_features
-        >>> model = torch.nn.Linear(2, 1, bias=False)
-        >>> _ = torch.nn.init.ones_(model.weight)
-        >>> with changed_features(model, lambda features: 10 * features):
-        ...     print(model(torch.ones(1, 2)).tolist())
-        [[20.0]]
+    Raises a ValueError if the classifier is not called inside the context, so that nothing was changed.
     """
     name = classifier_name(model)
     head = model.get_submodule(name)

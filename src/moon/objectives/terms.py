@@ -13,27 +13,10 @@ Terms = dict[str, Tensor]
 
 
 def total(terms: Terms, model: nn.Module, name: str) -> Tensor:
-    """Add the terms of a loss.
+    """Add the terms of a loss; `name` is that of the objective, for errors.
 
-    Only shapes and types are checked, so nothing waits for the device.
-
-    Args:
-        terms: What `Objective.terms` returned.
-        model: The model that is trained.
-        name: The name of the objective, for errors.
-
-    Returns:
-        The loss, a scalar.
-
-    Raises:
-        ValueError: If the terms are not named scalars, at least one of them a tensor, or if the loss does not depend
-            on the model's weights.
-
-    Example:
-        >>> import torch
-        >>> from moon.objectives.terms import total
-        >>> total({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, torch.nn.Identity(), "Mine")
-        tensor(3.)
+    Raises a ValueError if the terms are not named scalars, at least one of them a tensor, or if the loss does not
+    depend on the model's weights. Only shapes and types are checked, so nothing waits for the device.
     """
     if not isinstance(terms, Mapping) or not terms:
         found = "an empty dict" if isinstance(terms, Mapping) else f"a {type(terms).__name__}"
