@@ -70,6 +70,7 @@ def test_public_names_are_documented(name):
     assert text, f"{name} has no docstring"
     if inspect.isclass(entry) and issubclass(entry, Exception):
         return
+    text += inspect.getdoc(entry.__init__) or ""  # subclasses share it: the arguments of all topologies
     parameters = [
         p for p in inspect.signature(entry).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]

@@ -77,15 +77,7 @@ def erk(shapes: Shapes, sparsity: float) -> dict[str, float]:
 
 
 def per_expert(allocation: Allocation, stacks: Collection[str]) -> Allocation:
-    """An allocation to which each expert is a layer of its own, though the weights of all are one tensor.
-
-    Args:
-        allocation: The allocation.
-        stacks: The names of these tensors, whose first dimension counts the experts.
-
-    Returns:
-        `allocation` itself if there are none.
-    """
+    """An allocation to which each expert is a layer of its own, though one tensor, named in `stacks`, holds all."""
 
     def allocate(shapes: Shapes, sparsity: float) -> dict[str, float]:
         layers = {name: shape for name, shape in shapes.items() if name not in stacks}
@@ -98,15 +90,7 @@ def per_expert(allocation: Allocation, stacks: Collection[str]) -> Allocation:
 
 
 def to_counts(densities: Mapping[str, float], weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """Turn densities into numbers of weights.
-
-    Args:
-        densities: The density of each layer by name; layers without one are dense.
-        weights: The weights by name.
-
-    Returns:
-        The number of non-zero weights of each layer, at least one.
-    """
+    """The number of non-zero weights of each layer, at least one. Layers without a density are dense."""
     return {
         name: min(weight.numel(), max(1, round(densities.get(name, 1.0) * weight.numel())))
         for name, weight in weights.items()
@@ -114,16 +98,7 @@ def to_counts(densities: Mapping[str, float], weights: Mapping[str, Tensor]) -> 
 
 
 def check_sparse(densities: Mapping[str, float], sparsity: float, name: str) -> None:
-    """Check that some weights are zero.
-
-    Args:
-        densities: The density of each layer by name.
-        sparsity: The sparsity that was asked for.
-        name: The name of the method, for the message.
-
-    Raises:
-        ValueError: If every layer is dense.
-    """
+    """Raise a ValueError if every layer is dense. `name` is that of the method, for the message."""
     if min(densities.values()) > 1 - 1e-9:  # 1, up to rounding
         raise ValueError(
             f"{name} with sparsity={sparsity:g} would leave no weight at zero; choose a higher sparsity, or Dense for "

@@ -10,18 +10,8 @@ from moon.sparse.gradual import Gradual
 class Gmp(Gradual):
     """Gradual magnitude pruning: every `delta_t` steps the weights of smallest |w| are pruned; nothing grows.
 
-    n(t) = n_end + (n - n_end) * (1 - t / t_last)^3 of the n weights of a layer remain.
-
-    Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
-        optimizer: The optimizer of the model.
-        sparsity: The fraction of weights that are zero at the end, in [0, 1).
-        schedule: When the masks change, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
-        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
-        dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: Not used; the method is deterministic.
-        pattern: Not supported.
-        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
+    n(t) = n_end + (n - n_end) * (1 - t / t_last)^3 of the n weights of a layer remain. `sparsity` is that at the end.
+    A `pattern` is not supported, and `seed` is not used.
 
     Example:
         >>> import torch

@@ -14,21 +14,7 @@ class Gradual(SparseTopology):
     n(t) = n_end + (n_begin - n_end) * (1 - t / t_last)^3        (Zhu and Gupta 2018)
 
     t_last is the last change before t_end. A subclass must implement `grow_score` and may set `begin_sparsity`, the
-    sparsity at the start. The arguments are those of `SparseTopology`; a pattern is not supported.
-
-    Example:
-        >>> import torch
-        >>> from moon import DropSchedule, Gmp
-        >>> model = torch.nn.Linear(10, 10)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> topology = Gmp(model, optimizer, sparsity=0.8, schedule=DropSchedule(t_end=10, delta_t=2))
-        >>> counts = []
-        >>> for step in range(10):
-        ...     model(torch.ones(2, 10)).sum().backward()
-        ...     topology.step()
-        ...     counts.append(topology.counts["weight"])
-        >>> counts
-        [100, 100, 54, 54, 30, 30, 21, 21, 20, 20]
+    sparsity at the start.
     """
 
     takes_pattern = False

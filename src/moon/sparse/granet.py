@@ -11,18 +11,7 @@ class GraNet(Gradual):
     """GraNet: prune to n(t), then replace a fraction of the weights of smallest |w| by those of largest |dL/dw|.
 
     n(t) = n_end + (n_begin - n_end) * (1 - t / t_last)^3; training begins at a sparsity of 0.5, or the final one if
-    that is lower.
-
-    Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
-        optimizer: The optimizer of the model.
-        sparsity: The fraction of weights that are zero at the end, in [0, 1).
-        schedule: When the masks change, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
-        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
-        dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: The seed of the first masks.
-        pattern: Not supported.
-        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
+    that is lower. `sparsity` is that at the end. A `pattern` is not supported.
 
     Example:
         >>> import torch

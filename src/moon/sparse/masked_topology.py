@@ -23,9 +23,6 @@ class MaskedTopology(Topology):
     grown in the same step keeps its value and optimizer state.
 
     A subclass sets `optimizer` and `weights` in its constructor and then calls `_start`.
-
-    Attributes:
-        counts: The current number of non-zero weights of each layer, by name.
     """
 
     counts: dict[str, int]
@@ -33,13 +30,7 @@ class MaskedTopology(Topology):
     _grown: Tensor  # the number of weights grown so far
 
     def _start(self, masks: dict[str, Tensor], counts: dict[str, int], sparse: Collection[str]) -> None:
-        """Set the first masks.
-
-        Args:
-            masks: The masks by name.
-            counts: As the attribute.
-            sparse: The names of the weights that are, or become, sparse; the others stay dense.
-        """
+        """Set the first masks. `sparse` names the weights that are, or become, sparse; the others stay dense."""
         self.masks, self.counts = masks, counts
         self._pruned = {name: ~mask for name, mask in masks.items() if name in sparse}
         device = next(iter(masks.values())).device

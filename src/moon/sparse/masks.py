@@ -24,19 +24,10 @@ def first_masks(
     kept: FirstMask,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Choose the masks that training starts with.
+    """Choose the masks that training starts with; they have the devices and memory layouts of the weights.
 
-    Args:
-        weights: The weights by name.
-        counts: The number of non-zero weights of each layer.
-        groups: The groups of rows that share out the non-zero weights of a layer.
-        pattern: Where in a layer the non-zero weights may be.
-        kept: Which weights to keep: "random" ones, or those of largest "magnitude". A weight that is sparse already
-            keeps its largest non-zeros in either case: they were trained and loaded before.
-        seed: The seed of the random ones.
-
-    Returns:
-        Boolean tensors by name, with the devices and memory layouts of the weights.
+    A weight that is sparse already keeps its largest non-zeros, whatever `kept` says: they were trained and loaded
+    before.
     """
     masks = {}
     for index, (name, weight) in enumerate(weights.items()):
@@ -63,17 +54,8 @@ def best_masks(
 ) -> dict[str, Tensor]:
     """Choose the highest scores over all layers together: as many as planned in total, at least one per layer.
 
-    The unknown output of an `OpenHead` keeps its weights. With a pattern, each layer keeps its planned number.
-
-    Args:
-        scores: The scores of the weights by name.
-        planned: The number of non-zero weights of each layer.
-        groups: The groups of rows of each layer.
-        pattern: Where in a layer the non-zero weights may be.
-        budget: The number of weights of which the unknown output may have a quarter, by name.
-
-    Returns:
-        The masks by name.
+    The unknown output of an `OpenHead` keeps its share of `budget(name)`, see `RowGroups.divide`. With a pattern, each
+    layer keeps its planned number.
     """
     names: list[str] = []
     if pattern is not UNSTRUCTURED:

@@ -17,29 +17,12 @@ from moon.sparse.allocation import Allocation, Shapes
 
 @runtime_checkable
 class Pattern(Protocol):
-    """What a pattern must provide: a constraint on the masks of a `SparseTopology`.
-
-    Any object with these two methods is a pattern; it need not inherit from this class.
-
-    Example:
-        >>> from moon import NOfM
-        >>> from moon.sparse.pattern import Pattern
-        >>> pattern: Pattern = NOfM(2, 4)
-    """
+    """What a pattern must provide, by inheritance or not: a constraint on the masks of a `SparseTopology`."""
 
     def densities(self, shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
-        """Decide the density of each layer.
+        """The density of each layer, in (0, 1]; a pattern that fixes them ignores `allocation`, the user's.
 
-        Args:
-            shapes: The shapes of the weights by name.
-            sparsity: The fraction of weights that are zero.
-            allocation: The allocation that the user chose; a pattern that fixes the densities ignores it.
-
-        Returns:
-            The density of each weight by name, in (0, 1].
-
-        Raises:
-            ValueError: If the pattern cannot have this sparsity.
+        Raises a ValueError if the pattern cannot have this sparsity.
         """
         ...
 
@@ -50,33 +33,15 @@ class Pattern(Protocol):
         counts: Sequence[int],
         ties: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
-        """Add weights to masks.
+        """Add weights to masks: in each layer the `counts` of highest score, beside those in `kept`.
 
-        Args:
-            kept: The mask of each layer before; its weights stay.
-            scores: The score of each weight of each layer.
-            counts: The number of weights to add to each layer, those of highest score.
-            ties: For each layer, numbers in [0, 1) that order weights of equal score; None if their order does not
-                matter.
-
-        Returns:
-            The new mask of each layer.
+        `ties`, numbers in [0, 1), order weights of equal score; None if their order does not matter.
         """
         ...
 
 
 class Unstructured:
-    """No constraint: the allocation decides how many weights a layer keeps, the scores which.
-
-    It is the default pattern of every sparse topology, available as `moon.sparse.pattern.UNSTRUCTURED`.
-
-    Example:
-        >>> import torch
-        >>> from moon.sparse.pattern import UNSTRUCTURED
-        >>> kept, score = torch.tensor([True, False, False]), torch.tensor([0.0, 1.0, 2.0])
-        >>> UNSTRUCTURED.fill([kept], [score], [1])
-        [tensor([ True, False,  True])]
-    """
+    """No constraint: the allocation decides how many weights a layer keeps, the scores which."""
 
     sparsity: float | None = None  # any
 
@@ -184,16 +149,7 @@ UNSTRUCTURED = Unstructured()
 
 
 def pattern_of(text: str) -> NOfM | Unstructured:
-    """The pattern "n:m"; an empty string means no constraint.
-
-    Raises:
-        ValueError: If it is neither.
-
-    Example:
-        >>> from moon.sparse.pattern import pattern_of
-        >>> pattern_of("2:4")
-        NOfM(n=2, m=4)
-    """
+    """The pattern "n:m", or `UNSTRUCTURED` for an empty string. Raises a ValueError if it is neither."""
     if not text:
         return UNSTRUCTURED
     n, _, m = str(text).partition(":")

@@ -19,10 +19,6 @@ class RowGroups:
     The rows of the known classes and the row of the unknown output of an `OpenHead` are a group each; any other weight
     is one group. The unknown output has small gradients, since its probability is small, and weight decay makes its
     weights small. If they competed with those of the known classes, it would lose them and none would grow back.
-
-    Args:
-        model: The model.
-        weights: The weights that can be sparse, by name.
     """
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -30,17 +26,10 @@ class RowGroups:
         self._heads = {n: (known[id(w)], *w.shape) for n, w in weights.items() if id(w) in known}
 
     def divide(self, name: str, count: int) -> list[tuple[slice, int]]:
-        """Divide the non-zero weights of a layer among its groups.
+        """Divide the `count` non-zero weights of a layer among its groups: the rows of each, and its number of weights.
 
-        The unknown output has all of its weights, unless that is more than a quarter of `count`. Then it has a quarter,
-        or its share, `count` divided by the number of outputs, if that is more.
-
-        Args:
-            name: The name of the weight.
-            count: The number of non-zero weights of the layer.
-
-        Returns:
-            The rows of each group and its number of non-zero weights; the unknown output is last and has at least one.
+        The unknown output is last and has all of its weights, unless that is more than a quarter of `count`. Then it
+        has a quarter, or its share, `count` divided by the number of outputs, if that is more; at least one.
         """
         if name not in self._heads:
             return [(slice(None), count)]
@@ -50,11 +39,7 @@ class RowGroups:
         return [(slice(known), count - unknown), (slice(known, None), unknown)]
 
     def check(self, budget: Callable[[str], int]) -> None:
-        """Log a warning if an unknown output cannot keep all of its weights.
-
-        Args:
-            budget: The number of non-zero weights to divide, by the name of the weight.
-        """
+        """Log a warning if an unknown output cannot keep all of its weights."""
         for name, (known, outputs, inputs) in self._heads.items():
             count, size = budget(name), (outputs - known) * inputs
             kept = self.divide(name, count)[-1][1]
@@ -66,12 +51,7 @@ class RowGroups:
                 )
 
     def check_masks(self, masks: Mapping[str, Tensor], is_frozen: bool) -> None:
-        """Log a warning if an unknown output has no weights, as in saved states of earlier versions.
-
-        Args:
-            masks: The masks by name.
-            is_frozen: Whether they no longer change.
-        """
+        """Log a warning if an unknown output has no weights, as in saved states of earlier versions."""
         for name, (known, _, _) in self._heads.items():
             if not masks[name][known:].any():
                 outcome = "it stays constant; train again" if is_frozen else "some grow when the masks change next"
@@ -79,15 +59,7 @@ class RowGroups:
 
 
 def join(names: Sequence[str], masks: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Join the masks of groups of rows.
-
-    Args:
-        names: For each group the name of its weight; those of the same weight follow each other.
-        masks: The masks of the groups.
-
-    Returns:
-        The mask of each weight by name.
-    """
+    """Join the masks of groups of rows to the mask of each weight. Groups of the same weight follow each other."""
     groups: dict[str, list[Tensor]] = {}
     for name, mask in zip(names, masks, strict=True):
         groups.setdefault(name, []).append(mask)

@@ -95,15 +95,7 @@ class DropSchedule:
 
 
 def check_fraction(schedule: DropSchedule, name: str) -> None:
-    """Check that a mask update replaces weights.
-
-    Args:
-        schedule: The schedule of the run.
-        name: The name of the method, for messages.
-
-    Raises:
-        ValueError: If the fraction to replace is always 0.
-    """
+    """Raise a ValueError if a mask update would replace no weights, because the fraction is always 0."""
     due = (step for step in range(schedule.frozen_after) if schedule.is_due(step))
     first = next(due, None)
     if first is not None and not schedule.share(first) and not any(map(schedule.share, due)):
@@ -114,16 +106,10 @@ def check_fraction(schedule: DropSchedule, name: str) -> None:
 
 
 def check_changes(schedule: DropSchedule, name: str, most: int | None = None) -> None:
-    """Check that the masks change in the course of a run; a warning is logged if they change only a few times.
+    """Raise a ValueError if the masks would never change in a run; log a warning if they change only a few times.
 
-    Args:
-        schedule: The schedule of the run.
-        name: The name of the method, for messages.
-        most: The number of non-zero weights of the largest sparse layer, of which a fraction is replaced; None if the
-            masks also change in another way.
-
-    Raises:
-        ValueError: If the masks would never change.
+    `most` is the number of non-zero weights of the largest sparse layer, of which a fraction is replaced; None if the
+    masks also change in another way.
     """
     when, changes = f"delta_t={schedule.delta_t} and t_end={schedule.t_end}", schedule.changes
     advice = "train longer" if schedule.delta_t == 1 else "use a smaller delta_t (delta_t_steps) or train longer"

@@ -6,26 +6,11 @@ from torch import Tensor
 
 
 def checked(kind: str, score: Tensor, topology: type, name: str, weight: Tensor, grad: Tensor, mask: Tensor) -> Tensor:
-    """Check a score of the weights of a layer.
+    """Return a score ("keep" or "grow") of the weights of a layer; raise a ValueError if it is not valid.
 
-    Values are only checked for topologies of other packages, because this waits for the device, and only if weights and
-    gradients are finite: otherwise training has diverged, which is reported as such.
-
-    Args:
-        kind: Which score: "keep" or "grow".
-        score: What `keep_score` or `grow_score` returned.
-        topology: The class of the topology.
-        name: The name of the weight.
-        weight: The weight of the layer.
-        grad: Its gradient.
-        mask: Where the weight is not zero.
-
-    Returns:
-        The score.
-
-    Raises:
-        ValueError: If the score is not a tensor of the weight's shape; if one that is used is NaN; or if a keep score
-            that is used is below 0.
+    It must be a tensor of the weight's shape, without NaN, and a keep score at least 0, where it is used. Values are
+    only checked for topologies of other packages, because this waits for the device, and only if weights and gradients
+    are finite: otherwise training has diverged, which is reported as such.
     """
     what = f"{topology.__name__}.{kind}_score of '{name}'"
     if not isinstance(score, Tensor) or score.shape != weight.shape:  # a smaller one would be broadcast

@@ -17,17 +17,6 @@ class Snfs(SparseTopology):
     The topology keeps m itself, because the optimizer's momentum buffer is zero outside the masks. The number of
     non-zero weights of a layer stays that of the allocation.
 
-    Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
-        optimizer: The optimizer of the model.
-        sparsity: The fraction of weights that are zero, in [0, 1).
-        schedule: When the masks change, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`.
-        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
-        dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: The seed of the first masks.
-        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
-        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
-
     Attributes:
         smoothing: The weight of a new gradient in the moving average, 0.1.
 

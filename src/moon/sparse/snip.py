@@ -16,19 +16,8 @@ class Snip(SparseTopology):
     """SNIP: keep the weights of highest saliency |w * dL/dw| on the first batch, compared over all layers together.
 
     The network is dense until the first step, which chooses the masks; they never change after it. The saliency decides
-    how many weights a layer keeps, at least one; the allocation is ignored. With an n:m pattern, each layer keeps
-    n of every m weights.
-
-    Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
-        optimizer: The optimizer of the model.
-        sparsity: The fraction of weights that are zero, in [0, 1).
-        schedule: Must be None.
-        allocation: Ignored.
-        dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: Not used; the method is deterministic.
-        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
-        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
+    how many weights a layer keeps, at least one; `allocation` and `seed` are not used, and `schedule` must be None.
+    With an n:m pattern, each layer keeps n of every m weights.
 
     Example:
         >>> import torch

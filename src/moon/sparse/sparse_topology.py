@@ -43,19 +43,6 @@ class SparseTopology(MaskedTopology):
     New weights start from zero, and a weight that is dropped and grown in the same step keeps its value: see the
     invariant of `MaskedTopology`.
 
-    Args:
-        model: The model. Its Linear, convolution, recurrent, attention and expert weights become sparse.
-        optimizer: The optimizer of the model, already built from its parameters.
-        sparsity: The fraction of weights that are zero, in [0, 1). Weights named in `dense` do not count.
-        schedule: When the masks change; None for methods in which they never do.
-        allocation: How the sparsity is divided among layers: `erk`, `uniform`, or a function from shapes and sparsity
-            to densities.
-        dense: Names of weights to leave dense, in addition to those that the allocation makes dense.
-        seed: The seed of the first masks and of random growth.
-        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
-        first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude", for
-            a model that was trained before. Weights that are sparse already keep their non-zeros in either case.
-
     Attributes:
         rewires: Whether the method takes a schedule.
         takes_pattern: Whether the method supports an n:m pattern.
@@ -93,6 +80,24 @@ class SparseTopology(MaskedTopology):
         pattern: Pattern = UNSTRUCTURED,
         first_mask: FirstMask = "random",
     ) -> None:
+        """The constructor of every sparse topology. Some restrict an argument, as their description says.
+
+        Args:
+            model: The model. Its Linear, convolution, recurrent, attention and expert weights become sparse.
+            optimizer: The optimizer of the model, already built from its parameters.
+            sparsity: The fraction of weights that are zero, in [0, 1). Weights named in `dense` do not count.
+            schedule: When the masks change, such as `DropSchedule(t_end=int(0.7 * epochs * len(loader)))`; None for
+                methods in which they never do.
+            allocation: How the sparsity is divided among layers: `erk`, `uniform`, or a function from shapes and
+                sparsity to densities.
+            dense: Names of weights to leave dense, such as `["fc.weight"]`, in addition to those that the allocation
+                makes dense.
+            seed: The seed of the first masks and of random growth.
+            pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
+            first_mask: Which weights of a layer the first mask keeps: "random" ones, or those of largest "magnitude",
+                for a model that was trained before. Weights that are sparse already keep their non-zeros in either
+                case.
+        """
         if first_mask not in get_args(FirstMask):
             raise ValueError(f"first_mask must be random or magnitude, not {first_mask}")
         if self.rewires != (schedule is not None):

@@ -8,18 +8,7 @@ from moon.sparse.sparse_topology import SparseTopology
 
 
 class Static(SparseTopology):
-    """Static sparsity: the initial random masks never change.
-
-    Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
-        optimizer: The optimizer of the model.
-        sparsity: The fraction of weights that are zero, in [0, 1).
-        schedule: Must be None.
-        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
-        dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: The seed of the masks.
-        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
-        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
+    """Static sparsity: the initial random masks never change, so `schedule` must be None.
 
     Example:
         >>> import torch

@@ -15,15 +15,9 @@ class StepHooks:
 
     They work wherever `optimizer.step()` is called: with a closure, which computes the gradients first, and from a
     `GradScaler`. A step that the scaler skips because gradients are not finite, or one without any gradient, does not
-    count: neither function is called.
+    count: neither function is called. If `before` returns True, the weights are not updated in this step.
 
-    Args:
-        optimizer: The optimizer.
-        before: Called when the gradients are ready. If it returns True, the weights are not updated in this step.
-        after: Called after the update.
-
-    Raises:
-        ValueError: If the optimizer has such hooks already, or computes the gradients several times per step.
+    Raises a ValueError if the optimizer has such hooks already, or computes the gradients several times per step.
     """
 
     def __init__(self, optimizer: Optimizer, before: Callable[[], bool], after: Callable[[], object]) -> None:

@@ -23,16 +23,7 @@ def share_of_zeros(matrices: Iterable[Tensor]) -> float:
 
 
 def summarize(name: str, matrices: Mapping[str, Tensor], planned: Mapping[str, int]) -> str:
-    """Describe what a topology keeps of each matrix.
-
-    Args:
-        name: The name of the topology.
-        matrices: The matrices of the model.
-        planned: How many weights the topology keeps, for the matrices that it can make sparse.
-
-    Returns:
-        The lines: the totals, then one line for each matrix.
-    """
+    """What a topology keeps of each matrix, as text: the totals, then one line for each matrix."""
     sizes = {key: matrix.numel() for key, matrix in matrices.items()}
     kept = {**sizes, **planned}
     sparse = [key for key in sizes if kept[key] < sizes[key]]

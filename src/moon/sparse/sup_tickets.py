@@ -81,18 +81,8 @@ class TicketSchedule(DropSchedule):
 class SupTickets(SparseTopology):
     """Sup-tickets: RigL's mask updates, then several tickets with different masks, which a vote averages.
 
-    The average keeps the largest |w| over all layers together, as many as one ticket has.
-
-    Args:
-        model: The model. Its Linear, convolution and attention weights become sparse.
-        optimizer: The optimizer of the model.
-        sparsity: The fraction of weights that are zero, in [0, 1).
-        schedule: A `TicketSchedule`, which determines when tickets start. The learning rate should follow its cycles.
-        allocation: How the sparsity is divided among layers: `erk` or `uniform`.
-        dense: Names of weights to leave dense, such as `["fc.weight"]`.
-        seed: The seed of the first masks.
-        pattern: Where in a layer the non-zero weights may be: anywhere, or `NOfM(2, 4)`.
-        first_mask: "random", or "magnitude" to start with the largest weights, if they are pretrained.
+    The average keeps the largest |w| over all layers together, as many as one ticket has. `schedule` must be a
+    `TicketSchedule`, which determines when tickets start. The learning rate should follow its cycles.
 
     Example:
         >>> import torch

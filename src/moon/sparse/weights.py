@@ -93,18 +93,10 @@ def _is_transposed(module: nn.Module) -> bool:
 def free_weights(
     weights: Mapping[str, nn.Parameter], dense: Collection[str], optimizer: Optimizer
 ) -> dict[str, nn.Parameter]:
-    """The weights that a topology may make sparse.
+    """The weights that a topology may make sparse: those that are not in `dense`, which the optimizer must update.
 
-    Args:
-        weights: The weights that can be sparse, by name.
-        dense: The names of those that stay dense.
-        optimizer: The optimizer, which must update the others.
-
-    Returns:
-        The others by name.
-
-    Raises:
-        ValueError: If a name is not that of a weight, or if the optimizer does not update a weight.
+    Raises a ValueError if a name in `dense` is not that of a weight, or if the optimizer does not update one of the
+    others.
     """
     if unknown := set(dense) - weights.keys():
         raise ValueError(f"no weight is called {sorted(unknown)}; the weights are {sorted(weights)}")
