@@ -124,19 +124,9 @@ class SparseTraining:
     ) -> Topology:
         """Create topology and vote, attach them to the optimizer, and restore their state if one was loaded.
 
-        Args:
-            model: The network.
-            optimizer: Its optimizer.
-            steps: The number of optimizer steps of the whole run.
-            epochs: The number of epochs of the whole run.
-            within: The module that contains the objectives; None: the model itself.
-
-        Returns:
-            The topology.
-
-        Raises:
-            ValueError: If the masks would never change, or change after the first vote; or if the loaded state is that
-                of a run of another length, or of other weights.
+        `steps` (of the optimizer) and `epochs` count the whole run. `within` is the module that contains the
+        objectives; None: the model itself. Raises a ValueError if the masks would never change, or change after the
+        first vote, or if the loaded state is that of a run of another length or of other weights.
         """
         self.model, self.vote, self.vote_from = model, None, None
         self._length = {"steps": steps, "epochs": epochs}
@@ -203,11 +193,7 @@ class SparseTraining:
         return kind(model, optimizer, self.sparsity, schedule, self.allocation, dense, self.seed, self.pattern, **first)
 
     def end_epoch(self, epoch: int) -> None:
-        """Cast a vote, if the epoch has one. A second call for the same epoch does nothing.
-
-        Args:
-            epoch: The epoch that has ended, counted from 0.
-        """
+        """Cast a vote, if the epoch (counted from 0) has one. A second call for the same epoch does nothing."""
         if epoch < self._epochs_ended:
             return
         self._epochs_ended = epoch + 1
@@ -216,14 +202,7 @@ class SparseTraining:
             self.vote.cast(self.model)
 
     def record(self, epoch: int) -> dict[str, float]:
-        """Numbers for the log: density, zeros over all matrices, turnover, and those of the objectives in the model.
-
-        Args:
-            epoch: The epoch that has ended, counted from 0.
-
-        Returns:
-            The numbers by name.
-        """
+        """Numbers for the log: density, zeros over all matrices, turnover, and those of the objectives in the model."""
         assert self.topology is not None
         topology = self.topology
         values = {"density": topology.density(), "zeros": topology.zeros(), "turnover": topology.turnover()}
@@ -234,17 +213,10 @@ class SparseTraining:
     def elect(self, batches: Iterable) -> int:
         """Replace the weights of the model by the average of the votes, and estimate its BatchNorm statistics again.
 
-        The order of the batches may be random; it is then determined by the seed. With several processes, each gives
-        its own batches, and the statistics are averaged.
-
-        Args:
-            batches: The training data, as for `moon.read`.
-
-        Returns:
-            The number of votes. If it is 0, nothing was changed, and a warning is logged.
-
-        Raises:
-            ValueError: If the votes had different masks; the model then keeps the weights of the last step.
+        The batches are as for `moon.read`. Their order may be random; it is then determined by the seed. With several
+        processes, each gives its own batches, and the statistics are averaged. Returns the number of votes; if it is 0,
+        nothing was changed, and a warning is logged. Raises a ValueError if the votes had different masks; the model
+        then keeps the weights of the last step.
         """
         if self.vote is None or self.model is None or self.topology is None:
             return 0
@@ -269,11 +241,7 @@ class SparseTraining:
         return self.vote.voters
 
     def average(self, objective: nn.Module) -> None:
-        """Average the moving averages of an objective, such as beta of `AutoWeight`, over all processes.
-
-        Args:
-            objective: The objective, or a module that contains it.
-        """
+        """Average the moving averages in an objective, such as beta of `AutoWeight`, over all processes."""
         average_over_processes(moving_averages(objective))
 
     def end(self) -> None:
@@ -283,11 +251,7 @@ class SparseTraining:
             GUARD.forget(self.topology)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a checkpoint needs.
-
-        Returns:
-            Tensors and numbers in dicts; empty before `begin`.
-        """
+        """The state that a checkpoint needs; empty before `begin`."""
         if self.topology is None:
             return self._loaded
         vote = {} if self.vote is None else self.vote.state_dict()
@@ -295,9 +259,5 @@ class SparseTraining:
         return {"topology": self.topology.state_dict(), "vote": vote, **progress}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep a state for `begin`, which restores it.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Keep a state for `begin`, which restores it."""
         self._loaded = state

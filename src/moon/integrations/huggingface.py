@@ -197,20 +197,9 @@ class MoonTrainer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **settings: Any
     ) -> Any:
-        """Compute the loss of a batch: the objective in training, otherwise the loss of the model itself.
+        """The loss of a batch as in `Trainer`: the objective in training, otherwise the loss of the model itself.
 
-        Args:
-            model: The model, possibly wrapped.
-            inputs: The batch, with "labels".
-            return_outputs: Whether to return the outputs of the model as well; not in training.
-            *args: Further arguments of `Trainer.compute_loss`.
-            **settings: Further arguments of `Trainer.compute_loss`.
-
-        Returns:
-            The loss, or the loss and the outputs.
-
-        Raises:
-            ValueError: If a training batch has no labels.
+        In training, `return_outputs` and a batch without "labels" are ValueErrors.
         """
         if self.objective is None or not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **settings)
@@ -236,11 +225,7 @@ class MoonTrainer(Trainer):
         return super()._inner_training_loop(*args, resume_from_checkpoint=resume_from_checkpoint, **settings)
 
     def create_optimizer(self, *args: Any, **settings: Any) -> Any:
-        """Build the objective, and the optimizer as `Trainer` does. It also updates parameters of the objective.
-
-        Returns:
-            The optimizer.
-        """
+        """Build the objective, and the optimizer as `Trainer` does; it also updates parameters of the objective."""
         if self.objective is None:
             self.objective = self.sparse.objective = self._build().to(self.args.device)
         optimizer: Any = super().create_optimizer(*args, **settings)

@@ -97,14 +97,9 @@ class Classifier(Protocol):
 
 
 def check_several(inputs: Any, dimensions: int) -> None:
-    """Check that raw inputs are several, not one: a text is a sequence of characters, an image one of rows.
+    """Raise a ValueError if raw inputs are one, not several: a text is a sequence of characters, an image one of rows.
 
-    Args:
-        inputs: The inputs.
-        dimensions: The number of dimensions of an array of several inputs.
-
-    Raises:
-        ValueError: If this is a single input.
+    `dimensions` is the number of dimensions of an array of several inputs.
     """
     is_array = hasattr(inputs, "ndim")
     if is_array and inputs.ndim < dimensions:

@@ -26,15 +26,7 @@ def write_card(
     description: Mapping[str, Any],
     examples: Sequence[Examples],
 ) -> None:
-    """Write README.md and, for images, the picture in it.
-
-    Args:
-        folder: The folder of the model.
-        name: The name of the model.
-        classifier: The classifier.
-        description: What `moon.json` records.
-        examples: The inputs to show.
-    """
+    """Write README.md and, for images, the picture in it. `description` is what `moon.json` records."""
     answers = [classifier(each.inputs) for each in examples]
     text = "\n\n".join(
         [

@@ -152,16 +152,10 @@ class OpenClassifier:
         return self.answer(read(self.model, [self.prepare(inputs)], **self.detector.reading))
 
     def prepare(self, inputs: Any) -> Mapping[str, Tensor]:
-        """Turn raw inputs into inputs of the model. Mappings are returned as they are.
+        """Turn raw inputs, as for a call, into inputs of the model. Mappings are returned as they are.
 
-        Args:
-            inputs: As for a call.
-
-        Returns:
-            The keyword arguments of the model.
-
-        Raises:
-            ValueError: If there is no processor, if there are no inputs, or if this is one input instead of several.
+        Raises a ValueError if there is no processor, if there are no inputs, or if this is one input instead of
+        several.
         """
         if isinstance(inputs, Mapping):
             return inputs
@@ -181,14 +175,7 @@ class OpenClassifier:
         return dict(self.processor(inputs, return_tensors="pt"))
 
     def answer(self, evidence: Evidence) -> Answers:
-        """Answer about inputs whose evidence is known.
-
-        Args:
-            evidence: The evidence; for a detector that changes its inputs, that of the changed ones.
-
-        Returns:
-            The answers.
-        """
+        """Answer about inputs whose evidence is known (that of the changed inputs, if the detector changes them)."""
         scores = self.detector.score(evidence).double().cpu().numpy()
         is_known = self.threshold.accepts(scores)
         names = [self.classes[index] for index in evidence.prediction.tolist()]

@@ -41,14 +41,7 @@ _SHAPE = {
 
 
 def describe(classifier: Classifier) -> dict[str, Any]:
-    """What `moon.json` records about a classifier, except its detector.
-
-    Args:
-        classifier: The classifier.
-
-    Returns:
-        Classes, threshold, sparsity and metrics.
-    """
+    """What `moon.json` records about a classifier, except its detector: classes, threshold, sparsity and metrics."""
     masks, parameters = classifier.masks, sum(weight.numel() for weight in classifier.model.parameters())
     return {
         "classes": classifier.classes,
@@ -65,14 +58,7 @@ def describe(classifier: Classifier) -> dict[str, Any]:
 def write_files(folder: Path, detector: Detector, scores: NDArray[np.float64], description: dict[str, Any]) -> None:
     """Write `moon.safetensors`, and `moon.json` last: a folder that has it is complete.
 
-    Args:
-        folder: The folder of the model, whose weights are written already.
-        detector: The detector.
-        scores: The scores behind the threshold.
-        description: What else to record.
-
-    Raises:
-        ValueError: If the detector has no name.
+    The weights of the model are in the folder already. Raises a ValueError if the detector has no name.
     """
     (folder / RECORD).unlink(missing_ok=True)
     tensors = {f"{_STATE}{key}": value.detach().cpu().clone() for key, value in detector.state_dict().items()}
@@ -94,17 +80,7 @@ def write_files(folder: Path, detector: Detector, scores: NDArray[np.float64], d
 
 
 def detector_name(detector: Detector) -> str:
-    """The name of a detector, as `moon score` knows it.
-
-    Args:
-        detector: The detector.
-
-    Returns:
-        The name.
-
-    Raises:
-        ValueError: If it has none.
-    """
+    """The name of a detector, as `moon score` knows it. Raises a ValueError if it has none."""
     for name, entry in table("detector").items():
         if entry is type(detector):
             return name
@@ -113,16 +89,9 @@ def detector_name(detector: Detector) -> str:
 
 
 def read_files(folder: Path) -> tuple[dict[str, Any], Detector, NDArray[np.float64]]:
-    """Read what `write_files` wrote.
+    """Read what `write_files` wrote: the record, the detector and the scores behind its threshold.
 
-    Args:
-        folder: The folder.
-
-    Returns:
-        The record, the detector and the scores behind its threshold.
-
-    Raises:
-        ValueError: If a file is missing, damaged, of a later version, or does not belong to the others.
+    Raises a ValueError if a file is missing, damaged, of a later version, or does not belong to the others.
     """
     path = folder / RECORD
     try:
@@ -162,14 +131,7 @@ def _check_files(folder: Path, digests: dict[str, str]) -> None:
 
 
 def digests(model: nn.Module) -> dict[str, str]:
-    """SHA-256 of each weight of a model.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The digests by name.
-    """
+    """SHA-256 of each weight of a model, by name."""
     return {name: _digest(weight) for name, weight in model.named_parameters()}
 
 
@@ -179,16 +141,7 @@ def _digest(weight: Tensor) -> str:
 
 
 def check_weights(model: nn.Module, saved: Mapping[str, str], folder: Path) -> None:
-    """Check that the weights of a model are those that were saved with the masks of a checkpoint.
-
-    Args:
-        model: The model.
-        saved: The digests of all or some weights.
-        folder: The checkpoint.
-
-    Raises:
-        ValueError: If a weight differs.
-    """
+    """Raise a ValueError if weights of a model are not those that were saved with the masks of a checkpoint."""
     weights = dict(model.named_parameters())
     for name, digest in saved.items():
         if name not in weights or _digest(weights[name]) != digest:
@@ -200,18 +153,11 @@ def check_weights(model: nn.Module, saved: Mapping[str, str], folder: Path) -> N
 
 
 def load_renamed(model: nn.Module, folder: Path, saved: Mapping[str, str]) -> None:
-    """Load the weights of a checkpoint whose names are not those of the model.
+    """Load the weights of a checkpoint whose names are not those of the model; the others are loaded already.
 
     `save_pretrained` gives some weights the names of earlier versions, those of a ViT for example, but a `Trainer` that
     resumes loads by name: it leaves these weights as they are and logs a warning (huggingface/transformers#43701).
-
-    Args:
-        model: The model; weights whose names are in the file are loaded already.
-        folder: The checkpoint.
-        saved: The digests of its weights.
-
-    Raises:
-        ValueError: If the weights that are loaded already are those of another checkpoint.
+    Raises a ValueError if the weights that are loaded already are those of another checkpoint.
     """
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
@@ -224,17 +170,7 @@ def load_renamed(model: nn.Module, folder: Path, saved: Mapping[str, str]) -> No
 
 
 def load_model(folder: Path) -> PreTrainedModel:
-    """Load a model of a class that is part of transformers. No code from the folder is run.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If its class is not part of transformers.
-    """
+    """Load a model, but run no code from the folder: a class that is not part of transformers is a ValueError."""
     names = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).architectures or ["?"]
     kind = getattr(transformers, names[0], None)
     if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):

@@ -13,26 +13,11 @@ from moon.suggest import did_you_mean
 
 
 def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int, **options: Any) -> Objective:
-    """Build an objective from its name.
+    """Build an objective from its name, with options; an objective is returned as it is.
 
-    Args:
-        objective: A name, as for `moon train`, or an objective, which is returned as it is.
-        model: The network; its classifier determines the numbers of classes and features.
-        epochs: The number of epochs of the run.
-        **options: Options of the objective, such as `final=2.0` for MOON.
-
-    Returns:
-        The objective.
-
-    Raises:
-        ValueError: If there is no such objective or option, if the objective needs more than a name, such as outliers,
-            or if options are given for an objective that exists already.
-
-    Example:
-        >>> from moon import lenet, open_head
-        >>> from moon.integrations.objective import make_objective
-        >>> make_objective("moon", open_head(lenet(10)), epochs=100).log(99)
-        {'w': 1.0}
+    The classifier of the model determines the numbers of classes and features. Raises a ValueError if there is no such
+    objective or option, if the objective needs more than a name, such as outliers, or if options are given for an
+    objective that exists already.
     """
     if not isinstance(objective, str):
         if options:
