@@ -35,32 +35,11 @@ def write_network(
     precision: str = "float16",
     tensors: Mapping[str, NDArray] | None = None,
 ) -> int:
-    """Write a network to a file.
+    """Write a network to a file, and return its size in bytes.
 
-    Args:
-        path: The file to write; an existing one is replaced.
-        graph: The network.
-        description: What else the file should say, as plain values: preprocessing, class names, detector, provenance.
-        precision: The type of stored weights, "float16", "float32" or "int8". Biases are float32; with "int8", weights
-            that are not sparse are float16.
-        tensors: Tensors of the description, by name.
-
-    Returns:
-        The size of the file in bytes.
-
-    Raises:
-        ValueError: If the precision is unknown, or a weight is too large for it.
-
-    Example:
-        >>> import tempfile
-        >>> from moon import lenet
-        >>> from moon.export.file import write_network
-        >>> from moon.export.tracing import trace
-        >>> graph = trace(lenet(10).eval(), (1, 28, 28))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     size = write_network(f"{folder}/lenet.moon", graph, {"classes": list("0123456789")})
-        >>> size < 150_000
-        True
+    `description` is what else the file should say, as plain values: preprocessing, class names, detector, provenance;
+    `tensors` belong to it. `precision` is that of stored weights, "float16", "float32" or "int8". Biases are float32;
+    with "int8", weights that are not sparse are float16. A weight that is too large for it is a ValueError.
     """
     content = network_bytes(graph, description, precision, tensors)
     write_atomic(Path(path), lambda partial: partial.write_bytes(content))
@@ -73,17 +52,7 @@ def network_bytes(
     precision: str = "float32",
     tensors: Mapping[str, NDArray] | None = None,
 ) -> bytes:
-    """The content of a `.moon` file.
-
-    Args:
-        graph: As for `write_network`.
-        description: As for `write_network`.
-        precision: As for `write_network`.
-        tensors: As for `write_network`.
-
-    Returns:
-        The bytes.
-    """
+    """The content of a `.moon` file; the arguments are those of `write_network`."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, not '{precision}'")
     ops, stored = [], dict(tensors or {})
@@ -109,16 +78,10 @@ def network_bytes(
 
 
 def in_order(file: bytes) -> bytes:
-    """A safetensors file with its metadata sorted by name.
+    """The bytes of a safetensors file with its metadata sorted by name.
 
     safetensors writes them in an order that changes from one call to the next, so that equal contents would give files
     with different digests.
-
-    Args:
-        file: The bytes of the file.
-
-    Returns:
-        The bytes of the same file with a header in this order.
     """
     end = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(file[8:end])
@@ -129,16 +92,7 @@ def in_order(file: bytes) -> bytes:
 
 
 def encoded(name: str, weight: NDArray, precision: str) -> tuple[dict[str, NDArray], bool]:
-    """The tensors that store a weight: its non-zeros, or all of it where that is smaller.
-
-    Args:
-        name: The name of the weight.
-        weight: The weight; its first dimension is that of the outputs.
-        precision: The type of stored values, one of `PRECISIONS`.
-
-    Returns:
-        The tensors by name, and whether they are sparse.
-    """
+    """The tensors that store a weight (its non-zeros, or all where that is smaller), and whether they are sparse."""
     rows = weight.reshape(len(weight), -1)
     kind = np.float32 if precision == "float32" else np.float16
     if not np.abs(rows).max() <= np.finfo(kind).max:

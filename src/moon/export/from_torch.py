@@ -23,17 +23,9 @@ _OPSET, _IR = 18, 8  # the oldest opset that PyTorch writes without converting i
 
 
 def torch_program(model: nn.Module, shape: tuple[int, ...]) -> ExportedProgram:
-    """Trace a network with `torch.export`, for any number of images.
+    """Trace a network in evaluation mode with `torch.export`, for any number of images of shape (C, H, W).
 
-    Args:
-        model: The network, in evaluation mode.
-        shape: The shape of an input, (C, H, W).
-
-    Returns:
-        The program; `program.module()(images)` computes what `model(images)` does.
-
-    Raises:
-        ValueError: If the network cannot be traced.
+    Raises a ValueError if it cannot be traced.
     """
     # Two images, because torch.export takes a size of 1 for a constant.
     inputs = (torch.zeros(2, *shape, device=next(model.parameters()).device),)
@@ -45,17 +37,10 @@ def torch_program(model: nn.Module, shape: tuple[int, ...]) -> ExportedProgram:
 
 
 def network_to_onnx(model: nn.Module, shape: tuple[int, ...]) -> ModelProto:
-    """Translate a network of any operators to ONNX with `torch.onnx`, without a detector.
+    """Translate a network of any operators, in evaluation mode, to ONNX with `torch.onnx`, without a detector.
 
-    Args:
-        model: The network, in evaluation mode.
-        shape: The shape of an input, (C, H, W).
-
-    Returns:
-        A model from `images` (normalised, float32) to `logits` and `features`. The batch size is dynamic.
-
-    Raises:
-        ValueError: If the network cannot be traced or has an operator that ONNX lacks.
+    The model goes from `images` (normalised, float32, of shape (C, H, W) each) to `logits` and `features`. Raises a
+    ValueError if the network cannot be traced or has an operator that ONNX lacks.
     """
     program = torch_program(_LogitsAndFeatures(model).eval(), shape)
     try:

@@ -34,17 +34,8 @@ def to_onnx(description: Mapping[str, Any], tensors: Mapping[str, NDArray], pixe
     `probability`, `score`, `known` and `p_value`, one of each per image. The batch size is dynamic. Sparse weights
     become dense ones. Class names, preprocessing, detector and provenance are in the model's metadata.
 
-    Args:
-        description: The description of the file.
-        tensors: The tensors of the file.
-        pixels: "uint8" for images (N, H, W, C) of 0 to 255, or "float" for images (N, C, H, W) of 0 to 1.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If `pixels` has another value.
-        DataError: If the file has no detector, or an operation that is not supported, or does not fit together.
+    `pixels` is "uint8" for images (N, H, W, C) of 0 to 255, or "float" for images (N, C, H, W) of 0 to 1. Raises a
+    DataError if the file has no detector, or an operation that is not supported, or does not fit together.
     """
     if pixels not in PIXELS:
         raise ValueError(f"pixels must be {' or '.join(PIXELS)}, not '{pixels}'")

@@ -27,19 +27,9 @@ class Value:
 def add_network(
     builder: Builder, description: Mapping[str, Any], tensors: Mapping[str, NDArray], x: str
 ) -> list[Value]:
-    """Add the network.
+    """Add the network, and return the logits and the features. `x` names the normalised images, (N, C, H, W).
 
-    Args:
-        builder: The graph.
-        description: The description of the file.
-        tensors: The tensors of the file.
-        x: The name of the normalised images, (N, C, H, W).
-
-    Returns:
-        The logits and the features, two vectors.
-
-    Raises:
-        ValueError: If the network has an operation that is not supported, or the file does not fit together.
+    Raises a ValueError if an operation is not supported, or the file does not fit together.
     """
     network = _Network(builder, tensors)
     values = {0: Value(x, tuple(description["input"]))}

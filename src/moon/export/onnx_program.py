@@ -32,20 +32,9 @@ class Vector:
 def add_program(
     builder: Builder, ops: list[dict[str, Any]], tensors: Mapping[str, NDArray], logits: Vector, features: Vector
 ) -> dict[int, Vector]:
-    """Add a program.
+    """Add a program whose tensors 0 and 1 are `logits` and `features`, and return all of its tensors by number.
 
-    Args:
-        builder: The graph.
-        ops: The operations of the program.
-        tensors: The tensors of the file.
-        logits: Tensor 0 of the program.
-        features: Tensor 1 of the program.
-
-    Returns:
-        All tensors of the program by number.
-
-    Raises:
-        ValueError: If an operation is not supported, or the program does not fit together.
+    Raises a ValueError if an operation is not supported, or the program does not fit together.
     """
     program = _Program(builder, tensors, logits, features)
     for index, op in enumerate(ops):

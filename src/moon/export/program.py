@@ -19,26 +19,10 @@ from moon.suggest import first_line
 
 
 def trace_detector(detector: Detector, evidence: Evidence) -> Program:
-    """Trace the score of a fitted detector.
+    """Trace the score of a fitted detector: for every image the program computes what `detector.score` does.
 
-    Args:
-        detector: The detector, fitted if it needs to be.
-        evidence: Evidence of the network, of any images: it shows the shapes and contains the classifier.
-
-    Returns:
-        The program; for every image it computes the same score as `detector.score`.
-
-    Raises:
-        ValueError: If the detector changes or rotates its inputs (ODIN, RotPred), is not fitted, or computes something
-            that is not supported; the message names it.
-
-    Example:
-        >>> import torch
-        >>> from moon import Energy, Evidence
-        >>> from moon.export.program import trace_detector
-        >>> program = trace_detector(Energy(), Evidence(torch.zeros(1, 11), torch.zeros(1, 8), num_known=10))
-        >>> [op["op"] for op in program.ops]
-        ['slice', 'div', 'logsumexp', 'mul']
+    `evidence` may be that of any images: it shows the shapes and contains the classifier. Raises a ValueError that says
+    why if the detector changes or rotates its inputs, is not fitted, or computes something that is not supported.
     """
     check_single_pass(detector)
     name = type(detector).__name__
@@ -64,14 +48,7 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
 
 
 def check_single_pass(detector: Detector) -> None:
-    """Check that a detector scores what one forward pass returns.
-
-    Args:
-        detector: The detector; it need not be fitted.
-
-    Raises:
-        ValueError: If it changes or rotates its inputs (ODIN, RotPred).
-    """
+    """Raise a ValueError if a detector changes or rotates its inputs (ODIN, RotPred). It need not be fitted."""
     if detector.perturbs:
         raise ValueError(
             f"{type(detector).__name__} changes each image by the gradient of the network, which only PyTorch "

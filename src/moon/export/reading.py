@@ -23,17 +23,10 @@ _MOST_WEIGHTS = 2**29  # in one dense weight: 2 GiB of float32
 
 
 def read_file(path: Path | str) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    """Read a `.moon` file.
+    """Read a `.moon` file: the description (its JSON text) and the tensors by name.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The description (the JSON text of the file) and the tensors by name.
-
-    Raises:
-        DataError: If the file is not a regular file or not a `.moon` file, or of a later format.
-        DamagedCheckpoint: If it is one but was truncated or changed.
+    Raises a DataError if it is not a regular file or not a `.moon` file, or of a later format; a DamagedCheckpoint if
+    it is one but was truncated or changed.
     """
     path = Path(path)
     foreign = DataError(f"{path}: is not a .moon file; `moon pack` writes one")
@@ -71,18 +64,9 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], dict[str, NDArray]]:
 
 
 def dense_weight(tensors: Mapping[str, NDArray], name: str, shape: list[int] | None) -> NDArray[np.float32]:
-    """A weight as a dense array, whichever way the file stores it.
+    """A weight as a dense float32 array, whichever way the file stores it.
 
-    Args:
-        tensors: The tensors of the file.
-        name: The name of the weight.
-        shape: The shape that the operation states; None if there is none.
-
-    Returns:
-        The weight in float32.
-
-    Raises:
-        ValueError: If the tensors do not fit together.
+    `shape` is what the operation states, or None. Raises a ValueError if the tensors do not fit together.
     """
     if name in tensors:
         stored = tensors[name]

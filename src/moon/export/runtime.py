@@ -15,14 +15,7 @@ _IMAGES, _TOLERANCE = 4, 1e-3  # images to compare on; the largest difference, r
 
 
 def runtime() -> Any:
-    """Import moon_runtime.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingPackage: If it is not installed, or was compiled for another machine.
-    """
+    """Import moon_runtime. Raises MissingPackage if it is not installed, or was compiled for another machine."""
     try:
         import moon_runtime
     except ModuleNotFoundError as error:
@@ -38,16 +31,8 @@ def runtime() -> Any:
 def checked_graph(model: nn.Module, shape: tuple[int, ...]) -> Graph:
     """Trace a network, and check that moon-runtime computes the same logits as PyTorch, on random images.
 
-    Args:
-        model: The network, in evaluation mode, on a CPU.
-        shape: The shape of an input, (C, H, W).
-
-    Returns:
-        The graph.
-
-    Raises:
-        ValueError: If the network cannot be traced, its output is not that of its classifier, or the logits differ.
-        MissingPackage: If moon-runtime is not installed.
+    The network is in evaluation mode, on a CPU. Raises a ValueError if it cannot be traced, its output is not that of
+    its classifier, or the logits differ; MissingPackage if moon-runtime is not installed.
     """
     import torch
 

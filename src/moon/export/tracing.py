@@ -20,24 +20,10 @@ _SAME = ("dropout", "contiguous", "clone", "detach", "to", "alias", "identity", 
 
 
 def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
-    """Trace a network with `torch.export` and convert it.
+    """Trace a network in evaluation mode, whose output is that of a Linear layer, with `torch.export` and convert it.
 
-    Args:
-        model: The network, in evaluation mode. Its output must be that of a Linear layer.
-        shape: The shape of an input, (C, H, W).
-
-    Returns:
-        The graph. BatchNorm is folded into the convolution before it, where there is one.
-
-    Raises:
-        ValueError: If the network cannot be traced or has an operator that is not supported; the message names it.
-
-    Example:
-        >>> from moon import lenet
-        >>> from moon.export.tracing import trace
-        >>> graph = trace(lenet(10).eval(), (1, 28, 28))
-        >>> [op["op"] for op in graph.ops][:3], graph.ops[0]["act"]
-        (['conv2d', 'max_pool', 'conv2d'], 'relu')
+    BatchNorm is folded into the convolution before it, where there is one. `shape` is that of an input, (C, H, W).
+    Raises a ValueError that names what cannot be traced or is not supported.
     """
     if model.training:
         raise ValueError(f"{type(model).__name__} is in training mode; call model.eval() first")

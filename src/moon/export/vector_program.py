@@ -13,12 +13,9 @@ Operand = int | dict[str, Any]  # the number of a vector, or a constant: {"tenso
 
 @dataclass
 class Program:
-    """Operations on vectors of one image. Vector 0 is the logits, vector 1 the features.
+    """Operations on vectors of one image, as plain values. Vector 0 is the logits, vector 1 the features.
 
-    Args:
-        ops: The operations in order, as plain values.
-        tensors: The constants by name.
-        output: The number of the score.
+    `tensors` are the constants by name, `output` is the number of the score.
     """
 
     ops: list[dict[str, Any]] = field(default_factory=list)
@@ -40,27 +37,15 @@ class Vector:
 
 
 class ProgramBuilder:
-    """Adds operations to a program.
-
-    Attributes:
-        program: The program so far.
-    """
+    """Adds operations to a program."""
 
     def __init__(self) -> None:
         self.program = Program()
 
     def add(self, name: str, *inputs: Any, length: int, table: Tensor | None = None, **settings: Any) -> Vector:
-        """Add an operation.
+        """Add an operation on vectors, numbers and constant tensors; its result has the given length.
 
-        Args:
-            name: The operation.
-            inputs: Vectors, numbers and constant tensors.
-            length: The length of the result.
-            table: A constant that is the last input, whatever its size.
-            settings: The settings of the operation.
-
-        Returns:
-            The result.
+        `table` is a constant that is the last input, whatever its size.
         """
         number = len(self.program.ops) + 2
         operands = [self._operand(x) for x in inputs] + ([] if table is None else [{"tensor": self._keep(table)}])

@@ -31,17 +31,9 @@ _ROWWISE = {"_softmax": "softmax", "_log_softmax": "log_softmax"}
 
 
 def program_of(exported: ExportedProgram, name: str) -> Program:
-    """Convert an exported score.
+    """Convert an exported score of `IMAGES` images, from logits and features, to the program of one image.
 
-    Args:
-        exported: A program that computes a score from the logits and the features of `IMAGES` images.
-        name: The name of the detector, for error messages.
-
-    Returns:
-        The program of one image.
-
-    Raises:
-        ValueError: If an operation is not supported; the message names it.
+    Raises a ValueError that names the operation if one is not supported.
     """
     return _Conversion(exported, name).program
 
