@@ -42,16 +42,10 @@ class CaptureFailed(Exception):
 
 
 def capture_obstacle(setup: TrainingSetup) -> str | None:
-    """Return why training steps cannot be captured.
+    """Return why training steps cannot be captured, or None if they can.
 
     The Python code of a captured step runs only once, when it is captured. Code from outside of `moon`, `torch`, `timm`
     and `torchvision` may not allow for that, so it is captured only if its class declares `capturable = True`.
-
-    Args:
-        setup: What the steps work on.
-
-    Returns:
-        The reason, or None if they can be captured.
     """
     if setup.ranks.count > 1:
         return "several processes train as one"
@@ -108,10 +102,7 @@ class CapturedSteps:
     tensors, so that they can change. In a step in which the topology may change, the update of the graph is switched
     off; it follows after the change, unless the change replaces it.
 
-    On a CPU nothing is captured, but everything else is the same.
-
-    Args:
-        setup: What the steps work on; `capture_obstacle(setup)` must be None.
+    On a CPU nothing is captured, but everything else is the same. `capture_obstacle(setup)` must be None.
     """
 
     def __init__(self, setup: TrainingSetup) -> None:
@@ -158,16 +149,9 @@ class CapturedSteps:
         return loss
 
     def replayed(self, x: Tensor, y: Tensor, epoch: int, lr: float) -> Callable[[], object]:
-        """Take one step on a GPU, and return its captured part: both passes and the update, without a mask change.
+        """Take one step on a GPU, and return a function that repeats its captured part, for measurements.
 
-        Args:
-            x: The images of the batch.
-            y: Their classes.
-            epoch: The epoch, counted from 0.
-            lr: The learning rate.
-
-        Returns:
-            A function that repeats it, for measurements.
+        The part is both passes and the update, without a mask change.
         """
         with self._on_device:
             self._step(x, y, epoch, lr)

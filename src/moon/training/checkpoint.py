@@ -31,12 +31,7 @@ _MAX_TREE_BYTES = 2**28  # about four million values that are not tensors
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file atomically.
-
-    Args:
-        path: The file.
-        tensors: The tensors by name, of any device and layout.
-    """
+    """Write a safetensors file atomically, from tensors of any device and layout."""
     copies = _copies(tensors)
     write_atomic(path, lambda partial: partial.write_bytes(save(copies)))  # save_file creates private files
 
@@ -50,17 +45,7 @@ def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The tensors by name, on the CPU.
-
-    Raises:
-        DamagedCheckpoint: If it is missing or not a safetensors file.
-    """
+    """Read a safetensors file to the CPU. Raises DamagedCheckpoint if it is missing or not a safetensors file."""
     try:
         open_regular(path).close()  # opening a named pipe would wait for a writer
         return load_file(path)

@@ -9,15 +9,9 @@ from moon.errors import Diverged
 
 
 def check_finite(losses: Tensor, model: nn.Module, epoch: int) -> None:
-    """Check the losses of an epoch and the weights after it.
+    """Raise Diverged if the loss of a step of the epoch, or a weight after it, is not finite.
 
-    Args:
-        losses: The loss of each step.
-        model: The model after the last step.
-        epoch: The epoch, counted from 0; the message counts from 1, as the lines of `moon train` do.
-
-    Raises:
-        Diverged: If one of them is not finite.
+    The epoch counts from 0; the message counts from 1, as the lines of `moon train` do.
     """
     bad = (~losses.isfinite()).nonzero().flatten().tolist()
     if not torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all():

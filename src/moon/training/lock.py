@@ -24,31 +24,15 @@ _lent: ContextVar[tuple[Path, ...]] = ContextVar("lent", default=())  # folders 
 
 @contextmanager
 def locked(folder: Path, *, lend: bool = False) -> Iterator[None]:
-    """Context in which this process holds the lock of a folder.
+    """Context in which this process holds the lock of a folder, which is created if it does not exist.
 
     The operating system releases the lock when the process ends, even if it is killed. If nothing but the lock file is
     in the folder at the end of the context, what was created for the lock is removed: a run that is rejected before it
-    writes something leaves nothing.
+    writes something leaves nothing. With `lend`, calls inside this context, in the same thread, share the lock: a
+    worker holds a folder from training to scoring.
 
-    Args:
-        folder: The folder; created if it does not exist.
-        lend: Whether calls of `locked` inside this context, in the same thread, share the lock. A worker uses it to
-            hold a folder from training to scoring.
-
-    Raises:
-        RunLocked: If another process, or another part of this one, has the lock.
-        ValueError: If the path is not a folder, or its file system does not support locks.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from tempfile import TemporaryDirectory
-        >>> from moon.training import is_locked, locked
-        >>> with TemporaryDirectory() as folder:
-        ...     with locked(Path(folder)):
-        ...         is_locked(Path(folder))
-        ...     is_locked(Path(folder))
-        True
-        False
+    Raises RunLocked if another process, or another part of this one, has the lock; a ValueError if the path is not a
+    folder, or its file system does not support locks.
     """
     place = folder.resolve()
     if place in _lent.get():
@@ -109,12 +93,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove(created: list[Path], place: Path, descriptor: int) -> None:
-    """Remove the lock file and folders that were created for a lock, if the folder contains nothing else.
+    """Remove what was created for a lock, the innermost first, if the folder contains nothing else.
 
-    Args:
-        created: What did not exist before, the innermost first.
-        place: The folder.
-        descriptor: The folder, open. If another one is in its place, that is a folder of another process.
+    `descriptor` is the open folder. If another one is in its place, that is a folder of another process.
     """
     with suppress(OSError):  # a folder is not removed if something else is in it
         if _is_at(descriptor, place) and os.listdir(place) == [LOCK]:
@@ -138,14 +119,7 @@ def _acquire(descriptor: int, folder: Path) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process, this one or another, has locked the folder.
-
-    Args:
-        folder: The folder; it need not exist.
-
-    Returns:
-        True if it is locked.
-    """
+    """Whether a process, this one or another, has locked the folder, which need not exist."""
     for path, kind in ((folder, os.O_DIRECTORY), (folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK)):
         try:
             descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC)  # does not create the file

@@ -39,8 +39,7 @@ _NOTICED, _CLOSED = "noticed", "closed"  # the last heartbeats of a process that
 def patience() -> float:
     """How long a process may send no heartbeat, in seconds: the environment variable MOON_RANK_SECONDS, or 300.
 
-    Raises:
-        ValueError: If it is not a number, or too small for a heartbeat every second.
+    Raises a ValueError if it is not a number, or too small for a heartbeat every second.
     """
     text = os.environ.get("MOON_RANK_SECONDS", "300")
     try:
@@ -55,12 +54,8 @@ def patience() -> float:
 class Peers(threading.Thread):
     """The other processes: a thread that tells them that this one is alive, and listens to them.
 
-    Only the thread talks to the store: if the process that serves it is stopped, nothing else has to wait.
-
-    Args:
-        store: The common store, through a connection of its own.
-        rank: The number of this process.
-        count: The number of processes.
+    Only the thread talks to the store, through a connection of its own: if the process that serves it is stopped,
+    nothing else has to wait.
     """
 
     def __init__(self, store: Store, rank: int, count: int) -> None:
@@ -103,11 +98,7 @@ class Peers(threading.Thread):
         return self._is_server and bool(readers) and time.monotonic() < deadline
 
     def finish(self, work: dist.Work) -> None:
-        """Wait for a collective operation.
-
-        Raises:
-            RankLost: If it failed, or another process has sent no heartbeat for too long.
-        """
+        """Wait for a collective operation. Raises RankLost if it failed, or another process was silent for too long."""
         quiet, before = dict.fromkeys(self._others, 0), dict(self._heartbeats)
         while True:
             try:
@@ -161,13 +152,9 @@ _peers: Peers | None = None
 
 
 def join(backend: str) -> None:
-    """Join the processes that torchrun started, as torch's default group.
+    """Join the processes that torchrun started, as torch's default group; `backend` is 'gloo' or 'nccl'.
 
-    Args:
-        backend: 'gloo' or 'nccl'.
-
-    Raises:
-        RankLost: If they cannot be reached, or do not all start within half an hour.
+    Raises RankLost if they cannot be reached, or do not all start within half an hour.
     """
     global _peers
     try:
@@ -205,8 +192,7 @@ def _torchrun_serves_the_store() -> bool:
 def _reach_the_store(seconds: float) -> None:
     """Wait for the store of torchrun to accept a connection: where torch itself times out, it prints C++ traces.
 
-    Raises:
-        RuntimeError: If it does not within some seconds.
+    Raises a RuntimeError if it does not within some seconds.
     """
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if not host or not port:  # torch says what is missing
@@ -247,29 +233,17 @@ def close() -> None:
 
 
 def all_reduce(tensor: Tensor) -> None:
-    """Replace a tensor by its sum over all processes, in place.
-
-    Raises:
-        RankLost: If a process is lost.
-    """
+    """Replace a tensor by its sum over all processes, in place. Raises RankLost if one is lost."""
     _run(dist.all_reduce, tensor)
 
 
 def broadcast(tensor: Tensor) -> None:
-    """Replace a tensor by that of the first process, in place.
-
-    Raises:
-        RankLost: If a process is lost.
-    """
+    """Replace a tensor by that of the first process, in place. Raises RankLost if a process is lost."""
     _run(dist.broadcast, tensor, 0)
 
 
 def barrier() -> None:
-    """Wait for all processes.
-
-    Raises:
-        RankLost: If a process is lost.
-    """
+    """Wait for all processes. Raises RankLost if one is lost."""
     _run(dist.barrier)
 
 

@@ -8,11 +8,7 @@ from moon.training.setup import TrainingSetup
 
 
 class PlainSteps:
-    """Training steps without CUDA graphs, for one process or several.
-
-    Args:
-        setup: What the steps work on.
-    """
+    """Training steps without CUDA graphs, for one process or several."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self.setup = setup

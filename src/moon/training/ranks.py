@@ -20,34 +20,16 @@ from moon.training.shared_norm import SHARED_NORMS
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
-
-    Args:
-        rank: The number of this process, counted from 0.
-        count: The number of processes.
-
-    Example:
-        >>> import torch
-        >>> from moon.training import Ranks
-        >>> Ranks(rank=1, count=2).part(torch.arange(6))
-        (0.5, (tensor([1, 3, 5]),))
-    """
+    """This process, number `rank` from 0, among the `count` that train together."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
-        """Join the processes that torchrun started.
+        """Join the processes that torchrun started; `Ranks()` if this is the only one.
 
-        Args:
-            device: The device to train on.
-
-        Returns:
-            This process among them; `Ranks()` if it is the only one.
-
-        Raises:
-            RankLost: If they cannot be reached, or do not all start within half an hour.
+        Raises RankLost if they cannot be reached, or do not all start within half an hour.
         """
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1:
@@ -64,27 +46,16 @@ class Ranks:
         return self.rank == 0
 
     def share(self, size: int, batch_size: int) -> float:
-        """The weight of this process's part in the mean over a batch.
+        """The weight of this process's part in the mean over a batch; those of all processes add up to 1.
 
-        Args:
-            size: The number of images of the part.
-            batch_size: The number of images of all parts. A batch that is too small to be divided is computed by every
-                process; `size` is equal to it then.
-
-        Returns:
-            The fraction; those of all processes add up to 1.
+        A batch that is too small to be divided is computed by every process; `size` is equal to `batch_size` then.
         """
         return 1 / self.count if size == batch_size else size / batch_size
 
     def part(self, *tensors: Tensor) -> tuple[float, tuple[Tensor, ...]]:
-        """This process's part of a batch.
+        """This process's part of the tensors of a batch, after its weight in the mean over the batch, see `share`.
 
-        Args:
-            *tensors: The whole batch, such as images and classes.
-
-        Returns:
-            The weight of the part in the mean over the batch, see `share`, and the part of each tensor. A batch with
-            fewer than two images per process is not divided.
+        A batch with fewer than two images per process is not divided.
         """
         size = len(tensors[0])
         if self.count == 1 or size < 2 * self.count:  # BatchNorm needs two images in each process
@@ -118,14 +89,7 @@ class Ranks:
                     module.__class__ = SHARED_NORMS[type(module)]
 
     def check_agreement(self, tensors: dict[str, Tensor]) -> None:
-        """Check that tensors are the same in all processes.
-
-        Args:
-            tensors: The tensors by name.
-
-        Raises:
-            RuntimeError: If one differs from that of the first process.
-        """
+        """Raise a RuntimeError if a tensor differs from that of the first process."""
         if self.count == 1 or not tensors:
             return
         sums = torch.stack([tensor.double().sum() for tensor in tensors.values()])

@@ -20,19 +20,9 @@ from moon.training.ranks import Ranks
 class TrainingSetup:
     """The objects that a training step works on.
 
-    Args:
-        model: The model.
-        optimizer: Updates the parameters of the model, and those of the objective if it has any.
-        objective: Computes the loss; it is moved to the device of the model.
-        topology: Replaces `optimizer.step()`.
-        precision: The dtype of the forward pass; below float32, everything but the classifier is autocast.
-        ranks: This process among several that train as one.
-
-    Attributes:
-        device: The device of the model.
-
-    Raises:
-        ValueError: If the optimizer does not update every parameter of the objective.
+    The optimizer updates the parameters of the model, and must update those of the objective if it has any (otherwise a
+    ValueError). The objective is moved to the device of the model. Below float32, `precision` autocasts everything but
+    the classifier.
     """
 
     model: nn.Module

@@ -127,17 +127,7 @@ class _Forward(nn.Module):
 
 
 def check_vote(topology: Topology, steps: int, epochs: int, vote_from: int) -> None:
-    """Check that a vote starts when the masks are frozen.
-
-    Args:
-        topology: The topology.
-        steps: The number of steps per epoch.
-        epochs: The number of epochs of the run.
-        vote_from: The first epoch, counted from 0, after which a vote is cast.
-
-    Raises:
-        ValueError: If the masks may change after the first vote.
-    """
+    """Raise a ValueError if masks may change after the first vote, which follows epoch `vote_from`, counted from 0."""
     if topology.superposes or (vote_from + 1) * steps >= topology.frozen_after:
         return
     votes = max(epochs + 1 - -(-topology.frozen_after // steps), 0)
