@@ -22,56 +22,23 @@ _MAP_OPTIONS: dict[str, int] = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
 def norm_relu(layer: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """relu(layer(x) + residual), fused into a few kernels in a training step on flat buffers.
 
-    Args:
-        layer: The BatchNorm layer, of a network or of an `inference_copy`.
-        x: Its input, (N, C, H, W).
-        residual: A tensor of the same shape to add before ReLU; None for none.
-
-    Returns:
-        The result. If two layers consume it, pass `second_use(result)` to the second one.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import norm_relu
-        >>> x = torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1)
-        >>> [round(value, 3) for value in norm_relu(torch.nn.BatchNorm2d(1), x, residual=x).flatten().tolist()]
-        [0.0, 2.0]
+    The layer is one of a network or of an `inference_copy`, `x` is (N, C, H, W). If two layers consume the result, pass
+    `second_use(result)` to the second one.
     """
     return _norm(layer, x, residual, with_relu=True)
 
 
 def norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """layer(x), fused into a few kernels in a training step on flat buffers.
-
-    Args:
-        layer: The BatchNorm layer.
-        x: Its input, (N, C, H, W).
-
-    Returns:
-        The normalised input.
-    """
+    """layer(x) for x of shape (N, C, H, W), fused into a few kernels in a training step on flat buffers."""
     return _norm(layer, x, None, with_relu=False)
 
 
 def second_use(x: Tensor) -> Tensor:
-    """The tensor to pass to the second consumer of x, such as the shortcut of a residual block.
+    """The tensor to pass to the second consumer of x, such as the shortcut of a residual block: x itself or its twin.
 
     In a step on flat buffers the results of `norm` and `norm_relu` have a twin with the same memory. If the second
     consumer uses the twin, the gradients of both uses arrive separately, and the BatchNorm kernel adds them; autograd
     would need another pass over memory for the sum.
-
-    Args:
-        x: A tensor.
-
-    Returns:
-        Its twin, or x itself if there is none.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import second_use
-        >>> x = torch.ones(1)
-        >>> second_use(x) is x
-        True
     """
     buffers = active_buffers()
     return x if buffers is None else buffers.second_use(x)

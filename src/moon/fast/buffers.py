@@ -25,11 +25,7 @@ _active: ContextVar[FlatBuffers | None] = ContextVar("_active", default=None)
 
 
 def active_buffers() -> FlatBuffers | None:
-    """The buffers of the training step that is running, or None outside of one.
-
-    Returns:
-        The buffers whose `FlatBuffers.step` is active in this thread.
-    """
+    """The buffers whose `FlatBuffers.step` is running in this thread, or None outside of one."""
     return _active.get()
 
 
@@ -38,12 +34,6 @@ def without_buffers() -> Iterator[None]:
     """Context in which layers do not use the flat buffers.
 
     Objectives use it to compute gradients with respect to anything but the weights, such as samples.
-
-    Example:
-        >>> from moon.fast import active_buffers, without_buffers
-        >>> with without_buffers():
-        ...     print(active_buffers())
-        None
     """
     token = _active.set(None)
     try:
@@ -53,36 +43,18 @@ def without_buffers() -> Iterator[None]:
 
 
 class FlatBuffers:
-    """The parameters of an SGD optimizer in flat buffers.
+    """The parameters of an SGD optimizer, see `optimizer_obstacle`, in flat buffers.
 
     After construction each parameter, its `.grad` and its momentum buffer are views of `weight`, `grad` and
-    `momentum_buffer`. Within a step some gradients are elsewhere, see `StepGradients`; `gather` copies them.
-
-    Args:
-        optimizer: The optimizer, see `optimizer_obstacle`. Parameters that do not require gradients are not moved.
-        masks: The mask of each sparse parameter. The masks of parameters of the optimizer are copied into `mask`; the
-            caller uses the views in the attribute `masks` from then on.
-        low_precision: The dtype of a copy of the weights that layers compute with; None for no copy. Every update
-            refreshes it.
+    `momentum_buffer`. Within a step some gradients are elsewhere, see `StepGradients`; `gather` copies them. Parameters
+    that do not require gradients are not moved. The given masks of the others are copied into `mask`.
 
     Attributes:
-        weight, grad, momentum_buffer, mask, low_precision: The flat buffers.
-        masks: The views of `mask`, by parameter.
+        weight, grad, momentum_buffer, mask: The flat buffers.
+        low_precision: A copy of the weights that layers compute with, refreshed by every update; None for no copy.
+        masks: The views of `mask`, by parameter; the caller uses them from then on.
         lr: The learning rate of the update, a tensor; on a GPU, minus infinity skips the update.
         collecting: Whether the backward pass of the loss is running.
-
-    Raises:
-        ValueError: If the optimizer is not supported.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import FlatBuffers
-        >>> layer = torch.nn.Linear(3, 2)
-        >>> buffers = FlatBuffers(torch.optim.SGD(layer.parameters(), lr=0.1), {}, None)
-        >>> with torch.no_grad():
-        ...     _ = buffers.weight.fill_(1.0)
-        >>> layer.bias.tolist()
-        [1.0, 1.0]
     """
 
     def __init__(
@@ -166,14 +138,10 @@ class FlatBuffers:
 
     @contextmanager
     def step(self, addresses: Tensor | None = None) -> Iterator[StepGradients]:
-        """Context of one training step: layers inside use these buffers.
+        """Context of one training step: layers inside use these buffers. Its gradients are complete at its end.
 
-        Args:
-            addresses: Memory for `StepGradients.addresses`, from `allocate_addresses`; allocated if None. A captured
-                step passes its own, because other graphs reuse the memory of a graph.
-
-        Yields:
-            The gradients of the step, which are complete at its end.
+        `addresses`, from `allocate_addresses`, is memory for `StepGradients.addresses`; allocated if None. A captured
+        step passes its own, because other graphs reuse the memory of a graph.
         """
         self._with_grad.clear()
         self.latest.clear()

@@ -16,24 +16,8 @@ def fused(*, by: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R
     """Decorator of a function that another one computes with few kernels in training steps on flat buffers on a GPU.
 
     The function itself stays an equation in PyTorch operations. Each of them would be a kernel of its own, which takes
-    about two microseconds. (`torch.compile` would join them as well, but takes many seconds for it at the start.)
-
-    Args:
-        by: A function with the same arguments and results, up to rounding.
-
-    Returns:
-        The decorator.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import fused
-        >>> def by_a_kernel(a, b):
-        ...     raise AssertionError("not on a CPU")
-        >>> @fused(by=by_a_kernel)
-        ... def squared_error(a, b):
-        ...     return (a - b).square().mean()
-        >>> squared_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
-        tensor(2.)
+    about two microseconds. (`torch.compile` would join them as well, but takes many seconds for it at the start.) `by`
+    has the same arguments and results, up to rounding.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -15,28 +15,12 @@ _CHANNELS_LAST = torch.channels_last
 
 
 def inference_copy(model: nn.Module, precision: torch.dtype) -> nn.Module:
-    """Copy a network for predictions only. The copy computes the same, up to rounding.
+    """Copy a network for predictions only. The copy, in evaluation mode, computes the same, up to rounding.
 
     Autocast converts the weights of convolutions and linear layers in every forward pass. The copy has them in low
     precision as well, and uses these under autocast. In a training step on flat buffers on a GPU, `norm_relu` is one
-    kernel for it. Layers of other classes, and layers with hooks, are those of the network.
-
-    Args:
-        model: The network. It is not changed, and later changes of it do not change the copy.
-        precision: The dtype of autocast; torch.float32 if the copy runs without.
-
-    Returns:
-        The copy, in evaluation mode.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import inference_copy
-        >>> copy = inference_copy(torch.nn.Linear(4, 2), torch.bfloat16)
-        >>> with torch.autocast("cpu", torch.bfloat16):
-        ...     print(copy(torch.ones(1, 4)).dtype)
-        torch.bfloat16
-        >>> copy(torch.ones(1, 4)).dtype
-        torch.float32
+    kernel for it. Layers of other classes, and layers with hooks, are copied as they are. Later changes of the network
+    do not change the copy.
     """
     copy = deepcopy(model).requires_grad_(False).eval()
     is_low = precision.itemsize < torch.float32.itemsize

@@ -27,21 +27,6 @@ def layers_on_buffers(model: nn.Module) -> Iterator[None]:
 
     Outside of `FlatBuffers.step` they compute as usual. Layers whose class overrides `forward` are not changed, unless
     the class that does so says that its forward pass `differs_in_precision_only`.
-
-    Args:
-        model: The model.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import FlatBuffers, layers_on_buffers
-        >>> model = torch.nn.Linear(3, 2)
-        >>> buffers = FlatBuffers(torch.optim.SGD(model.parameters(), lr=0.1), {}, None)
-        >>> with layers_on_buffers(model), buffers.step() as gradients:
-        ...     loss = model(torch.ones(4, 3)).sum()
-        ...     with buffers.collect_gradients():
-        ...         loss.backward()
-        >>> gradients.separate[model.bias].tolist()
-        [4.0, 4.0]
     """
     layers = {module: forward for module in model.modules() if (forward := _forward_on_buffers(module)) is not None}
     try:

@@ -11,14 +11,7 @@ BLOCK = 2048  # elements per program of the update kernel; each parameter starts
 
 
 class FlatLayout:
-    """The places of parameters in flat buffers, which all have the same layout.
-
-    Args:
-        parameters: The parameters, in the order of the buffers; all have the same device.
-
-    Attributes:
-        size: The number of elements of a buffer.
-    """
+    """The places of parameters, all of one device, in flat buffers, which all have the same layout and `size`."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._offsets: dict[nn.Parameter, int] = {}

@@ -10,23 +10,7 @@ from moon.fast.sgd import SGD
 
 
 def optimizer_obstacle(optimizer: Optimizer) -> str | None:
-    """Return why the parameters of an optimizer cannot be in flat buffers.
-
-    Args:
-        optimizer: The optimizer.
-
-    Returns:
-        The reason, or None if they can.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import optimizer_obstacle
-        >>> layer = torch.nn.Linear(3, 2)
-        >>> optimizer_obstacle(torch.optim.SGD(layer.parameters(), lr=0.1)) is None
-        True
-        >>> optimizer_obstacle(torch.optim.AdamW(layer.parameters()))
-        'only SGD with one parameter group is supported'
-    """
+    """Return why the parameters of an optimizer cannot be in flat buffers, or None if they can."""
     if type(optimizer) not in (torch.optim.SGD, SGD) or len(optimizer.param_groups) != 1:
         return "only SGD with one parameter group is supported"
     group = optimizer.param_groups[0]

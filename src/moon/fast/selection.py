@@ -16,26 +16,11 @@ _kernels_work = True  # set to False if one cannot be compiled on this machine
 
 
 def top_masks(scores: Sequence[Tensor], counts: Sequence[int], ties: Sequence[Tensor] | None = None) -> list[Tensor]:
-    """Mark the highest scores of each tensor, without waiting for the device.
+    """Mark the `counts` highest scores of each tensor, without waiting for the device.
 
-    On a GPU the k-th highest scores of all tensors are found together, eight bits at a time.
-
-    Args:
-        scores: Tensors of scores.
-        counts: How many to mark in each.
-        ties: For each tensor, numbers in [0, 1) of the same shape: of scores equal to the k-th highest, those with the
-            highest numbers are marked. Without them, on a GPU the first in memory are marked, on a CPU any.
-
-    Returns:
-        A boolean mask for each tensor, with its shape.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import top_masks
-        >>> top_masks([torch.tensor([0.1, 0.9, 0.5])], [2])
-        [tensor([False,  True,  True])]
-        >>> top_masks([torch.tensor([0.5, 0.9, 0.5])], [2], ties=[torch.tensor([0.1, 0.3, 0.2])])
-        [tensor([False,  True,  True])]
+    On a GPU the k-th highest scores of all tensors are found together, eight bits at a time. Of scores equal to the
+    k-th highest, those with the highest `ties`, numbers in [0, 1), are marked. Without them, on a GPU the first in
+    memory are marked, on a CPU any.
     """
     masks = _top_masks(scores, counts)
     if ties is None:
@@ -46,21 +31,9 @@ def top_masks(scores: Sequence[Tensor], counts: Sequence[int], ties: Sequence[Te
 def break_ties(score: Tensor, mask: Tensor, ties: Tensor, dim: int | None = None) -> Tensor:
     """Replace scores by numbers whose highest are the same, except that equal scores are ordered by other numbers.
 
-    Args:
-        score: The scores.
-        mask: The highest scores.
-        ties: Numbers in [0, 1), which order the scores that are equal to the lowest score in the mask.
-        dim: The dimension along which the mask has the highest scores; None for the whole tensor.
-
-    Returns:
-        2 for scores above the lowest one in the mask, -1 for those below, and `ties` for those that are equal to it.
-        Scores of minus infinity stay, so that they are still the last.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast.selection import break_ties
-        >>> break_ties(torch.tensor([3.0, 1.0, 0.0, 1.0]), torch.arange(4) < 2, torch.full([4], 0.5))
-        tensor([ 2.0000,  0.5000, -1.0000,  0.5000])
+    `mask` has the highest scores, along `dim` or of the whole tensor. The result is 2 for scores above the lowest one
+    in it, -1 for those below, and `ties`, numbers in [0, 1), for those that are equal to it. Scores of minus infinity
+    stay, so that they are still the last.
     """
     selected = torch.where(mask, score, torch.inf)
     lowest = selected.amin() if dim is None else selected.amin(dim, keepdim=True)

@@ -13,13 +13,6 @@ class SGD(torch.optim.SGD):
     The methods below are the same functions without the decorator that hides them from `torch.compile`. On its first
     call the decorator imports the compiler, even if nothing is ever compiled. `step` still does so; captured training
     has an update of its own.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import SGD
-        >>> layer = torch.nn.Linear(3, 2)
-        >>> SGD(layer.parameters(), lr=0.1).param_groups[0]["lr"]
-        0.1
     """
 
     add_param_group = unwrap(torch.optim.SGD.add_param_group)

@@ -12,11 +12,7 @@ from torch import Tensor
 class SideStream:
     """A second CUDA stream. On a CPU the work runs immediately.
 
-    Args:
-        device: The device of the tensors.
-
-    Attributes:
-        before_latest: An event recorded before the latest work; None on a CPU.
+    `before_latest` is an event recorded before the latest work; None on a CPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -28,8 +24,7 @@ class SideStream:
     def run(self, *uses: Tensor) -> Iterator[None]:
         """Context whose work runs on the side stream, in parallel with what follows it.
 
-        Args:
-            *uses: Tensors that the work reads; they are kept alive until `clear`.
+        The tensors that the work `uses` are kept alive until `clear`.
         """
         if self._stream is None:
             yield

@@ -13,21 +13,7 @@ from moon.fast.layout import BLOCK
 def sgd_update(buffers: FlatBuffers, gradients: StepGradients) -> None:
     """One step of SGD with the learning rate `buffers.lr`; outside the masks, weight and momentum buffer stay zero.
 
-    Args:
-        buffers: The weights and their state.
-        gradients: The gradients of the step; on a GPU their addresses must have been written.
-
-    Example:
-        >>> import torch
-        >>> from moon.fast import FlatBuffers, sgd_update
-        >>> layer = torch.nn.Linear(2, 1, bias=False)
-        >>> buffers = FlatBuffers(torch.optim.SGD([layer.weight], lr=0.1), {}, None)
-        >>> _ = torch.nn.init.ones_(layer.weight), buffers.lr.fill_(0.5)
-        >>> with buffers.step() as gradients, buffers.collect_gradients():
-        ...     layer(torch.tensor([[1.0, 3.0]])).sum().backward()
-        >>> sgd_update(buffers, gradients)
-        >>> layer.weight.tolist()
-        [[0.5, -0.5]]
+    On a GPU the addresses of the gradients must have been written.
     """
     if buffers.weight.is_cuda:
         launch_update(buffers, gradients, 0, len(gradients.addresses))
@@ -48,12 +34,7 @@ def sgd_update(buffers: FlatBuffers, gradients: StepGradients) -> None:
 
 
 def sgd_update_overlapped(buffers: FlatBuffers, gradients: StepGradients) -> None:
-    """The update inside a step on a GPU. It applies the other gradients while the side stream computes the last ones.
-
-    Args:
-        buffers: The weights and their state.
-        gradients: The gradients of the step.
-    """
+    """The update inside a step on a GPU; the side stream computes the last gradients while the others are applied."""
     latest = [buffers.blocks(parameter) for parameter in buffers.latest]
     first, end = min((b.start for b in latest), default=0), max((b.stop for b in latest), default=0)
     if buffers.side_stream.before_latest is not None:
