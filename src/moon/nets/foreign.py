@@ -27,19 +27,6 @@ def fused_blocks(model: nn.Module) -> Iterator[None]:
 
     This concerns the residual networks of timm and torchvision, and BatchNorm layers in any `nn.Sequential`. Blocks
     with other layers between these, such as attention or stochastic depth, are not changed, nor are other modules.
-
-    Args:
-        model: The model.
-
-    Example:
-        >>> import torch
-        >>> from moon.nets import fused_blocks
-        >>> model = torch.nn.Sequential(torch.nn.BatchNorm2d(1), torch.nn.ReLU())
-        >>> x = torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1)
-        >>> with fused_blocks(model):
-        ...     y = model(x)
-        >>> bool((y == model(x)).all())
-        True
     """
     found = {module: forward for module in model.modules() if (forward := _fused_forward(module)) is not None}
     try:

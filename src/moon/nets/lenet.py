@@ -8,10 +8,7 @@ from torch import Tensor, nn
 class LeNet(nn.Module):
     """Three 5x5 convolutions (6, 16 and 120 channels), a hidden layer of 84 and a linear classifier, with ReLU.
 
-    Args:
-        num_classes: The number of outputs.
-        in_channels: The number of channels of the images.
-        norm: Whether to add a BatchNorm layer after each convolution.
+    With `norm`, a BatchNorm layer follows each convolution.
     """
 
     def __init__(self, num_classes: int, in_channels: int, norm: bool) -> None:
@@ -60,19 +57,5 @@ def lenet(num_classes: int = 10, in_channels: int = 1, norm: bool = False) -> Le
 
 
 def lenet_norm(num_classes: int = 10, in_channels: int = 1) -> LeNet:
-    """LeNet-5 with BatchNorm: `lenet` with a BatchNorm layer after each convolution, for very sparse networks.
-
-    Args:
-        num_classes: K, the number of known classes.
-        in_channels: The number of channels of the images.
-
-    Returns:
-        The network.
-
-    Example:
-        >>> import torch
-        >>> from moon.nets import lenet_norm
-        >>> lenet_norm(10)(torch.zeros(2, 1, 28, 28)).shape
-        torch.Size([2, 10])
-    """
+    """LeNet-5 with BatchNorm: `lenet` with a BatchNorm layer after each convolution, for very sparse networks."""
     return LeNet(num_classes, in_channels, norm=True)

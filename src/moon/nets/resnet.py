@@ -90,16 +90,8 @@ def _channels(width: float) -> tuple[int, int, int, int]:
 class ResNet(nn.Module):
     """A stem, four stages of blocks, global average pooling and a linear classifier.
 
-    Args:
-        block: The kind of block.
-        depths: The number of blocks of each stage.
-        num_classes: The number of outputs.
-        in_channels: The number of channels of the images.
-        small_images: Whether the stem is a 3x3 convolution without pooling, for 32x32 images.
-        width: A factor of all numbers of channels.
-
-    Raises:
-        ValueError: `width` gives numbers of channels that are not multiples of 8.
+    For `small_images`, 32x32, the stem is a 3x3 convolution without pooling. `width` is a factor of all numbers of
+    channels, which must be multiples of 8 (otherwise a ValueError).
     """
 
     def __init__(
@@ -164,24 +156,7 @@ def resnet18(num_classes: int = 10, in_channels: int = 3, width: float = 1.0) ->
 def resnet18_imagenet(num_classes: int = 1000, in_channels: int = 3, width: float = 1.0) -> ResNet:
     """ResNet-18 (He et al. 2016): for the images of ImageNet, and others of 64x64 or more (7x7 stem, pooling).
 
-    Args:
-        num_classes: K, the number of known classes. `open_head(resnet18_imagenet(K))` has K+1 outputs.
-        in_channels: The number of channels of the images.
-        width: Multiplies all numbers of channels; a multiple of 1/8.
-
-    Returns:
-        The network.
-
-    Raises:
-        ValueError: `width` gives numbers of channels that are not multiples of 8.
-
-    Example:
-        >>> import torch
-        >>> from moon.nets import resnet18_imagenet
-        >>> with torch.device("meta"):  # without memory for the weights
-        ...     model = resnet18_imagenet(num_classes=1000)
-        >>> model.conv1
-        Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)
+    `width` multiplies all numbers of channels, which must be multiples of 8.
     """
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images=False, width=width)
 
