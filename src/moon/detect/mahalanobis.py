@@ -15,16 +15,8 @@ from moon.evidence import Evidence
 def whitening(features: Tensor, means: Tensor, labels: Tensor | None = None) -> Tensor:
     """Return W with W W^T = inverse covariance of features - means, so that distances are |z W - mean W|^2.
 
-    Directions without variance are left out, as in the pseudo-inverse. The computation is in float64, because
-    small variances are sensitive to rounding.
-
-    Args:
-        features: Features of shape (N, D).
-        means: What to subtract, of shape (D,); or, with labels, for each class, of shape (K, D).
-        labels: The classes of the features.
-
-    Returns:
-        A float64 tensor of shape (D, D).
+    `means` is (D,), or (K, D) for features with labels; W is (D, D), in float64, because small variances are sensitive
+    to rounding. Directions without variance are left out, as in the pseudo-inverse.
     """
     values, vectors = torch.linalg.eigh(second_moment(features, means, labels))
     real = values > values.amax() * len(values) * torch.finfo(torch.float64).eps

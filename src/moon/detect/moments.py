@@ -17,14 +17,9 @@ def mean_features(features: Tensor) -> Tensor:
 
 
 def long_directions(moment: Tensor, share: float) -> Tensor:
-    """Return the directions in which vectors are longest.
+    """Return the directions in which vectors z are longest, from the sum or mean of z z^T (D, D), in float64.
 
-    Args:
-        moment: The sum or mean of z z^T over the vectors z, of shape (D, D), in float64.
-        share: The share of the squared length of all vectors that these directions contain.
-
-    Returns:
-        As few orthonormal directions as possible, the longest first, of shape (D, directions).
+    They are orthonormal columns, the longest first: as few as contain this share of the squared length of all vectors.
     """
     lengths, directions = torch.linalg.eigh(moment)  # in increasing order
     contained = lengths.flip(0).cumsum(0) / lengths.sum()
@@ -32,15 +27,9 @@ def long_directions(moment: Tensor, share: float) -> Tensor:
 
 
 def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the mean features of each class.
+    """Return the mean features of each class, (classes, D); zero for a class without inputs.
 
-    Args:
-        features: Features of shape (N, D).
-        labels: Their classes, of shape (N,). Inputs with a negative label are left out.
-        classes: The number of classes.
-
-    Returns:
-        A tensor of shape (classes, D); zero for a class without inputs.
+    Inputs with a negative label are left out.
     """
     counts = labels[labels >= 0].bincount(minlength=classes).tolist()
     means = features.new_zeros(classes, features.shape[1])
@@ -53,15 +42,9 @@ def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def second_moment(features: Tensor, centres: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Return the mean of (z - c)(z - c)^T over the features z, in float64.
+    """Return the mean of (z - c)(z - c)^T over the features z, (D, D), in float64.
 
-    Args:
-        features: Features of shape (N, D).
-        centres: c, of shape (D,); or, with labels, that of each class, of shape (K, D).
-        labels: The classes of the features.
-
-    Returns:
-        A float64 tensor of shape (D, D).
+    The centres c are (D,), or (K, D) for features with labels.
     """
     total = features.new_zeros(features.shape[1], features.shape[1], dtype=torch.float64)
     for part, *y in chunks(features, *([] if labels is None else [labels])):

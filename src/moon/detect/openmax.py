@@ -13,16 +13,10 @@ from moon.evidence import Evidence, taken
 
 
 def fit_weibull(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit a Weibull distribution of location 0 by maximum likelihood.
+    """Fit a Weibull distribution of location 0 by maximum likelihood to values of at least 0; return shape and scale.
 
-    The shape k solves sum x^k log x / sum x^k - 1/k = mean log x. The left side increases with k, so
-    bisection finds it.
-
-    Args:
-        x: A tensor of at least one value, none below 0.
-
-    Returns:
-        The shape and the scale, two scalar tensors.
+    The shape k solves sum x^k log x / sum x^k - 1/k = mean log x. The left side increases with k, so bisection finds
+    it.
     """
     log_x = x.clamp(min=x.amax().clamp(min=1e-30).item() * 1e-12).log()
     low, high = x.new_tensor(1e-2), x.new_tensor(1e2)
