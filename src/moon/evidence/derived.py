@@ -16,13 +16,9 @@ _finite: Any = WeakTensorKeyDictionary()  # by tensors without NaN and infinity:
 
 
 def unit_features(features: Tensor) -> Tensor:
-    """Scale features to length 1. The same tensor is returned for the same features while it is referenced elsewhere.
+    """Scale features (N, D) to length 1, on disk if they are.
 
-    Args:
-        features: Features of shape (N, D).
-
-    Returns:
-        A tensor of the same shape, on disk if the features are.
+    The same tensor is returned for the same features while it is referenced elsewhere.
     """
     version, reference, result = _units.get(features, (None, lambda: None, None))
     found = reference()

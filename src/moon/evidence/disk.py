@@ -31,8 +31,7 @@ _MOUNTS = Path("/proc/self/mountinfo")  # Linux only
 class DiskTensor(Tensor):
     """A tensor whose memory is a file. Results of operations are ordinary tensors.
 
-    Attributes:
-        folder: Where files of tensors that are computed from this one go.
+    Files of tensors that are computed from this one go to `folder`.
     """
 
     # Results are ordinary tensors.
@@ -45,17 +44,7 @@ class DiskTensor(Tensor):
     def of_pages(
         pages: mmap.mmap, folder: Path, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0
     ) -> DiskTensor:
-        """Return the tensor that a file contains, in the byte order of this machine.
-
-        Args:
-            pages: The pages of the file.
-            folder: As the attribute.
-            dtype: The type of the numbers.
-            shape: The shape of the tensor, not empty.
-            offset: Where in the file the tensor begins, in bytes.
-
-        Returns:
-            The tensor.
+        """Return the tensor that a file contains from byte `offset` on, in this machine's byte order; not an empty one.
         """
         count = torch.Size(shape).numel()
         made = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset).view(shape).as_subclass(DiskTensor)
@@ -69,12 +58,7 @@ class DiskTensor(Tensor):
         return self.clone()
 
     def release(self, start: int = 0, stop: int | None = None) -> None:
-        """Let the operating system reclaim the memory of rows; they are read again when they are needed.
-
-        Args:
-            start: The first row.
-            stop: The row after the last one; None for the end.
-        """
+        """Let the operating system reclaim the memory of rows; they are read again when they are needed."""
         if not hasattr(self._pages, "madvise"):  # Windows
             return
         row = self.element_size() * self.stride(0)
@@ -84,20 +68,7 @@ class DiskTensor(Tensor):
 
 
 def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the rows of tensors, many at a time.
-
-    Args:
-        *tensors: Tensors of the same length.
-
-    Yields:
-        The same rows of each tensor.
-
-    Example:
-        >>> import torch
-        >>> from moon.evidence.disk import chunks
-        >>> sum(part.sum() for (part,) in chunks(torch.ones(4, 2)))
-        tensor(8.)
-    """
+    """Yield the rows of tensors of the same length, many at a time: the same rows of each tensor."""
     total = len(tensors[0])
     rows = max(1, _CHUNK // max(1, *(tensor.shape[1:].numel() for tensor in tensors)))
     if total <= rows:
@@ -110,14 +81,9 @@ def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def mapped(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Apply a function to the rows of tensors.
+    """Apply a function to the rows of tensors of the same length; a row of its result must not depend on other rows.
 
-    Args:
-        function: Takes rows of the tensors and returns as many rows; a row must not depend on others.
-        *tensors: Tensors of the same length.
-
-    Returns:
-        The result. If one of the tensors is on disk, so is the result, unless its rows are single numbers.
+    If one of the tensors is on disk, so is the result, unless its rows are single numbers.
     """
     folder = next((tensor.folder for tensor in tensors if isinstance(tensor, DiskTensor)), None)
     if folder is None:
@@ -129,15 +95,7 @@ def mapped(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 
 def taken(tensor: Tensor, index: Tensor) -> Tensor:
-    """Return rows of a tensor, in memory.
-
-    Args:
-        tensor: The tensor.
-        index: The numbers of the rows, or a mask.
-
-    Returns:
-        The same as `tensor[index]`.
-    """
+    """Return `tensor[index]`, rows by number or by a mask, in memory."""
     if not isinstance(tensor, DiskTensor):
         return tensor[index]
     index = torch.arange(len(tensor))[index]  # of a mask, or counted from the end; checked as torch does
@@ -151,12 +109,9 @@ def taken(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 class Rows:
-    """Collects the rows of a tensor, batch by batch, in memory or in a temporary file.
+    """Collects the rows of a tensor, batch by batch, in memory or in a temporary file in `folder`.
 
     The file has no name, or is deleted when it is closed: nothing is left behind even if the process is killed.
-
-    Args:
-        folder: Where to put the file; None for memory.
     """
 
     def __init__(self, folder: Path | None) -> None:

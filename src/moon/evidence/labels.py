@@ -15,9 +15,7 @@ UNKNOWN = "unknown"  # the label of the unknown output
 def label_unknown(parents: list[nn.Module], outputs: int) -> None:
     """Name the unknown output of Hugging Face models; `config.num_labels` is the number of names.
 
-    Args:
-        parents: The modules that contain the classifier.
-        outputs: K, the number of outputs so far.
+    `parents` are the modules that contain the classifier, `outputs` is K, its number of outputs so far.
     """
     configs: dict[int, Any] = {id(config): config for part in parents if (config := getattr(part, "config", None))}
     for config in configs.values():
@@ -39,14 +37,7 @@ def label_unknown(parents: list[nn.Module], outputs: int) -> None:
 
 
 def check_labels(parents: list[nn.Module]) -> None:
-    """Check that no known class of a Hugging Face model is called "unknown".
-
-    Args:
-        parents: The modules that contain the classifier.
-
-    Raises:
-        ValueError: If there is one.
-    """
+    """Raise a ValueError if a known class of a Hugging Face model is called "unknown"."""
     for part in parents:
         names = getattr(getattr(part, "config", None), "id2label", None)
         if isinstance(names, dict) and UNKNOWN in names.values():

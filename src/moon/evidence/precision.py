@@ -21,17 +21,6 @@ def float32_classifier(model: nn.Module) -> Iterator[None]:
     """Context in which autocast does not apply to the model's classifier.
 
     In bfloat16, logits that differ by less than 0.4% are equal, and the arg-max then depends on the order of classes.
-
-    Args:
-        model: The model; it is changed inside the context only.
-
-    Example:
-        >>> import torch
-        >>> from moon.evidence import float32_classifier
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
-        >>> with torch.autocast("cpu", torch.bfloat16), float32_classifier(model):
-        ...     print(model(torch.ones(1, 4)).dtype)
-        torch.float32
     """
     head = classifier_of(model)
     forward = head.forward
@@ -46,12 +35,7 @@ def float32_classifier(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def replaced_forward(module: nn.Module, forward: Callable[..., Tensor]) -> Iterator[None]:
-    """Context in which a module has another forward pass. It may already have one that was set in this way.
-
-    Args:
-        module: The module.
-        forward: The forward pass.
-    """
+    """Context in which a module has another forward pass. It may already have one that was set in this way."""
     before = vars(module).get("forward")
     module.forward = forward
     try:
@@ -64,22 +48,9 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Tensor]) -> Itera
 
 @contextmanager
 def autocast(model: nn.Module, device: torch.device, precision: torch.dtype) -> Iterator[None]:
-    """Context in which the model computes in low precision, except for its classifier.
+    """Context in which the model computes in low precision, except for its classifier. torch.float32 means no autocast.
 
     A model whose classifier is not clear, see `classifier_name`, is autocast as a whole; this is logged.
-
-    Args:
-        model: The model.
-        device: Its device.
-        precision: The dtype; with torch.float32 autocast is off.
-
-    Example:
-        >>> import torch
-        >>> from moon.evidence import autocast
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
-        >>> with autocast(model, torch.device("cpu"), torch.bfloat16):
-        ...     print(model[0](torch.ones(1, 4)).dtype, model(torch.ones(1, 4)).dtype)
-        torch.bfloat16 torch.float32
     """
     is_low = precision != torch.float32
     classifier = float32_classifier(model) if is_low and _has_classifier(model) else nullcontext()

@@ -80,23 +80,7 @@ def rotation_head(model: nn.Module, classifier: str | None = None) -> nn.Module:
 
 
 def find_rotation_head(model: nn.Module) -> RotationHead:
-    """The rotation head of a model.
-
-    Args:
-        model: The model, or one that contains it.
-
-    Returns:
-        The head.
-
-    Raises:
-        ValueError: If it has none.
-
-    Example:
-        >>> from moon import lenet, rotation_head
-        >>> from moon.evidence.rotations import find_rotation_head
-        >>> find_rotation_head(rotation_head(lenet()))
-        RotationHead(in_features=84, out_features=4, bias=True)
-    """
+    """The rotation head of a model, or of one inside it; raises a ValueError if there is none."""
     found = next((module for module in model.modules() if isinstance(module, RotationHead)), None)
     if found is None:
         raise ValueError(
@@ -107,24 +91,9 @@ def find_rotation_head(model: nn.Module) -> RotationHead:
 
 
 def rotated(x: Tensor, turns: Iterable[int] = range(1, TURNS)) -> list[Tensor]:
-    """Rotate images by quarter turns, counter-clockwise.
+    """Rotate images (N, C, H, W) by quarter turns, counter-clockwise: a contiguous tensor for each number of turns.
 
-    Args:
-        x: (N, C, H, W), images that are as high as wide.
-        turns: How many quarter turns, for each result.
-
-    Returns:
-        The rotated images, one contiguous tensor for each number of turns.
-
-    Raises:
-        ValueError: If `x` does not contain square images.
-
-    Example:
-        >>> import torch
-        >>> from moon.evidence import rotated
-        >>> rotated(torch.tensor([[[[1, 2], [3, 4]]]]), [1])[0]
-        tensor([[[[2, 4],
-                  [1, 3]]]])
+    Raises a ValueError if the images are not square.
     """
     if x.ndim != 4 or x.shape[2] != x.shape[3]:
         raise ValueError(f"images to rotate must have the shape (N, C, size, size), not {tuple(x.shape)}")

@@ -35,22 +35,11 @@ _FACTS = {"shape", "dtype", "device", "ndim", "size", "dim", "numel"}  # of a te
 
 
 def output_layers(model: nn.Module) -> list[str] | None:
-    """Find the Linear layers whose outputs are the outputs of a model.
+    """Find the Linear layers whose outputs are the outputs of a model, by name.
 
     Only operations that change the shape, the dtype or the scale may follow them. If the model returns an object or a
-    mapping with `logits`, only these count. Neither the model nor the random state is changed.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Their names; empty if the output comes from anything else; None if the model cannot be traced.
-
-    Example:
-        >>> from moon import lenet
-        >>> from moon.evidence.tracing import output_layers
-        >>> output_layers(lenet())
-        ['fc']
+    mapping with `logits`, only these count. Neither the model nor the random state is changed. The list is empty if the
+    output comes from anything else, and None if the model cannot be traced.
     """
     weights = {id(weight): weight for weight in model.parameters()}
     devices = {weight.device for weight in weights.values() if weight.is_cuda}
@@ -99,12 +88,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Forward:
-    """The traced forward pass of a module.
-
-    Args:
-        module: The module.
-        prefix: What precedes the names of its layers.
-    """
+    """The traced forward pass of a module; `prefix` precedes the names of its layers."""
 
     def __init__(self, module: nn.Module, prefix: str) -> None:
         if "forward" in vars(module):  # the tracer would use the one of the class
