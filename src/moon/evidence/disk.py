@@ -44,8 +44,7 @@ class DiskTensor(Tensor):
     def of_pages(
         pages: mmap.mmap, folder: Path, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0
     ) -> DiskTensor:
-        """Return the tensor that a file contains from byte `offset` on, in this machine's byte order; not an empty one.
-        """
+        """The tensor that a file contains from byte `offset` on, in this machine's byte order; not an empty one."""
         count = torch.Size(shape).numel()
         made = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset).view(shape).as_subclass(DiskTensor)
         made.folder, made._pages, made._offset = folder, pages, offset

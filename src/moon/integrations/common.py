@@ -61,22 +61,6 @@ class SparseTraining:
         topology: The topology; None before `begin`.
         vote: The vote; None before `begin`, or if there is none.
         model: The network; None before `begin`.
-
-    Example:
-        >>> import torch
-        >>> from moon.integrations.common import SparseTraining
-        >>> model = torch.nn.Linear(8, 4)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> training = SparseTraining("set", 0.5, vote_share=0.5)
-        >>> topology = training.begin(model, optimizer, steps=20, epochs=2)
-        >>> for epoch in range(2):
-        ...     for _ in range(10):
-        ...         optimizer.zero_grad()
-        ...         model(torch.randn(2, 8)).square().sum().backward()
-        ...         optimizer.step()
-        ...     training.end_epoch(epoch)
-        >>> training.elect([]), training.record(1)["density"]
-        (1, 0.5)
     """
 
     def __init__(
