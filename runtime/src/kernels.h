@@ -95,8 +95,9 @@ typedef struct {
                      int channels);
   void (*linear)(float *out, const void *in, const void *weights, const float *bias, int columns, int64_t stride,
                  int64_t outputs);
+  void (*linear_sparse)(float *out, const void *in, const void *value, const uint32_t *start, const uint32_t *index,
+                        const float *bias, int64_t from, int64_t to);
   float (*dot)(const float *a, const float *b, int64_t count);
-  float (*dot_sparse)(const void *in, const void *value, const uint32_t *index, int64_t count, float sum);
   /* Copy the elements of channels: numbers to numbers, floats to numbers, numbers to floats. */
   copy_function move, import, export;
   void (*fill)(void *to, float value, int64_t numbers);

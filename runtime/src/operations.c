@@ -120,11 +120,7 @@ static void linear(const team *t, const operation *op) {
     k->linear(y + first, x, weights, p->bias + first, columns, p->stride, last - first);
   }
   last = smaller(last, p->rows->rows);
-  for (int64_t row = first; !p->dense && row < last; row++) {
-    const uint32_t begin = p->rows->start[row];
-    y[row] = k->dot_sparse(x, (const char *)p->value + begin * (size_t)(k->bytes / k->lanes), p->rows->index + begin,
-                           p->rows->start[row + 1] - begin, p->bias[row]);
-  }
+  if (!p->dense) k->linear_sparse(y, x, p->value, p->rows->start, p->rows->index, p->bias, first, last);
   if (first >= last) return;
   char *result = tensor_data(t, op->out) + first * out->size * k->bytes;
   k->import(result, &to, y + first, &packed, (int)(last - first), 1, 1);

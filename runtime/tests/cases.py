@@ -15,7 +15,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     graph, dense = small_resnet(rng)
-    cases = [(graph, dense, (3, 14, 14))]
+    graph.append({"op": "linear", "in": [8], "out": 11, "weight": "few", "shape": [203, 40]})
+    cases = [(graph, dense | {"few": sparse(rng, (203, 40), 0.15)}, (3, 14, 14))]
     for shape, outputs, kernel, stride, groups in (
         ((16, 16, 16), 24, 3, 2, 1), ((8, 9, 30), 8, 5, 1, 8), ((3, 40, 40), 5, 7, 2, 1), ((40, 4, 4), 40, 3, 1, 1),
     ):  # fmt: skip
@@ -25,7 +26,7 @@ def main(folder: Path) -> None:
         pool = {"op": "max_pool", "in": [1], "out": 2, "kernel": [3, 3], "stride": [2, 2], "padding": [1, 1]}
         cases.append(([conv, pool], {"w": weight}, shape))
     for number, (ops, tensors, shape) in enumerate(cases):
-        images = rng.standard_normal((21, *shape)).astype("f")
+        images = rng.standard_normal((67, *shape)).astype("f")
         packed: dict[str, np.ndarray] = {}
         for name, array in tensors.items():
             packed |= {name: array} if array.ndim == 1 else encode(name, array)

@@ -10,18 +10,7 @@ from files import encode, pack
 from moon_runtime import Network
 from reference import ACTIVATIONS, run
 
-INSTRUCTIONS = ("base", "neon", "avx2", "avx512")
-
-
-@pytest.fixture(params=INSTRUCTIONS, autouse=True)
-def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test with all instructions that this CPU has."""
-    monkeypatch.setenv("MOON_INSTRUCTIONS", request.param)
-    graph = [{"op": "act", "in": [0], "out": 1, "act": "relu"}]
-    try:
-        assert Network(pack(graph, {}, input=[1, 1, 1], outputs={"y": 1})).instructions == request.param
-    except ValueError:
-        pytest.skip(f"this CPU has no {request.param}")
+pytestmark = pytest.mark.usefixtures("instructions")
 
 
 def check(
@@ -191,17 +180,28 @@ def small_resnet(rng: np.random.Generator) -> tuple[list[dict[str, Any]], dict[s
     return [op | ({"shape": list(dense[op["weight"]].shape)} if "weight" in op else {}) for op in graph], dense
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_an_image_has_the_same_bits_in_every_batch(threads: int) -> None:
-    graph, tensors = small_resnet(np.random.default_rng(0))
-    file = pack(graph, tensors, input=[3, 14, 14], outputs={"map": 6, "features": 8, "logits": 9, "shares": 10})
-    images = np.random.default_rng(1).standard_normal((67, 3, 14, 14)).astype("f")
-    one = Network(file)
+@pytest.mark.parametrize(("threads", "values"), [(1, "<f4"), (2, "<f2"), (3, "|i1")])
+def test_an_image_has_the_same_bits_in_every_batch(threads: int, values: str) -> None:
+    rng = np.random.default_rng(0)
+    graph, dense = small_resnet(rng)
+    dense |= {"few": sparse(rng, (203, 40), 0.15), "rest": sparse(rng, (30, 203), 0.05)}
+    linear = {"op": "linear", "act": "silu"}
+    graph += [
+        linear | {"in": [8], "out": 11, "weight": "few", "shape": [203, 40]},
+        linear | {"in": [11], "out": 12, "weight": "rest", "shape": [30, 203]},
+    ]
+    tensors = {"b": dense.pop("b")}
+    for name, weight in dense.items():
+        tensors |= encode(name, weight, values)
+    outputs = {"map": 6, "features": 8, "logits": 9, "shares": 10, "few": 11, "rest": 12}
+    file = pack(graph, tensors, input=[3, 14, 14], outputs=outputs)
+    images = rng.standard_normal((64, 3, 14, 14)).astype("f")
+    one, many = Network(file), Network(file, threads)
     alone = [one(image[None]) for image in images]
-    for count in (2, 16, 19, 67):
-        together = Network(file, threads)(images[:count])
-        for name, values in together.items():
-            assert np.array_equal(values, np.concatenate([answer[name] for answer in alone[:count]])), (name, count)
+    for count in range(1, 65):
+        for name, found in many(images[-count:]).items():  # an image has another place in each batch
+            expected = np.concatenate([answer[name] for answer in alone[-count:]])
+            assert np.array_equal(found.view("u4"), expected.view("u4")), (name, count)
 
 
 @pytest.mark.parametrize("values", ["<f4", "<f2", "|i1"])
