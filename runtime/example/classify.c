@@ -50,7 +50,7 @@ int main(int count, char **arguments) {
   int shape[3];
   moon_answer answer;
   if (count != 3) return fprintf(stderr, "usage: classify NETWORK.moon IMAGE\n"), 2;
-  moon_model *model = moon_load(arguments[1], error, sizeof error);
+  moon_model *model = moon_load(arguments[1], 1, error, sizeof error);
   if (!model) return fprintf(stderr, "%s: %s\n", arguments[1], error), 1;
 
   moon_input_shape(model, shape);

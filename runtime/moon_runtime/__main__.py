@@ -34,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--csv", action="store_true", help="comma-separated values")
     add("--top-k", type=int, default=1, metavar="N", help="most probable classes of each image (default: 1)")
     add("--threads", type=int, default=1, help="threads to compute with (default: 1)")
+    add("--limit", type=float, default=1, metavar="N",
+        help="allow a file that you trust N times the memory and time (default: 1)")  # fmt: skip
     add("--false-alarm", type=float, default=0.01, help="probability of a false drift alarm (default: 0.01)")
 
 
@@ -207,7 +209,7 @@ def main() -> int:
     add_options(parser)
     arguments = parser.parse_args()
     try:
-        run(arguments, load(arguments.file, arguments.threads), parser.prog)
+        run(arguments, load(arguments.file, arguments.threads, arguments.limit), parser.prog)
     except (ImportError, OSError, ValueError) as error:
         print(f"{parser.prog}: {printable(str(error))}", file=sys.stderr)
         return 1

@@ -23,6 +23,7 @@ class Classifier:
     Args:
         source: The path of the file, or its bytes.
         threads: How many threads compute; results do not depend on it.
+        limit: More than 1 for a network that you trust and that needs more memory or time than a file may (`Network`).
 
     Raises:
         NetworkError: If the file cannot be used, or has no detector.
@@ -39,8 +40,8 @@ class Classifier:
         thresholds: Images with a lower score are unknown: one number, or one for each class.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
-        self._network = Network(source, threads)
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1, limit: float = 1) -> None:
+        self._network = Network(source, threads, limit=limit)
         self.input_shape = self._network.input_shape
         try:
             self._network.predict(np.zeros((0, *self._size()), np.uint8))
@@ -167,14 +168,15 @@ class Classifier:
             )
 
 
-def load(path: str | os.PathLike[str] | bytes, threads: int = 1) -> Classifier:
+def load(path: str | os.PathLike[str] | bytes, threads: int = 1, limit: float = 1) -> Classifier:
     """Read a `.moon` file.
 
     Args:
         path: The path of the file, or its bytes.
         threads: How many threads compute; results do not depend on it.
+        limit: More than 1 for a network that you trust and that needs more memory or time than a file may (`Network`).
 
     Returns:
         The classifier: `load("digits.moon")(images)` are the answers.
     """
-    return Classifier(path, threads)
+    return Classifier(path, threads, limit)

@@ -15,15 +15,18 @@ def _load() -> ctypes.CDLL:
         raise ImportError("moon_runtime is not compiled; install it with pip")
     library = ctypes.CDLL(str(found))
     text, size, model, number = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    real = ctypes.c_double
     ints, longs = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int64)
     signatures = {
-        "moon_load": (model, [text, text, size]),
-        "moon_load_memory": (model, [text, size, text, size]),
+        "moon_load": (model, [text, real, text, size]),
+        "moon_load_memory": (model, [text, size, real, text, size]),
         "moon_check_length": (number, [text, text, size]),
         "moon_free": (None, [model]),
         "moon_set_threads": (number, [model, number, text, size]),
         "moon_set_precision": (number, [model, text, text, size]),
         "moon_input_shape": (None, [model, ints]),
+        "moon_work": (real, [model]),
+        "moon_interrupt": (None, [model]),
         "moon_outputs": (number, [model]),
         "moon_output_name": (text, [model, number]),
         "moon_output_shape": (None, [model, number, ints]),

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ _ANSWER = np.dtype(
     [("label", "i4"), ("probability", "f4"), ("score", "f8"), ("p_value", "f8"), ("is_known", "i4")], align=True
 )  # moon_answer of moon.h
 _NOT_FINITE = -2  # of moon_run
+_LONG = 1e8  # operations: more may take longer than 0.05 seconds
 
 
 class NetworkError(ValueError):
@@ -45,10 +47,12 @@ class Network:
         source: The path of the file, or its bytes.
         threads: How many threads compute; results do not depend on it.
         precision: "float32", or "float16", which is faster and less precise, and which not every CPU can compute with.
+        limit: More than 1 for a network that you trust and that needs more memory or time than a file may: 2 GB and 32
+            bytes for each byte of the file, and 10^12 operations for an image. Both are multiplied by this number.
 
     Raises:
         ValueError: If this CPU cannot compute in float16.
-        NetworkError: If the file cannot be used; the message says why.
+        NetworkError: If the file cannot be used, or needs more than the limit; the message says why.
         FileNotFoundError: If there is no such file.
 
     Attributes:
@@ -58,18 +62,20 @@ class Network:
         instructions: The vector instructions in use, such as "avx2".
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1, precision: str = "float32") -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes, threads: int = 1, precision: str = "float32", limit: float = 1
+    ) -> None:
         self._model = None
         self._lock = threading.Lock()  # one model computes one call at a time
         error = ctypes.create_string_buffer(ERROR_BYTES)
         if isinstance(source, bytes):
-            self._model = library.moon_load_memory(source, len(source), error, ERROR_BYTES)
+            self._model = library.moon_load_memory(source, len(source), limit, error, ERROR_BYTES)
         elif Path(source).is_dir():
             raise IsADirectoryError(f"{os.fspath(source)} is a folder, not a .moon file; pack a run first (moon pack)")
         elif not Path(source).is_file():
             raise FileNotFoundError(f"there is no file {os.fspath(source)}")
         else:
-            self._model = library.moon_load(os.fsencode(source), error, ERROR_BYTES)
+            self._model = library.moon_load(os.fsencode(source), limit, error, ERROR_BYTES)
         if not self._model:
             where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "
             raise NetworkError(where + error.value.decode(errors="replace"))
@@ -86,6 +92,7 @@ class Network:
         self.instructions: str = library.moon_instructions(self._model).decode()
         if library.moon_set_precision(self._model, precision.encode(), error, ERROR_BYTES):
             raise ValueError(error.value.decode())
+        self._work: float = library.moon_work(self._model)
         self.threads = threads
 
     @property
@@ -118,13 +125,39 @@ class Network:
             raise ValueError(f"images must have the shape (images, {', '.join(map(str, self.input_shape))}), "
                              f"not {images.shape}")  # fmt: skip
         results = {name: np.empty((len(images), *shape), np.float32) for name, shape in self.output_shapes.items()}
-        pointers = (ctypes.c_void_p * len(results))(*(array.ctypes.data for array in results.values()))
-        error = ctypes.create_string_buffer(ERROR_BYTES)
-        with self._lock:
-            code = library.moon_run(self._model, images.ctypes.data, len(images), pointers, error, ERROR_BYTES)
+
+        def run(error: ctypes.Array[ctypes.c_char]) -> int:
+            pointers = (ctypes.c_void_p * len(results))(*(array.ctypes.data for array in results.values()))
+            return library.moon_run(self._model, images.ctypes.data, len(images), pointers, error, ERROR_BYTES)
+
+        code, message = self._compute(run, len(images))
         if code:
-            raise (ValueError if code == _NOT_FINITE else MemoryError)(error.value.decode())
+            raise (ValueError if code == _NOT_FINITE else MemoryError)(message)
         return results
+
+    def _compute(self, function: Callable[[ctypes.Array[ctypes.c_char]], int], images: int) -> tuple[int, str]:
+        """Call the library. In Python's main thread only short calls, as its signal handlers wait until they return."""
+        code, error, is_done = -1, ctypes.create_string_buffer(ERROR_BYTES), threading.Event()
+
+        def call() -> None:
+            nonlocal code
+            try:
+                with self._lock:
+                    code = function(error)
+            finally:
+                is_done.set()
+
+        if images * self._work < _LONG or threading.current_thread() is not threading.main_thread():
+            call()
+        else:
+            threading.Thread(target=call, name="moon-runtime", daemon=True).start()
+            try:
+                is_done.wait()
+            except BaseException:  # of a signal handler, such as KeyboardInterrupt
+                while not is_done.wait(0.01):
+                    library.moon_interrupt(self._model)
+                raise
+        return code, error.value.decode(errors="replace")
 
     def predict(self, pixels: np.ndarray) -> np.ndarray:
         """The answers for a batch of images, as a structured array; `Classifier` is easier to use.
@@ -141,12 +174,14 @@ class Network:
                              f"not {pixels.dtype} with {pixels.shape}")  # fmt: skip
         pixels = np.ascontiguousarray(pixels)
         answers = np.zeros(len(pixels), _ANSWER)
-        error = ctypes.create_string_buffer(ERROR_BYTES)
-        with self._lock:
-            if library.moon_predict(
-                self._model, pixels.ctypes.data, len(pixels), answers.ctypes.data, error, ERROR_BYTES
-            ):
-                raise NetworkError(error.value.decode())
+
+        def predict(error: ctypes.Array[ctypes.c_char]) -> int:
+            addresses = pixels.ctypes.data, len(pixels), answers.ctypes.data
+            return library.moon_predict(self._model, *addresses, error, ERROR_BYTES)
+
+        code, message = self._compute(predict, len(pixels))
+        if code:
+            raise NetworkError(message)
         return answers
 
     def tensor(self, name: str) -> np.ndarray:

@@ -146,10 +146,17 @@ static void sort_weights(moon_model *model, convolution_plan *p, const operation
   p->value = values;
 }
 
-void plan_convolution(moon_model *model, operation *op, const sparse *weights, int batch, bool fills_borders) {
+void plan_convolution(moon_model *model, operation *op, const operation *same, int batch, bool fills_borders) {
   const tensor *in = &model->tensors[op->in[0]], *out = &model->tensors[op->out];
   convolution_plan *p = take(&model->plans, 1, sizeof *p);
-  p->in = input_layout(model, op, batch);
+  op->plan[batch] = p;
+  if (same) {
+    *p = *same->plan[batch];
+    p->fills_borders = fills_borders && !p->is_copied;
+    return;
+  }
+  const sparse *weights = read_weights(&model->scratch, &model->file, op);
+  p->in = op->source[batch];
   p->out = out->layout[batch];
   p->is_copied = p->in != in->layout[batch];
   p->fills_borders = fills_borders && !p->is_copied;
@@ -159,16 +166,12 @@ void plan_convolution(moon_model *model, operation *op, const sparse *weights, i
   if (p->together > 1) p->order = sort_outputs(model, weights);
   choose_blocks(model, p, op, weights);
   sort_weights(model, p, op, weights);
-  op->plan[batch] = p;
-  if (!p->is_copied) return;
-  const int64_t size = p->in->size * in->channels * model->kernels->bytes;
-  if (size > MAX_ARENA) fail(&model->memory, "the convolution \"%.80s\" needs too much memory", op->weight);
+  const int64_t size = p->is_copied ? p->in->size * in->channels * model->kernels->bytes : 0;
   if (size > model->copy_size) model->copy_size = size;
 }
 
-/* The first list of a thread, so that all have about as many weights. */
-static int share_lists(const convolution_plan *p, int thread, int threads) {
-  const uint64_t wanted = (uint64_t)p->work[p->lists] * (uint64_t)thread / (uint64_t)threads;
+/* The first list before which there are `wanted` weights. */
+static int find_list(const convolution_plan *p, uint64_t wanted) {
   int low = 0, high = p->lists;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -176,6 +179,11 @@ static int share_lists(const convolution_plan *p, int thread, int threads) {
     else high = middle;
   }
   return low;
+}
+
+/* The first list of a thread, so that all have about as many weights. */
+static int share_lists(const convolution_plan *p, int thread, int threads) {
+  return find_list(p, (uint64_t)p->work[p->lists] * (uint64_t)thread / (uint64_t)threads);
 }
 
 /* Compute the lists [from, to), tile by tile. */
@@ -209,7 +217,11 @@ static void multiply(const team *t, const operation *op, const convolution_plan 
       job.residual = residual ? residual + at * k->bytes : NULL;
       const convolve_function(*table)[MOST_ROWS][MOST_COLUMNS] =
           p->together > 1 ? k->convolve_together : k->convolve;
-      table[op->stride[1] == 2][height - 1][width - 1](&job, from, to);
+      const convolve_function function = table[op->stride[1] == 2][height - 1][width - 1];
+      for (int begin = from, end; begin < to && !is_stopped(t->model); begin = end) {
+        end = (int)smaller(find_list(p, (uint64_t)p->work[begin] + PIECE / MOST_COLUMNS), to);
+        function(&job, begin, end);
+      }
     }
 }
 
@@ -221,7 +233,7 @@ void convolve(const team *t, const operation *op) {
   char *in = p->is_copied ? t->shared : tensor_data(t, op->in[0]);
   if (p->is_copied) copy_input(t, op, p->in, in + from * p->in->size * k->bytes, 0, from, to);
   if (p->fills_borders)
-    for (int c = from; c < to; c++) k->fill_borders(in + c * p->in->size * k->bytes, p->in, 0);
+    for (int c = from; c < to && !is_stopped(t->model); c++) k->fill_borders(in + c * p->in->size * k->bytes, p->in, 0);
   if (p->is_copied || p->fills_borders) wait_for_team(t);
   multiply(t, op, p, in, share_lists(p, t->thread, t->threads), share_lists(p, t->thread + 1, t->threads));
 }

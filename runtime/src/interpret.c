@@ -257,9 +257,9 @@ static void run_step(const program *p, const step *s, const kernels *k, double *
   }
 }
 
-double run_program(const program *p, const kernels *k, const float *logits, const float *features, double *work) {
+double run_program(const program *p, const moon_model *model, const float *logits, const float *features, double *work) {
   for (int64_t i = 0; i < p->logits; i++) work[i] = logits[i];
   for (int64_t i = 0; features && i < p->features; i++) work[p->logits + i] = features[i];
-  for (int i = 0; i < p->count; i++) run_step(p, &p->steps[i], k, work);
+  for (int i = 0; i < p->count && !is_stopped(model); i++) run_step(p, &p->steps[i], model->kernels, work);
   return work[p->result];
 }

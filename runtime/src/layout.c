@@ -16,6 +16,7 @@ All maps with the same rows and columns have the same layout, so that element-wi
 #include "model.h"
 
 static int divide_up(int64_t a, int64_t b) { return (int)((a + b - 1) / b); }
+static int larger(int a, int b) { return a > b ? a : b; }
 
 /* Blocks as near to squares as possible, unless another grid leaves far fewer lanes empty. */
 static void choose_grid(layout *l, int lanes) {
@@ -65,7 +66,7 @@ static void need_borders(const operation *op, layout *in, const layout *out) {
 static void measure(moon_model *model, layout *l) {
   l->pitch = (int64_t)l->low[1] + l->block[1] + l->high[1];
   l->size = l->pitch * ((int64_t)l->low[0] + l->block[0] + l->high[0]) | 1;
-  if (l->size * model->kernels->bytes > MAX_ARENA) fail(&model->memory, "the network needs too much memory");
+  if (l->size * model->kernels->bytes > MAX_CHANNEL) fail(&model->memory, "a feature map with its padding is too large");
 }
 
 static void place_elements(moon_model *model, layout *l) {
@@ -86,10 +87,9 @@ static void place_elements(moon_model *model, layout *l) {
 
 static int remainder_of(int a, int b) { return (a % b + b) % b; }
 
-/* The border at row and column of a block; whether there is anything to do. */
-static bool make_border(moon_model *model, const layout *l, int row, int column, border *b) {
+/* The border at row and column of a block. */
+static void make_border(moon_model *model, const layout *l, int row, int column, border *b) {
   const int lanes = model->kernels->lanes, word = model->kernels->bytes / lanes;
-  const bool is_inside = row >= 0 && row < l->block[0] && column >= 0 && column < l->block[1];
   const int source[2] = {remainder_of(row, l->block[0]), remainder_of(column, l->block[1])};
   int32_t moved[64] = {0}, mask[64] = {0};
   int valid = 0;
@@ -101,10 +101,9 @@ static bool make_border(moon_model *model, const layout *l, int row, int column,
     mask[lane] = -1;
     valid++;
   }
-  if (is_inside && valid == cells) return false;
   b->to = (int32_t)((row + l->low[0]) * l->pitch + column + l->low[1]);
   b->from = valid ? (int32_t)((source[0] + l->low[0]) * l->pitch + source[1] + l->low[1]) : -1;
-  if (!valid) return true;
+  if (!valid) return;
   char *words = take(&model->plans, 2, (size_t)model->kernels->bytes);
   for (int lane = 0; lane < lanes; lane++) {
     const int16_t halves[2] = {(int16_t)moved[lane], (int16_t)mask[lane]};
@@ -114,21 +113,43 @@ static bool make_border(moon_model *model, const layout *l, int row, int column,
              (size_t)word);
   }
   b->lanes = words;
-  return true;
 }
 
 static void make_borders(moon_model *model, layout *l) {
-  const int64_t inner = (int64_t)l->block[0] * l->block[1], all = l->size;
-  const bool is_exact = l->grid[0] * l->grid[1] == 1 || (l->rows == l->grid[0] * l->block[0] &&
-                                                         l->columns == l->grid[1] * l->block[1]);
-  border *borders = take(&model->plans, (size_t)(is_exact ? all - inner : all), sizeof *borders);
+  /* The rows and columns of a block that are inside of the image in every block: nothing to do there. */
+  const int rows = larger(l->rows - (l->grid[0] - 1) * l->block[0], 0);
+  const int columns = larger(l->columns - (l->grid[1] - 1) * l->block[1], 0);
+  border *borders = take(&model->plans, (size_t)(l->size - (int64_t)rows * columns), sizeof *borders);
   for (int row = -l->low[0]; row < l->block[0] + l->high[0]; row++)
     for (int column = -l->low[1]; column < l->block[1] + l->high[1]; column++) {
-      if (is_exact && row >= 0 && row < l->block[0] && column == 0) column = l->block[1]; /* nothing to do inside */
-      if (column < l->block[1] + l->high[1])
-        l->border_count += make_border(model, l, row, column, &borders[l->border_count]);
+      if (row >= 0 && row < rows && column == 0) column = columns;
+      if (column < l->block[1] + l->high[1]) make_border(model, l, row, column, &borders[l->border_count++]);
     }
   l->borders = borders;
+}
+
+/* That of the input if it fits. */
+static const layout *input_layout(moon_model *model, const operation *op, int batch) {
+  const tensor *in = &model->tensors[op->in[0]];
+  const layout *out = model->tensors[op->out].layout[batch];
+  if (fits(op, in->layout[batch], out)) return in->layout[batch];
+  layout *l = take(&model->plans, 1, sizeof *l);
+  *l = (layout){.rows = in->rows, .columns = in->columns};
+  for (int axis = 0; axis < 2; axis++) {
+    l->grid[axis] = out->grid[axis];
+    const int64_t block = (int64_t)op->stride[axis] * out->block[axis];
+    if (block > MAX_SIDE) fail(&model->memory, "a feature map with its padding is too large");
+    l->block[axis] = (int)block;
+  }
+  need_borders(op, l, out);
+  measure(model, l);
+  for (int axis = 0; axis < 2; axis++) { /* of the rows and columns of a block with its border */
+    const int side = l->low[axis] + l->block[axis] + l->high[axis];
+    int32_t *at = take(&model->plans, (size_t)side, sizeof *at);
+    for (int i = 0; i < side; i++) at[i] = (int32_t)(i * (axis ? 1 : l->pitch) * model->kernels->lanes);
+    l->at[axis] = at;
+  }
+  return l;
 }
 
 static bool has_filter(const operation *op, int batch) {
@@ -154,29 +175,10 @@ void make_layouts(moon_model *model, int batch) {
     place_elements(model, &all[i]);
     make_borders(model, &all[i]);
   }
-}
-
-const layout *input_layout(moon_model *model, const operation *op, int batch) {
-  const tensor *in = &model->tensors[op->in[0]];
-  const layout *out = model->tensors[op->out].layout[batch];
-  if (fits(op, in->layout[batch], out)) return in->layout[batch];
-  layout *l = take(&model->plans, 1, sizeof *l);
-  *l = (layout){.rows = in->rows, .columns = in->columns};
-  for (int axis = 0; axis < 2; axis++) {
-    l->grid[axis] = out->grid[axis];
-    const int64_t block = (int64_t)op->stride[axis] * out->block[axis];
-    if (block > MAX_SIDE) fail(&model->memory, "the network needs too much memory");
-    l->block[axis] = (int)block;
+  for (int i = batch ? model->cut : 0; i < model->count; i++) {
+    operation *op = &model->operations[i];
+    if (has_filter(op, batch)) op->source[batch] = input_layout(model, op, batch);
   }
-  need_borders(op, l, out);
-  measure(model, l);
-  for (int axis = 0; axis < 2; axis++) { /* of the rows and columns of a block with its border */
-    const int side = l->low[axis] + l->block[axis] + l->high[axis];
-    int32_t *at = take(&model->plans, (size_t)side, sizeof *at);
-    for (int i = 0; i < side; i++) at[i] = (int32_t)(i * (axis ? 1 : l->pitch) * model->kernels->lanes);
-    l->at[axis] = at;
-  }
-  return l;
 }
 
 places places_of(const layout *l, int lanes) { return (places){l->size * lanes, l->at[0], l->at[1]}; }
@@ -199,16 +201,19 @@ void copy_input(const team *t, const operation *op, const layout *target, char *
   const tensor *in = &t->model->tensors[op->in[0]];
   const layout *source = in->layout[t->batch];
   const char *data = tensor_data(t, op->in[0]);
-  for (int c = from; c < to; c++, copy += target->size * k->bytes) { /* all cells, while the channel is in the cache */
+  /* All cells of a channel, while it is in the cache. */
+  for (int c = from; c < to && !is_stopped(t->model); c++, copy += target->size * k->bytes) {
     k->fill(copy, outside, target->size * k->lanes);
     for (int cell = 0; cell < target->grid[0] * target->grid[1]; cell++) {
       const extent rows = find_extent(target, 0, cell / target->grid[1], in->rows);
       const extent columns = find_extent(target, 1, cell % target->grid[1], in->columns);
       if (rows.size <= 0 || columns.size <= 0) continue;
-      const places y = {0, target->at[0] + rows.skipped, target->at[1] + columns.skipped};
-      const places x = {0, source->at[0] + rows.begin, source->at[1] + columns.begin};
-      k->move(copy + cell * (k->bytes / k->lanes), &y, data + c * source->size * k->bytes, &x, 1, (int)rows.size,
-              (int)columns.size);
+      for (int64_t row = 0; row < rows.size && !is_stopped(t->model); row += 16) {
+        const places y = {0, target->at[0] + rows.skipped + row, target->at[1] + columns.skipped};
+        const places x = {0, source->at[0] + rows.begin + row, source->at[1] + columns.begin};
+        k->move(copy + cell * (k->bytes / k->lanes), &y, data + c * source->size * k->bytes, &x, 1,
+                (int)(rows.size - row < 16 ? rows.size - row : 16), (int)columns.size);
+      }
     }
   }
 }

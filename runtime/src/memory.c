@@ -5,6 +5,7 @@
 
 #include "memory.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,13 +21,23 @@ struct chunk {
   size_t used, size;
 };
 
+void need_memory(memory *m, double bytes) {
+  const budget *b = m->budget;
+  if (!b || b->used + bytes <= b->most) return;
+  const double needed = b->used + bytes;
+  fail(m, "the network needs at least %.1f GB of memory, more than the limit of %.1f GB; if you trust the file, load it "
+       "with limit=%.0f", needed / 1e9, b->most / 1e9, ceil(needed / b->most * b->limit));
+}
+
 void *take(memory *m, size_t count, size_t size) {
   if (size && count > (SIZE_MAX / 2) / size) fail(m, "not enough memory");
   const size_t bytes = (count * size + 63) / 64 * 64;
   if (!m->chunks || m->chunks->size - m->chunks->used < bytes) {
     const size_t room = bytes > BLOCK / 4 ? bytes : BLOCK;
+    need_memory(m, (double)(sizeof(chunk) + room));
     chunk *new = aligned_alloc(64, sizeof(chunk) + room);
     if (!new) fail(m, "not enough memory");
+    if (m->budget) m->budget->used += (double)(sizeof(chunk) + room);
     memset(new, 0, sizeof(chunk) + room);
     new->size = room;
     if (m->chunks && room != BLOCK) { /* a large request must not hide the chunk that has room for small ones */
@@ -55,12 +66,13 @@ void *allocate_pages(size_t size) {
 #if defined(__linux__)
   if (page > 64) madvise(result, bytes, MADV_HUGEPAGE); /* if it is refused, it is slower */
 #endif
-  return memset(result, 0, size);
+  return result;
 }
 
 void release(memory *m) {
   while (m->chunks) {
     chunk *next = m->chunks->next;
+    if (m->budget) m->budget->used -= (double)(sizeof(chunk) + m->chunks->size);
     free(m->chunks);
     m->chunks = next;
   }

@@ -3,6 +3,7 @@
 #ifndef MOON_MODEL_H
 #define MOON_MODEL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,8 +17,14 @@
    64 bits. */
 #define MAX_SIDE 65536               /* of one dimension */
 #define MAX_ELEMENTS ((int64_t)1 << 26) /* of one feature map */
-#define MAX_ARENA ((int64_t)1 << 30)    /* of all feature maps, in bytes */
+#define MAX_CHANNEL ((int64_t)1 << 30)  /* of one channel as it is stored, in bytes */
 #define MAX_OPERATIONS 8192
+/* These are multiplied by the limit that a model is loaded with: see moon.h. */
+#define MAX_MEMORY 2e9         /* bytes, for files of any length; */
+#define MAX_MEMORY_PER_BYTE 32 /* and for each byte of the file */
+#define MAX_IMAGE_WORK 1e12    /* operations for one image */
+
+#define PIECE (1 << 20) /* vectors that are computed before looking whether to stop: about a millisecond */
 
 typedef enum { F64, F32, F16, I8, U8, U32, OTHER } data_type;
 
@@ -69,9 +76,9 @@ typedef struct {
 
 /* LINEAR, one image. */
 typedef struct {
-  const sparse *rows;  /* few weights */
-  const void *value;   /* of `rows` */
-  const void *dense;   /* many weights, input by input */
+  const sparse *rows;  /* few weights, without their values; */
+  const void *value;
+  const void *dense;   /* or many weights, input by input */
   const float *bias;   /* of `stride` outputs */
   int64_t stride;
 } linear_plan;
@@ -84,6 +91,7 @@ typedef struct {
   bool ceil_mode, count_padding;
   const char *weight; /* name in the file */
   const float *bias, *scale;
+  const layout *source[2];         /* of a filter: the layout in which it reads its input */
   const convolution_plan *plan[2]; /* for one image; for as many images as a vector has lanes */
   const pool_plan *pool[2];
   const linear_plan *linear;
@@ -112,6 +120,9 @@ typedef struct classifier classifier; /* see classifier.h */
 
 struct moon_model {
   memory memory, plans, scratch; /* plans: depends on the precision */
+  budget budget;                 /* of all three */
+  double program_work, image_work; /* for one image: of the detector's program, and of all */
+  atomic_bool is_stopped;        /* by moon_interrupt */
   file file;
   const kernels *kernels;
   int input[3];
@@ -146,6 +157,8 @@ const file_tensor *find_tensor(const file *f, const char *name);
 const file_tensor *need_tensor(memory *m, const file *f, const char *name);
 
 /* weights.c */
+/* How many weights of an operation the file stores. */
+int64_t count_weights(const file *f, const operation *op);
 const float *read_floats(memory *m, const file *f, const char *name, int64_t elements);
 sparse *read_weights(memory *m, const file *f, const operation *op);
 
@@ -160,18 +173,17 @@ void simplify_graph(moon_model *model);
 void make_plan(moon_model *model, int batch);
 bool crosses_cut(const moon_model *model, int tensor); /* computed image by image, and read by what computes groups */
 
-/* layout.c */
+/* layout.c: those of the tensors, and the sources of the filters. */
 void make_layouts(moon_model *model, int batch);
-/* The layout in which a filter reads its input, and how large it is; that of the input if it fits. */
-const layout *input_layout(moon_model *model, const operation *op, int batch);
 places places_of(const layout *l, int lanes);
 
 /* convolution.c */
-void plan_convolution(moon_model *model, operation *op, const sparse *weights, int batch, bool fills_borders);
+/* `same`: an earlier operation whose weights are used again, or NULL. */
+void plan_convolution(moon_model *model, operation *op, const operation *same, int batch, bool fills_borders);
 
 /* operations.c */
 void plan_pool(moon_model *model, operation *op, int batch, bool fills_borders);
-void plan_linear(moon_model *model, operation *op);
+void plan_linear(moon_model *model, operation *op, const operation *same); /* as plan_convolution */
 
 /* What one of several threads that compute together does, see run.c. */
 typedef struct {
@@ -192,9 +204,15 @@ static inline char *tensor_data(const team *t, int index) {
 /* Share `count` things: the first that belongs to `thread`. */
 static inline int share_of(int64_t count, int thread, int threads) { return (int)(count * thread / threads); }
 
+static inline bool is_stopped(const moon_model *model) {
+  return atomic_load_explicit(&model->is_stopped, memory_order_relaxed);
+}
+
 /* run.c: as `moon_run`, for images that are known to be finite. */
 int run_images(moon_model *model, const float *images, int64_t count, float *const *outputs, char *error,
                size_t error_size);
+/* What moon_run and moon_predict return if they are stopped: -3. */
+int report_stop(char *error, size_t error_size);
 void wait_for_team(const team *t);
 /* Copy channels [from, to) into the layout in which a filter reads them; `outside`: the value around the image. */
 void copy_input(const team *t, const operation *op, const layout *target, char *copy, float outside, int from, int to);

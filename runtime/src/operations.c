@@ -8,6 +8,7 @@
 #define DENSE 0.25 /* density from which the product of a matrix and a vector does not skip zeros */
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The elements [range[0], range[1]) of a filter that are inside of the image. It begins at `start`, maybe below 0. */
 static void inside_of(int64_t start, int64_t dilation, int64_t kernel, int64_t side, int64_t range[2]) {
@@ -45,7 +46,7 @@ static const float *make_divisors(moon_model *model, const operation *op, const 
 
 void plan_pool(moon_model *model, operation *op, int batch, bool fills_borders) {
   pool_plan *p = take(&model->plans, 1, sizeof *p);
-  p->in = input_layout(model, op, batch);
+  p->in = op->source[batch];
   p->is_copied = p->in != model->tensors[op->in[0]].layout[batch];
   p->fills_borders = fills_borders && !p->is_copied;
   if (op->kind == AVG_POOL) p->divisors = make_divisors(model, op, model->tensors[op->out].layout[batch]);
@@ -58,38 +59,41 @@ static void pool_channel(const team *t, const operation *op, char *data, char *r
   const kernels *k = t->model->kernels;
   const pool_plan *p = op->pool[t->batch];
   const layout *in = p->in, *out = t->model->tensors[op->out].layout[t->batch];
-  const pooling job = {
+  pooling job = {
       .in_row = in->pitch * op->stride[0],
       .in_step = op->stride[1],
       .out_row = out->pitch,
       .window_row = in->pitch * op->dilation[0],
       .window_step = op->dilation[1],
-      .rows = out->block[0],
-      .columns = out->block[1],
       .window_rows = op->shape[2],
       .window_columns = op->shape[3],
       .is_max = op->kind == MAX_POOL,
   };
   data += ((in->low[0] - op->padding[0]) * in->pitch + in->low[1] - op->padding[1]) * k->bytes;
-  k->pool(result + (out->low[0] * out->pitch + out->low[1]) * k->bytes, data, p->divisors, &job);
+  result += (out->low[0] * out->pitch + out->low[1]) * k->bytes;
+  const int64_t positions_of_piece = larger(PIECE / ((int64_t)op->shape[2] * op->shape[3]), 1);
+  const int width = (int)smaller(positions_of_piece, out->block[1]);
+  const int height = width < out->block[1] ? 1 : (int)smaller(positions_of_piece / width, out->block[0]);
+  for (int row = 0; row < out->block[0]; row += height)
+    for (int column = 0; column < out->block[1] && !is_stopped(t->model); column += width) {
+      job.rows = (int)smaller(height, out->block[0] - row);
+      job.columns = (int)smaller(width, out->block[1] - column);
+      const int64_t position = (int64_t)row * out->block[1] + column;
+      k->pool(result + (row * job.out_row + column) * k->bytes, data + (row * job.in_row + column * job.in_step) * k->bytes,
+              p->divisors ? p->divisors + position * k->lanes : NULL, &job);
+    }
 }
 
-void plan_linear(moon_model *model, operation *op) {
+/* Few weights as lists, without zeros; or many as a matrix, if it is not too large. */
+static void prepare_weights(moon_model *model, const operation *op, linear_plan *p) {
   const kernels *k = model->kernels;
-  linear_plan *p = take(&model->plans, 1, sizeof *p);
-  const sparse *rows = p->rows = read_weights(&model->plans, &model->file, op);
   const size_t word = (size_t)(k->bytes / k->lanes);
-  p->stride = (rows->rows + k->lanes - 1) / k->lanes * k->lanes;
-  float *bias = take(&model->plans, (size_t)p->stride, sizeof *bias);
-  if (op->bias) memcpy(bias, op->bias, (size_t)rows->rows * sizeof *bias);
-  p->bias = bias;
-  op->linear = p;
-  const int64_t size = p->stride * rows->columns, needed = rows->columns * (int64_t)word + p->stride * 4 + 128;
-  if (needed > model->copy_size) model->copy_size = needed;
-  const int64_t nonzeros = rows->start[rows->rows];
+  const sparse *rows = read_weights(&model->scratch, &model->file, op);
+  const int64_t nonzeros = rows->start[rows->rows], size = p->stride * rows->columns;
   if (size > MAX_ELEMENTS || (double)nonzeros < DENSE * (double)size) {
     void *value = take(&model->plans, (size_t)nonzeros, word);
     k->convert(value, rows->value, nonzeros);
+    p->rows = read_weights(&model->plans, &model->file, op); /* again, to keep them */
     p->value = value;
     return;
   }
@@ -102,13 +106,27 @@ void plan_linear(moon_model *model, operation *op) {
   p->dense = converted;
 }
 
+void plan_linear(moon_model *model, operation *op, const operation *same) {
+  const kernels *k = model->kernels;
+  linear_plan *p = take(&model->plans, 1, sizeof *p);
+  op->linear = p;
+  if (same) *p = *same->linear;
+  p->stride = (op->shape[0] + k->lanes - 1) / k->lanes * k->lanes;
+  float *bias = take(&model->plans, (size_t)p->stride, sizeof *bias);
+  if (op->bias) memcpy(bias, op->bias, (size_t)op->shape[0] * sizeof *bias);
+  p->bias = bias;
+  if (!same) prepare_weights(model, op, p);
+  const int64_t needed = op->shape[1] * (int64_t)(k->bytes / k->lanes) + p->stride * 4 + 128;
+  if (needed > model->copy_size) model->copy_size = needed;
+}
+
 /* One image: the product of a matrix and a vector. Its input and output have one value in each vector. */
 static void linear(const team *t, const operation *op) {
   static const int32_t ZERO[1];
   const kernels *k = t->model->kernels;
   const linear_plan *p = op->linear;
   const layout *in = t->model->tensors[op->in[0]].layout[0], *out = t->model->tensors[op->out].layout[0];
-  const int columns = p->rows->columns;
+  const int columns = op->shape[1];
   char *x = t->work->copy;
   float *y = (float *)(x + ((int64_t)columns * (k->bytes / k->lanes) + 63) / 64 * 64);
   const places packed = {1, ZERO, ZERO}, from = places_of(in, k->lanes), to = places_of(out, k->lanes);
@@ -119,8 +137,9 @@ static void linear(const team *t, const operation *op) {
     const char *weights = (const char *)p->dense + first * (k->bytes / k->lanes);
     k->linear(y + first, x, weights, p->bias + first, columns, p->stride, last - first);
   }
-  last = smaller(last, p->rows->rows);
-  if (!p->dense) k->linear_sparse(y, x, p->value, p->rows->start, p->rows->index, p->bias, first, last);
+  last = smaller(last, op->shape[0]);
+  for (int64_t row = first; !p->dense && row < last && !is_stopped(t->model); row += 64)
+    k->linear_sparse(y, x, p->value, p->rows->start, p->rows->index, p->bias, row, smaller(row + 64, last));
   if (first >= last) return;
   char *result = tensor_data(t, op->out) + first * out->size * k->bytes;
   k->import(result, &to, y + first, &packed, (int)(last - first), 1, 1);
@@ -191,6 +210,7 @@ void compute(const team *t, const operation *op) {
   const kernels *k = t->model->kernels;
   const tensor *out = &t->model->tensors[op->out];
   const int64_t size = out->layout[t->batch]->size;
+  if (is_stopped(t->model)) return;
   if (op->kind == LINEAR) {
     linear(t, op);
     return;
@@ -204,7 +224,8 @@ void compute(const team *t, const operation *op) {
     return;
   }
   const int from = share_of(out->channels, t->thread, t->threads), to = share_of(out->channels, t->thread + 1, t->threads);
-  for (int c = from; c < to; c++) compute_channel(t, op, c);
-  if (op->act != NONE && to > from)
-    k->activate(op->act, tensor_data(t, op->out) + from * size * k->bytes, (to - from) * size);
+  for (int c = from; c < to && !is_stopped(t->model); c++) {
+    compute_channel(t, op, c);
+    if (op->act != NONE) k->activate(op->act, tensor_data(t, op->out) + c * size * k->bytes, size);
+  }
 }

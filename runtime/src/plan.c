@@ -1,21 +1,25 @@
 /* Decides how a network is computed: which operations are fused, where feature maps are, what is prepared. */
 
+#include <math.h>
+#include <string.h>
+
 #include "model.h"
 
+#define TIME_OF_ELEMENT 10 /* in multiply-adds: to read, compare, activate or move one */
 #define NARROW 2 /* vectors: a feature map with no more is computed with one lane per image in batches */
 
-/* The number of operations that read a tensor; an output of the network counts as one. */
-static int readers(const moon_model *model, int index) {
-  int count = 0;
+/* How many operations read each tensor; an output of the network counts as one. */
+static const int *count_readers(moon_model *model) {
+  int *counts = take(&model->scratch, (size_t)model->tensor_count, sizeof *counts);
   for (int i = 0; i < model->count; i++)
-    for (int j = 0; j < model->operations[i].inputs; j++)
-      count += model->tensors[model->operations[i].in[j]].same_as == index;
-  for (int i = 0; i < model->output_count; i++) count += model->tensors[model->outputs[i].tensor].same_as == index;
-  return count;
+    for (int j = 0; j < model->operations[i].inputs; j++) counts[model->tensors[model->operations[i].in[j]].same_as]++;
+  for (int i = 0; i < model->output_count; i++) counts[model->tensors[model->outputs[i].tensor].same_as]++;
+  return counts;
 }
 
-static int last_reader(const moon_model *model, int index) {
-  for (int i = model->count - 1; i > model->tensors[index].first; i--) {
+/* The last operation before `end` that reads a tensor, or the one that writes it. */
+static int last_reader(const moon_model *model, int index, int end) {
+  for (int i = end - 1; i > model->tensors[index].first; i--) {
     const operation *op = &model->operations[i];
     if (op->kind == FUSED) continue;
     if (op->residual >= 0 && model->tensors[op->residual].same_as == index) return i;
@@ -27,6 +31,7 @@ static int last_reader(const moon_model *model, int index) {
 
 /* A sum whose later term is a convolution becomes part of it. */
 static void fuse_sums(moon_model *model) {
+  const int *readers = count_readers(model);
   for (int i = 0; i < model->count; i++) {
     operation *sum = &model->operations[i];
     if (sum->kind != ADD || sum->in[0] == sum->in[1]) continue;
@@ -35,7 +40,7 @@ static void fuse_sums(moon_model *model) {
     const int first = model->tensors[sum->in[later]].first;
     operation *conv = first < 0 ? NULL : &model->operations[first];
     if (!conv || conv->kind != CONV || conv->out != sum->in[later] || conv->act != NONE || conv->residual >= 0 ||
-        readers(model, conv->out) != 1)
+        readers[conv->out] != 1)
       continue;
     const int other = model->tensors[sum->in[1 - later]].same_as;
     conv->residual = sum->in[1 - later];
@@ -43,7 +48,7 @@ static void fuse_sums(moon_model *model) {
     conv->out = sum->out;
     sum->kind = FUSED;
     model->tensors[sum->out].first = first;
-    if (model->tensors[other].last == i) model->tensors[other].last = last_reader(model, other);
+    if (model->tensors[other].last == i) model->tensors[other].last = last_reader(model, other, i);
     model->tensors[sum->in[later]].defined = false;
   }
 }
@@ -101,7 +106,48 @@ static void place_tensors(moon_model *model, int batch) {
     if (at + size_of(t, batch) > end) end = at + size_of(t, batch);
   }
   model->arena_size[batch] = end * model->kernels->bytes;
-  if (model->arena_size[batch] > MAX_ARENA) fail(&model->memory, "the network needs too much memory");
+}
+
+/* What one image takes, in multiply-adds, with those in lanes and borders that nobody needs. */
+static double count_work(const moon_model *model) {
+  double vectors = 0;
+  for (int i = 0; i < model->count; i++) {
+    const operation *op = &model->operations[i];
+    const tensor *in = &model->tensors[op->in[0]], *out = &model->tensors[op->out];
+    if (op->kind == FUSED || out->same_as != op->out) continue;
+    const layout *source = op->source[0] ? op->source[0] : in->layout[0], *target = out->layout[0];
+    const double block = (double)target->block[0] * target->block[1];
+    const int copied = source == in->layout[0] ? 1 : model->kernels->lanes; /* a copy is made number by number */
+    vectors += TIME_OF_ELEMENT * ((double)in->channels * (double)source->size * copied +
+                                  (double)out->channels * (double)target->size);
+    if (op->kind == CONV) vectors += (double)count_weights(&model->file, op) * block;
+    if (op->kind == LINEAR) vectors += (double)count_weights(&model->file, op);
+    if (op->kind == MAX_POOL || op->kind == AVG_POOL)
+      vectors += TIME_OF_ELEMENT * out->channels * block * (double)op->shape[2] * (double)op->shape[3];
+  }
+  return vectors * model->kernels->lanes;
+}
+
+static void check_work(moon_model *model) {
+  model->image_work = model->program_work + count_work(model);
+  const double times = model->image_work / MAX_IMAGE_WORK, limit = model->budget.limit;
+  if (times > limit)
+    fail(&model->memory, "an image takes %.0f billion operations, more than the limit of %.0f billion; if you trust the "
+         "file, load it with limit=%.0f", model->image_work / 1e9, limit * MAX_IMAGE_WORK / 1e9, ceil(times));
+}
+
+/* An earlier operation with the same weights in the same places: its plan is used again. NULL if there is none. */
+static const operation *find_same(const moon_model *model, const operation *op, int batch) {
+  const tensor *in = &model->tensors[op->in[0]], *out = &model->tensors[op->out];
+  for (const operation *other = model->operations; other < op; other++)
+    if ((other->plan[batch] || (!batch && other->linear)) && other->kind == op->kind && other->groups == op->groups &&
+        !memcmp(other->shape, op->shape, sizeof op->shape) && !memcmp(other->stride, op->stride, sizeof op->stride) &&
+        !memcmp(other->padding, op->padding, sizeof op->padding) &&
+        !memcmp(other->dilation, op->dilation, sizeof op->dilation) &&
+        model->tensors[other->in[0]].layout[batch] == in->layout[batch] &&
+        model->tensors[other->out].layout[batch] == out->layout[batch] && !strcmp(other->weight, op->weight))
+      return other;
+  return NULL;
 }
 
 /* What is around the image in the memory of a tensor. */
@@ -112,11 +158,10 @@ static void plan_operation(moon_model *model, operation *op, int batch, surround
   surroundings *state = &around[model->tensors[in].same_as];
   if (op->kind == CONV || (op->kind == LINEAR && batch)) {
     const bool is_filter = op->shape[2] * op->shape[3] > 1 || op->padding[0] || op->padding[1];
-    const sparse *weights = read_weights(&model->scratch, &model->file, op);
-    plan_convolution(model, op, weights, batch, is_filter && *state != ZEROS);
+    plan_convolution(model, op, find_same(model, op, batch), batch, is_filter && *state != ZEROS);
     if (op->plan[batch]->fills_borders) *state = ZEROS;
   } else if (op->kind == LINEAR) {
-    plan_linear(model, op);
+    plan_linear(model, op, find_same(model, op, batch));
   } else if (op->kind == MAX_POOL || op->kind == AVG_POOL) {
     const surroundings needed = op->kind == MAX_POOL ? LOWEST : ZEROS;
     plan_pool(model, op, batch, *state != needed);
@@ -142,6 +187,7 @@ static int64_t size_of_image(const moon_model *model) {
 void make_plan(moon_model *model, int batch) {
   if (!batch) model->cut = find_cut(model);
   make_layouts(model, batch);
+  if (!batch) check_work(model);
   release(&model->scratch);
   surroundings *around = take(&model->plans, (size_t)model->tensor_count, sizeof *around);
   for (int i = batch ? model->cut : 0; i < model->count; i++) {
@@ -151,4 +197,8 @@ void make_plan(moon_model *model, int batch) {
   place_tensors(model, batch);
   if (batch) model->image_size = size_of_image(model);
   release(&model->scratch);
+  double bytes = (double)model->arena_size[0] + (double)model->arena_size[1] + (double)model->copy_size +
+                 (double)model->image_size * model->kernels->lanes;
+  for (int i = 0; i < model->output_count; i++) bytes += 4.0 * (double)elements(&model->tensors[model->outputs[i].tensor]);
+  need_memory(&model->plans, bytes); /* of the first thread, and results */
 }

@@ -36,7 +36,8 @@ void free_classifier(classifier *c) {
 
 /* Images are computed in groups, one for each lane of a vector; which ones form a group must not depend on chunks. */
 static int64_t chunk_of(const moon_model *model) {
-  const int64_t lanes = model->kernels->lanes, size = elements(&model->tensors[0]);
+  const program *p = model->classifier->program;
+  const int64_t lanes = model->kernels->lanes, size = elements(&model->tensors[0]) + p->logits + p->features;
   const int64_t floats = smaller(larger(CHUNK, size * lanes * model->threads), MAX_CHUNK);
   return lanes * larger(1, floats / size / lanes);
 }
@@ -113,7 +114,7 @@ static void answer_image(const call *call, int64_t image, double *work) {
     if (!isnan(logits[best]) && (logits[i] > logits[best] || isnan(logits[i]))) best = i;
   answer->label = best;
   answer->probability = probability_of(c, logits, p->logits, best);
-  answer->score = run_program(p, call->model->kernels, logits, features, work);
+  answer->score = run_program(p, call->model, logits, features, work);
   judge(c, answer);
 }
 
@@ -124,7 +125,7 @@ static void normalise_share(void *argument, int thread) {
 
 static void answer_share(void *argument, int thread) {
   const call *c = argument;
-  for (int64_t i = c->count * thread / c->threads; i < c->count * (thread + 1) / c->threads; i++)
+  for (int64_t i = c->count * thread / c->threads; i < c->count * (thread + 1) / c->threads && !is_stopped(c->model); i++)
     answer_image(c, i, c->model->classifier->work[thread]);
 }
 
@@ -141,7 +142,8 @@ int moon_predict(moon_model *model, const uint8_t *pixels, int64_t count, moon_a
     return -1;
   }
   const int64_t chunk = chunk_of(model), size = elements(&model->tensors[0]);
-  for (int64_t done = 0; done < count; done += chunk) {
+  atomic_store(&model->is_stopped, false);
+  for (int64_t done = 0; done < count && !is_stopped(model); done += chunk) {
     call part = {model, pixels + done * size, smaller(count - done, chunk), answers + done, 1};
     if (part.count >= model->threads) part.threads = model->threads; /* else waking them takes longer */
     if (!reserve(model, part.count)) {
@@ -151,8 +153,10 @@ int moon_predict(moon_model *model, const uint8_t *pixels, int64_t count, moon_a
       return -1;
     }
     share(normalise_share, &part);
-    if (run_images(model, c->images, part.count, c->outputs, error, error_size)) return -1;
+    const int code = run_images(model, c->images, part.count, c->outputs, error, error_size);
+    if (is_stopped(model)) break;
+    if (code) return code;
     share(answer_share, &part);
   }
-  return 0;
+  return is_stopped(model) ? report_stop(error, error_size) : 0;
 }

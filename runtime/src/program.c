@@ -29,6 +29,9 @@ typedef struct {
   table *tables;
 } reading;
 
+#define TIME_OF_ELEMENT 100 /* in multiply-adds with vectors: an exponential function, for example */
+#define TIME_OF_PRODUCT 10  /* of doubles */
+
 #define BAD(r, ...) fail((r)->m, "step %d of the detector: " __VA_ARGS__)
 
 static double double_at(const file_tensor *t, int64_t i) {
@@ -252,6 +255,19 @@ static void place_vectors(reading *r) {
   p->work_size += (longest + 1) / 2;
 }
 
+static double count_work(const program *p) {
+  double elements = 0, products = 0;
+  for (int i = 0; i < p->count; i++) {
+    const step *s = &p->steps[i];
+    double touched = (double)s->length;
+    for (int j = 0; j < s->inputs; j++) touched += (double)s->in[j].length;
+    /* At most 20 comparisons for each: a vector has at most 2^20 elements. */
+    elements += touched * (s->kind == DO_TOPK || s->kind == DO_TOPK_INDEX || s->kind == DO_RANK ? 20 : 1);
+    products += (double)s->table.rows * (double)s->table.columns;
+  }
+  return TIME_OF_ELEMENT * elements + TIME_OF_PRODUCT * products;
+}
+
 const program *read_program(moon_model *model, const json *detector, int64_t logits, int64_t features) {
   memory *m = &model->memory;
   const json *steps = json_get(detector, "program"), *output = json_get(detector, "output");
@@ -275,6 +291,7 @@ const program *read_program(moon_model *model, const json *detector, int64_t log
   r.vectors[output->integer].last = p->count;
   place_vectors(&r);
   p->result = r.vectors[output->integer].at;
+  model->program_work = count_work(p);
   if (output->integer == 1) p->needs_features = true;
   return p;
 }

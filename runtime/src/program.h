@@ -58,7 +58,7 @@ const program *read_program(moon_model *model, const json *detector, int64_t log
 const double *read_vector(memory *m, const file *f, const char *name, int64_t *length);
 
 /* The score of one image. `features` may be NULL if they are not needed. */
-double run_program(const program *p, const kernels *k, const float *logits, const float *features, double *work);
+double run_program(const program *p, const moon_model *model, const float *logits, const float *features, double *work);
 
 /* Positions of the first maximum and the number of values of an ascending vector that are not above x. NaN is the
    largest number, as in torch. */

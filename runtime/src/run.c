@@ -122,9 +122,9 @@ static void run_alone(void *argument, int thread) {
   const team one = {model, w, w->arena[0], w->copy, 0, 0, 1, NULL};
   const team group = {model, w, w->arena[1], w->copy, 1, 0, 1, NULL};
   const int64_t groups = count_groups(model, c->count), rest = c->count - groups * lanes;
-  for (int64_t i = groups * thread / model->threads; i < groups * (thread + 1) / model->threads; i++)
+  for (int64_t i = groups * thread / model->threads; i < groups * (thread + 1) / model->threads && !is_stopped(model); i++)
     run_group(&one, &group, c, i * lanes);
-  for (int64_t i = rest * thread / model->threads; i < rest * (thread + 1) / model->threads; i++)
+  for (int64_t i = rest * thread / model->threads; i < rest * (thread + 1) / model->threads && !is_stopped(model); i++)
     run_image(&one, c, groups * lanes + i, model->count);
 }
 
@@ -141,6 +141,14 @@ static void allocate_bytes(moon_model *model, char **pointer, int64_t bytes) {
   if (*pointer || !bytes) return;
   *pointer = allocate_pages((size_t)bytes);
   if (!*pointer) fail(&model->memory, "not enough memory");
+  for (int64_t done = 0, piece = (int64_t)1 << 24; done < bytes; done += piece) {
+    if (is_stopped(model)) {
+      free(*pointer);
+      *pointer = NULL;
+      fail(&model->memory, "stopped");
+    }
+    memset(*pointer + done, 0, (size_t)(bytes - done < piece ? bytes - done : piece));
+  }
 }
 
 static void free_workspaces(moon_model *model) {
@@ -200,6 +208,13 @@ int run_images(moon_model *model, const float *images, int64_t count, float *con
   return 0;
 }
 
+int report_stop(char *error, size_t error_size) {
+  snprintf(error, error_size, "stopped by moon_interrupt");
+  return -3;
+}
+
+void moon_interrupt(moon_model *model) { atomic_store(&model->is_stopped, true); }
+
 static bool is_finite(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -216,6 +231,7 @@ int moon_run(moon_model *model, const float *images, int64_t count, float *const
              size_t error_size) {
   const tensor *in = &model->tensors[0];
   const int64_t size = elements(in), area = positions(in);
+  atomic_store(&model->is_stopped, false);
   if (count > 0 && !all_finite(images, count * size)) {
     int64_t i = 0;
     while (is_finite(images[i])) i++;
@@ -225,7 +241,8 @@ int moon_run(moon_model *model, const float *images, int64_t count, float *const
              (long long)(i % area / in->columns), (long long)(i % in->columns));
     return -2;
   }
-  return run_images(model, images, count, outputs, error, error_size);
+  const int code = run_images(model, images, count, outputs, error, error_size);
+  return is_stopped(model) ? report_stop(error, error_size) : code;
 }
 
 /* Plan for the given kernels; whether there was enough memory. */
@@ -274,6 +291,7 @@ static bool build(moon_model *model, char *error, size_t error_size) {
   jmp_buf on_error;
   report_to(model, &on_error, error, error_size);
   if (setjmp(on_error)) return false;
+  if (!(model->budget.limit > 0)) fail(&model->memory, "the limit must be a number above 0");
   model->kernels = choose_kernels(getenv("MOON_INSTRUCTIONS"), "float32");
   if (!model->kernels) fail(&model->memory, "this CPU does not support MOON_INSTRUCTIONS");
   const json *description = read_file(&model->memory, &model->scratch, &model->file);
@@ -285,7 +303,7 @@ static bool build(moon_model *model, char *error, size_t error_size) {
   return model->has_plan[0] = true;
 }
 
-static moon_model *load(uint8_t *bytes, size_t size, char *error, size_t error_size) {
+static moon_model *load(uint8_t *bytes, size_t size, double limit, char *error, size_t error_size) {
   moon_model *model = calloc(1, sizeof *model);
   if (!model) {
     free(bytes);
@@ -295,25 +313,27 @@ static moon_model *load(uint8_t *bytes, size_t size, char *error, size_t error_s
   model->file.bytes = bytes;
   model->file.size = size;
   model->threads = 1;
+  model->budget = (budget){.most = limit * (MAX_MEMORY + MAX_MEMORY_PER_BYTE * (double)size), .limit = limit};
+  model->memory.budget = model->plans.budget = model->scratch.budget = &model->budget;
   if (build(model, error, error_size)) return model;
   moon_free(model);
   return NULL;
 }
 
-moon_model *moon_load_memory(const void *data, size_t size, char *error, size_t error_size) {
+moon_model *moon_load_memory(const void *data, size_t size, double limit, char *error, size_t error_size) {
   uint8_t *bytes = malloc(size ? size : 1);
   if (!bytes) {
     snprintf(error, error_size, "not enough memory");
     return NULL;
   }
   if (size) memcpy(bytes, data, size);
-  return load(bytes, size, error, error_size);
+  return load(bytes, size, limit, error, error_size);
 }
 
-moon_model *moon_load(const char *path, char *error, size_t error_size) {
+moon_model *moon_load(const char *path, double limit, char *error, size_t error_size) {
   uint8_t *bytes;
   size_t size;
-  return read_disk(path, &bytes, &size, error, error_size) ? load(bytes, size, error, error_size) : NULL;
+  return read_disk(path, &bytes, &size, error, error_size) ? load(bytes, size, limit, error, error_size) : NULL;
 }
 
 int moon_check_length(const char *path, char *error, size_t error_size) {
@@ -362,6 +382,8 @@ void moon_output_shape(const moon_model *model, int output, int shape[3]) {
   shape[1] = t->rows;
   shape[2] = t->columns;
 }
+
+double moon_work(const moon_model *model) { return model->image_work; }
 
 const char *moon_metadata(const moon_model *model) { return model->file.metadata; }
 

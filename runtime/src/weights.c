@@ -103,6 +103,13 @@ static sparse *from_gaps(memory *m, const file *f, const operation *op) {
   return s;
 }
 
+int64_t count_weights(const file *f, const operation *op) {
+  char name[512];
+  snprintf(name, sizeof name, "%s.values", op->weight);
+  const file_tensor *dense = find_tensor(f, op->weight), *t = dense ? dense : find_tensor(f, name);
+  return t ? t->elements : 0; /* reading it is an error */
+}
+
 sparse *read_weights(memory *m, const file *f, const operation *op) {
   const file_tensor *dense = find_tensor(f, op->weight);
   return dense ? from_dense(m, dense, op) : from_gaps(m, f, op);

@@ -39,7 +39,7 @@ int main(int count, char **arguments) {
   for (int i = 3; i < count; i++) {
     char path[1024];
     snprintf(path, sizeof path, "%s.moon", arguments[i]);
-    moon_model *model = moon_load(path, error, sizeof error);
+    moon_model *model = moon_load(path, 1, error, sizeof error);
     if (!model || moon_set_precision(model, arguments[1], error, sizeof error))
       return fprintf(stderr, "%s: %s\n", path, error), 1;
     int shape[3];

@@ -121,7 +121,7 @@ static bool ask(moon_model *model, int64_t images, int64_t pixels) {
 /* Returns whether the file could be loaded. */
 static bool try(const uint8_t *bytes, size_t size) {
   char error[256];
-  moon_model *model = moon_load_memory(bytes, size, error, sizeof error);
+  moon_model *model = moon_load_memory(bytes, size, 1e-3, error, sizeof error);
   if (!model) {
     if (!*error || strchr(error, '\n')) abort();
     return false;

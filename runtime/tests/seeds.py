@@ -53,6 +53,12 @@ mixed = [
 tensors = encode("a", weight(4, 1, 3, 3)) | {"s": np.ones(8, "f"), "w": weight(8, 8, 1, 1)}
 (folder / "mixed.moon").write_bytes(pack(mixed, tensors, input=[4, 10, 10], outputs={"y": 9}))
 
+# Small files that could need much time or memory.
+pool = {"op": "max_pool", "in": [0], "out": 1, "kernel": [2048, 2048], "stride": [1, 1]}
+(folder / "pool.moon").write_bytes(pack([pool], {}, input=[1, 4095, 4095], outputs={"y": 1}))
+chain = [{"op": "linear", "in": [i], "out": i + 1, "weight": "w", "shape": [20, 20]} for i in range(80)]
+(folder / "chain.moon").write_bytes(pack(chain, encode("w", weight(20, 20)), input=[20, 1, 1], outputs={"y": 80}))
+
 # All operations of a program, on vectors of different lengths; the score is a sum over all of them.
 table, vector, number = {"tensor": "t"}, {"tensor": "v"}, {"value": -2.5e-1}
 steps = [{"op": name, "in": [0 if i % 2 else vector]} for i, name in enumerate(UNARY)]

@@ -7,11 +7,15 @@ import ctypes
 import json
 import os
 import re
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from detectors import classifier
 from files import encode, pack, with_digest
 from moon_runtime import Network, NetworkError
 from moon_runtime.library import library
@@ -157,6 +161,76 @@ def test_bad_files_are_one_line_errors(file: bytes, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def pool(kernel: int) -> bytes:
+    """A few hundred bytes, and kernel^4 comparisons for an image."""
+    op = {"op": "max_pool", "in": [0], "out": 1, "kernel": [kernel, kernel], "stride": [1, 1]}
+    return pack([op], {}, input=[1, 2 * kernel - 1, 2 * kernel - 1], outputs={"y": 1})
+
+
+def chain(are_equal: bool) -> bytes:
+    """80 operations on one weight of 300 x 300; those that are not equal have different dilations."""
+    op = {"op": "conv2d", "weight": "w", "shape": [300, 300, 1, 1]}
+    graph = [op | {"in": [i], "out": i + 1, "dilation": [1 if are_equal else i + 1, 1]} for i in range(80)]
+    return pack(graph, encode("w", np.ones((300, 300), "f"), "|i1"), input=[300, 1, 1], outputs={"y": 80})
+
+
+@pytest.mark.parametrize(
+    ("file", "limit", "message"),
+    [
+        (
+            pool(2048),
+            1,
+            r"an image takes 1759\d\d billion operations, more than the limit of 1000 billion; if you trust",
+        ),
+        (pool(2048), 100, "load it with limit=176$"),
+        (chain(are_equal=False), 0.01, "needs at least 0.0 GB of memory, more than the limit of 0.0 GB; if you trust"),
+        (make(), 0, "the limit must be a number above 0"),
+        (make(), float("nan"), "the limit must be a number above 0"),
+    ],
+)
+def test_what_needs_more_than_the_limit_is_refused(file: bytes, limit: float, message: str) -> None:
+    with pytest.raises(NetworkError, match=message):
+        Network(file, limit=limit)
+    Network(file, limit=float("inf"))
+
+
+def test_operations_share_their_weights() -> None:
+    """In 20 MB; each of 80 copies would need 0.4 MB, and 0.5 MB more for batches."""
+    network = Network(chain(are_equal=True), limit=0.01)
+    assert network(np.ones((33, 300, 1, 1)))["y"].shape == (33, 300)
+
+
+def sort_60_million() -> Callable[[], object]:
+    program: list[dict[str, Any]] = [{"op": "scatter", "in": [0, {"value": 1}], "size": 2**20, "out": 2}]
+    program += [{"op": "topk", "in": [i], "k": 2**20, "out": i + 1} for i in range(2, 62)]
+    network = Network(classifier([*program, {"op": "sum", "in": [62], "out": 63}]))
+    return lambda: network.predict(np.zeros((1, 1, 1, 4), np.uint8))
+
+
+def pool_with(threads: int) -> Callable[[], object]:
+    network = Network(pool(512), threads, limit=float("inf"))
+    return lambda: network(np.ones((1, *network.input_shape)))
+
+
+@pytest.mark.parametrize("call", [lambda: pool_with(1), lambda: pool_with(2), sort_60_million])
+def test_signals_interrupt_the_computation_of_an_image(call: Any) -> None:
+    """It would take ten seconds or more."""
+
+    def stop(*_: object) -> None:
+        raise InterruptedError
+
+    compute, before = call(), signal.signal(signal.SIGALRM, stop)
+    try:
+        for _ in range(2):  # an interrupted network computes again
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            began = time.monotonic()
+            with pytest.raises(InterruptedError):
+                compute()
+            assert time.monotonic() - began < 1.5  # a second on a busy machine; usually some hundredths
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def write(path: Path, start: bytes, size: int) -> Path:
     """A file that may be huge, and occupies almost nothing on disk."""
     path.write_bytes(start)
@@ -167,7 +241,7 @@ def write(path: Path, start: bytes, size: int) -> Path:
 def error_of(path: Path) -> str:
     """What `moon_load` itself says about a file that it must refuse, as a program in C reads it."""
     error = ctypes.create_string_buffer(512)
-    assert not library.moon_load(os.fsencode(path), error, 512)
+    assert not library.moon_load(os.fsencode(path), 1, error, 512)
     assert library.moon_check_length(os.fsencode(path), error, 512) == -1
     return error.value.decode()
 

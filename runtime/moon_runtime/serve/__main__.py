@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         check_length(path)
         content = path.read_bytes()
-        classifier = Classifier(content, arguments.threads)
+        classifier = Classifier(content, arguments.threads, arguments.limit)
     except NetworkError as error:
         raise NetworkError(f"{path}: {error}") from None
     Image.preinit()  # imports the common formats; with the next line, the first request takes no longer than others

@@ -91,6 +91,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--proxy", metavar="ADDRESS", help="address of a reverse proxy that sets X-Forwarded-For")
     add("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--threads", type=int, default=1, help="threads that compute the network (default: %(default)s)")
+    add("--limit", type=float, default=1, metavar="N",
+        help="allow a file that you trust N times the memory and time (default: %(default)s)")  # fmt: skip
     add("--token", default=os.environ.get("MOON_TOKEN"), metavar="SECRET",
         help="clients must send it as a bearer token (default: $MOON_TOKEN, which other users cannot see)")  # fmt: skip
     add("--max-batch", type=int, default=default.max_batch, metavar="N",

@@ -34,6 +34,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--csv", action="store_true", help=text)
     add("--top-k", type=whole, default=1, metavar="N", help="show the N most probable classes (default: %(default)s)")
     add("--threads", type=whole, default=1, help="threads to compute with (default: %(default)s)")
+    add("--limit", type=float, default=1, metavar="N",
+        help="allow a file that you trust N times the memory and time (default: %(default)s)")  # fmt: skip
     add(
         "--false-alarm",
         type=fraction,
@@ -48,7 +50,7 @@ def act(arguments: argparse.Namespace) -> None:
 
     if arguments.file.is_dir():
         raise ValueError(f"{arguments.file}: is a folder; pack a run first (moon pack {arguments.file})")
-    classifier = load(arguments.file, threads=arguments.threads)
+    classifier = load(arguments.file, threads=arguments.threads, limit=arguments.limit)
     from moon_runtime import ImageError
     from moon_runtime.__main__ import run
 

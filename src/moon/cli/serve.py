@@ -28,6 +28,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     add("--proxy", metavar="ADDRESS", help="address of a reverse proxy that sets X-Forwarded-For")
     add("--port", type=int, default=8000, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--threads", type=whole, default=1, help="threads that compute the network (default: %(default)s)")
+    add("--limit", type=float, default=1, metavar="N",
+        help="allow a file that you trust N times the memory and time (default: %(default)s)")  # fmt: skip
     add("--token", default=os.environ.get("MOON_TOKEN"), metavar="SECRET",
         help="clients must send it as a bearer token (default: $MOON_TOKEN, which other users cannot see)")  # fmt: skip
     for flag, kind, default, metavar, text in (
@@ -52,7 +54,9 @@ def act(arguments: argparse.Namespace) -> None:
 
     if arguments.file.is_dir():
         raise ValueError(f"{arguments.file}: is a folder; pack a run first (moon pack {arguments.file})")
-    load(arguments.file)  # says if the file is damaged or moon-runtime is missing, as the other commands do
+    load(
+        arguments.file, limit=arguments.limit
+    )  # says if the file is damaged or moon-runtime is missing, as the other commands do
     from moon_runtime.serve.__main__ import run
 
     try:

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     import torch
 
 
-def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int = 1) -> Any:
+def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int = 1, limit: float = 1) -> Any:
     """Load a run or a packed network. The data root is not needed.
 
     Args:
         path: The folder of a finished run, or a `.moon` file.
         device: Where to put the network of a run.
         threads: How many threads a packed network uses.
+        limit: More than 1 for a `.moon` file that you trust and that needs more memory or time than a file may
+            (`moon_runtime.Network`).
 
     Returns:
         The network of a run, an `nn.Module` in evaluation mode; or the `moon_runtime.Classifier` of a file, which takes
@@ -50,6 +52,8 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
     open_file(path).close()  # a DataError if it is a named pipe, for example
     package = runtime()
     try:
-        return package.load(path, threads=threads)
+        return package.load(path, threads=threads, limit=limit)
     except package.NetworkError as error:
+        if "limit=" in str(error):
+            raise ValueError(str(error)) from error
         raise DamagedCheckpoint(f"{error}; copy it again, or write it again with `moon pack`") from error
