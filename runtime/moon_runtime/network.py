@@ -137,7 +137,11 @@ class Network:
 
     def _compute(self, function: Callable[[ctypes.Array[ctypes.c_char]], int], images: int) -> tuple[int, str]:
         """Call the library. In Python's main thread only short calls, as its signal handlers wait until they return."""
-        code, error, is_done = -1, ctypes.create_string_buffer(ERROR_BYTES), threading.Event()
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        if images * self._work < _LONG or threading.current_thread() is not threading.main_thread():
+            with self._lock:
+                return function(error), error.value.decode(errors="replace")
+        code, is_done = -1, threading.Event()
 
         def call() -> None:
             nonlocal code
@@ -147,16 +151,13 @@ class Network:
             finally:
                 is_done.set()
 
-        if images * self._work < _LONG or threading.current_thread() is not threading.main_thread():
-            call()
-        else:
-            threading.Thread(target=call, name="moon-runtime", daemon=True).start()
-            try:
-                is_done.wait()
-            except BaseException:  # of a signal handler, such as KeyboardInterrupt
-                while not is_done.wait(0.01):
-                    library.moon_interrupt(self._model)
-                raise
+        threading.Thread(target=call, name="moon-runtime", daemon=True).start()
+        try:
+            is_done.wait()
+        except BaseException:  # of a signal handler, such as KeyboardInterrupt
+            while not is_done.wait(0.01):
+                library.moon_interrupt(self._model)
+            raise
         return code, error.value.decode(errors="replace")
 
     def predict(self, pixels: np.ndarray) -> np.ndarray:

@@ -219,7 +219,8 @@ static void multiply(const team *t, const operation *op, const convolution_plan 
           p->together > 1 ? k->convolve_together : k->convolve;
       const convolve_function function = table[op->stride[1] == 2][height - 1][width - 1];
       for (int begin = from, end; begin < to && !is_stopped(t->model); begin = end) {
-        end = (int)smaller(find_list(p, (uint64_t)p->work[begin] + PIECE / MOST_COLUMNS), to);
+        const bool is_large = p->work[to] - p->work[begin] > PIECE / MOST_COLUMNS;
+        end = is_large ? (int)smaller(find_list(p, (uint64_t)p->work[begin] + PIECE / MOST_COLUMNS), to) : to;
         function(&job, begin, end);
       }
     }

@@ -201,19 +201,17 @@ void copy_input(const team *t, const operation *op, const layout *target, char *
   const tensor *in = &t->model->tensors[op->in[0]];
   const layout *source = in->layout[t->batch];
   const char *data = tensor_data(t, op->in[0]);
-  /* All cells of a channel, while it is in the cache. */
   for (int c = from; c < to && !is_stopped(t->model); c++, copy += target->size * k->bytes) {
+    /* All cells, while the channel is in the cache. */
     k->fill(copy, outside, target->size * k->lanes);
-    for (int cell = 0; cell < target->grid[0] * target->grid[1]; cell++) {
+    for (int cell = 0; cell < target->grid[0] * target->grid[1] && !is_stopped(t->model); cell++) {
       const extent rows = find_extent(target, 0, cell / target->grid[1], in->rows);
       const extent columns = find_extent(target, 1, cell % target->grid[1], in->columns);
       if (rows.size <= 0 || columns.size <= 0) continue;
-      for (int64_t row = 0; row < rows.size && !is_stopped(t->model); row += 16) {
-        const places y = {0, target->at[0] + rows.skipped + row, target->at[1] + columns.skipped};
-        const places x = {0, source->at[0] + rows.begin + row, source->at[1] + columns.begin};
-        k->move(copy + cell * (k->bytes / k->lanes), &y, data + c * source->size * k->bytes, &x, 1,
-                (int)(rows.size - row < 16 ? rows.size - row : 16), (int)columns.size);
-      }
+      const places y = {0, target->at[0] + rows.skipped, target->at[1] + columns.skipped};
+      const places x = {0, source->at[0] + rows.begin, source->at[1] + columns.begin};
+      k->move(copy + cell * (k->bytes / k->lanes), &y, data + c * source->size * k->bytes, &x, 1, (int)rows.size,
+              (int)columns.size);
     }
   }
 }

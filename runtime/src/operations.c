@@ -71,9 +71,12 @@ static void pool_channel(const team *t, const operation *op, char *data, char *r
   };
   data += ((in->low[0] - op->padding[0]) * in->pitch + in->low[1] - op->padding[1]) * k->bytes;
   result += (out->low[0] * out->pitch + out->low[1]) * k->bytes;
-  const int64_t positions_of_piece = larger(PIECE / ((int64_t)op->shape[2] * op->shape[3]), 1);
-  const int width = (int)smaller(positions_of_piece, out->block[1]);
-  const int height = width < out->block[1] ? 1 : (int)smaller(positions_of_piece / width, out->block[0]);
+  const int64_t window = (int64_t)op->shape[2] * op->shape[3];
+  int height = out->block[0], width = out->block[1];
+  if (window * height * width > PIECE) {
+    height = 1;
+    width = (int)smaller(larger(PIECE / window, 1), width);
+  }
   for (int row = 0; row < out->block[0]; row += height)
     for (int column = 0; column < out->block[1] && !is_stopped(t->model); column += width) {
       job.rows = (int)smaller(height, out->block[0] - row);
