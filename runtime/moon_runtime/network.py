@@ -22,7 +22,7 @@ _ANSWER = np.dtype(
     [("label", "i4"), ("probability", "f4"), ("score", "f8"), ("p_value", "f8"), ("is_known", "i4")], align=True
 )  # moon_answer of moon.h
 _NOT_FINITE = -2  # of moon_run
-_LONG = 1e8  # operations: more may take longer than 0.05 seconds
+_LONG = 1e9  # multiply-adds: 5 to 100 milliseconds; starting a thread takes 0.1
 
 
 class NetworkError(ValueError):

@@ -201,10 +201,12 @@ void copy_input(const team *t, const operation *op, const layout *target, char *
   const tensor *in = &t->model->tensors[op->in[0]];
   const layout *source = in->layout[t->batch];
   const char *data = tensor_data(t, op->in[0]);
+  const bool is_large = target->size > PIECE / 16; /* else a look at each channel is enough */
   for (int c = from; c < to && !is_stopped(t->model); c++, copy += target->size * k->bytes) {
     /* All cells, while the channel is in the cache. */
     k->fill(copy, outside, target->size * k->lanes);
-    for (int cell = 0; cell < target->grid[0] * target->grid[1] && !is_stopped(t->model); cell++) {
+    for (int cell = 0; cell < target->grid[0] * target->grid[1]; cell++) {
+      if (is_large && is_stopped(t->model)) return;
       const extent rows = find_extent(target, 0, cell / target->grid[1], in->rows);
       const extent columns = find_extent(target, 1, cell % target->grid[1], in->columns);
       if (rows.size <= 0 || columns.size <= 0) continue;
