@@ -8,7 +8,7 @@ RUNTIME := runtime/pyproject.toml runtime/setup.py $(wildcard runtime/src/*) $(w
 # One thread per process: two test processes share two cores. Tests start many processes, so modules are compiled once.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/cross_check
 
-.PHONY: demo test test-fast test-cross-check test-runtime constraints-serve sbom fuzz-runtime torture lint results results-check docs docs-serve dist clean
+.PHONY: demo test test-fast test-cross-check test-runtime constraints-serve sbom fuzz-runtime torture lint size results results-check docs docs-serve dist clean
 
 demo: .venv/demo
 	@echo 'moon demo: trains two sparse networks, compares them and uses one (about four minutes on 2 cores)'
@@ -60,6 +60,10 @@ results: .venv/dev
 
 results-check: .venv/dev
 	@OMP_NUM_THREADS=1 $(BIN)/python results/documents.py --check
+
+# Lines of source and tests, words of documentation, megabytes of results.
+size:
+	@$(PYTHON) tests/size.py
 
 # The documentation as a site in build/site; warnings are errors.
 docs: .venv/dev
