@@ -55,7 +55,10 @@ DETECTORS: dict[str, type[Detector]] = {
     "rotpred": RotPredScore,
 }
 
-Ebo, Mds, Mls = Energy, Mahalanobis, MaxLogit  # each class may be called by its key, too; Msp, Knn and so on are
+# Each class may be called by its key, too; Msp, Knn and so on are.
+Ebo = Energy
+Mds = Mahalanobis
+Mls = MaxLogit
 
 __all__ = [
     "DETECTORS", "Ash", "Detector", "Dice", "Ebo", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
