@@ -1,6 +1,7 @@
 """`topology.attach()`: `optimizer.step()` is a step of the topology, also from a GradScaler or with a closure."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -200,6 +201,23 @@ def test_masked_gradients_have_the_norm_of_the_sparse_network():
     loss_of(model, 1).backward()
     topology.mask_gradients()
     assert all(topology.weights[name].grad[~mask].any() for name, mask in topology.masks.items())
+
+
+def test_a_newer_topology_gets_all_gradients_and_none_is_masked_without_one():
+    model, topology = started(momentum=0)
+    topology.attach()
+    for number in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        newer = RigL(model, optimizer, 0.8, DropSchedule(8, 1), seed=number).attach()
+        loss_of(model, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_of(model, 1).backward()  # a step that changes masks
+        for name, mask in newer.masks.items():
+            assert bool((model.get_parameter(name).grad[~mask] != 0).any()) == (not mask.all())
+    del topology, newer, optimizer
+    gc.collect()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()  # no topology is left that would refuse it
 
 
 def test_other_code_clips_by_the_norm_of_the_sparse_network():

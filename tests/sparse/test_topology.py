@@ -262,7 +262,13 @@ def test_masks_without_their_weights_are_noticed(small_net, caplog):
         ("topology", lambda model, optimizer: SET(model, optimizer, 0.9, DropSchedule(8, 2))),
         ("sparsity", lambda model, optimizer: RigL(model, optimizer, 0.8, DropSchedule(8, 2))),
         ("schedule", lambda model, optimizer: RigL(model, optimizer, 0.9, DropSchedule(12, 2))),
-        ("6.weight", lambda model, optimizer: RigL(model, optimizer, 0.9, DropSchedule(8, 2), dense=["6.weight"])),
+        ("allocation", lambda model, optimizer: RigL(model, optimizer, 0.9, DropSchedule(8, 2))),
+        (
+            "6.weight",
+            lambda model, optimizer: RigL(
+                model, optimizer, 0.9, DropSchedule(8, 2), allocation=uniform, dense=["6.weight"]
+            ),
+        ),
     ],
 )
 def test_the_state_of_another_topology_is_refused(key, build, small_net):

@@ -127,7 +127,8 @@ def train_run(
                 changes, every = topology.schedule.changes, topology.schedule.delta_t
                 _log.info("%s: %d mask update(s), every %d step(s)", type(topology).__name__, changes, every)
             if training.topology.masks:
-                _log.info("%s", training.topology.summary())
+                for line in training.topology.summary().splitlines():
+                    _log.info("%s", line)
             facts = conditions(device, ranks.count) | {"inexact": list(dict.fromkeys(inexact))}
             checkpoints.about = facts | identity(folder)
             ranks.wait()  # the others load the same checkpoint

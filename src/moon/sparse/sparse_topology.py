@@ -112,6 +112,7 @@ class SparseTopology(MaskedTopology):
         free = free_weights(weights, dense, optimizer)
         if pattern is not UNSTRUCTURED:
             check_layout(model, free)
+        self._allocation = getattr(allocation, "__name__", repr(allocation))
         allocation = per_expert(allocation, expert_stacks(model))
         self.optimizer, self.schedule, self.seed, self.pattern = optimizer, schedule, seed, pattern
         self.sparsity = sparsity
@@ -151,7 +152,7 @@ class SparseTopology(MaskedTopology):
 
     def settings(self) -> dict[str, Any]:
         chosen = {"sparsity": self.sparsity, "schedule": repr(self.schedule), "pattern": repr(self.pattern)}
-        return super().settings() | chosen
+        return super().settings() | chosen | {"allocation": self._allocation}
 
     def summary(self) -> str:
         return summarize(type(self).__name__, self.matrices, self.planned)

@@ -27,6 +27,8 @@ class StepGuard:
 
     def watch(self, topology: Topology, weights: list[Tensor]) -> None:
         """Watch over the weights of a topology, in all optimizers."""
+        for older in self.governing(weights):
+            older.release_gradients()
         self._weights_of[topology] = weights
         if not self._is_watching:
             register_optimizer_step_pre_hook(self)

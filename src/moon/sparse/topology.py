@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ class Topology(ABC):
     dense_gradient: ClassVar[Literal["never", "rewiring", "always"] | None] = "never"
     frozen_after: int = 0
     _hooks: StepHooks | None = None
-    _handles: list[RemovableHandle]
+    _handles: Sequence[RemovableHandle] = ()
 
     def step(self) -> None:
         """Take one training step: update the weights, or change the topology instead. Call it after `backward()`."""
@@ -141,8 +142,9 @@ class Topology(ABC):
         if kind.step is not Topology.step or kind.update is not Topology.update:
             raise ValueError(f"{kind.__name__} overrides step or update; call its step() instead of optimizer.step()")
         self._hooks = StepHooks(self.optimizer, self._begin, self._after_update)
+        mask = WeakMethod(self._mask_gradient)  # the weights may outlive the topology
         self._handles = [
-            weight.register_post_accumulate_grad_hook(partial(self._mask_gradient, name))
+            weight.register_post_accumulate_grad_hook(partial(_call, mask, name))
             for name, weight in self.weights.items()
         ]
         return self
@@ -150,9 +152,14 @@ class Topology(ABC):
     def detach(self) -> None:
         """Undo `attach`."""
         if self._hooks is not None:
-            for handle in (self._hooks, *self._handles):
-                handle.remove()
+            self._hooks.remove()
             self._hooks = None
+            self.release_gradients()
+
+    def release_gradients(self) -> None:
+        """Let `backward` leave gradients outside the masks again, for a newer topology of the same weights."""
+        for handle in self._handles:
+            handle.remove()
 
     def _after_update(self) -> None:
         self._enforce()
@@ -305,3 +312,9 @@ class Topology(ABC):
                     "it was when the state was saved, or start anew from the weights alone, whose zeros are kept"
                 )
         self.steps = state["steps"]
+
+
+def _call(method: WeakMethod[Callable[[str, Tensor], None]], name: str, weight: Tensor) -> None:
+    """Call a method with the name of a weight while its object exists."""
+    if (found := method()) is not None:
+        found(name, weight)
