@@ -93,16 +93,9 @@ def cell(kept: Kept, network: str, metrics: Sequence[str], digits: int) -> str:
 def networks_table(
     kept: Kept, headings: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], columns: Sequence[str] = MEASURED
 ) -> str:
-    """A table with one network in each row.
+    """A table with the labels, the number of seeds and the metrics of one network in each row.
 
-    Args:
-        kept: The kept runs.
-        headings: The headings of the columns with labels.
-        rows: The labels of each row, and its network. A network without runs has n = 0 and a dash in each cell.
-        columns: Keys of `COLUMNS`, or "the paper's MSP".
-
-    Returns:
-        The table, with the number of seeds after the labels.
+    Columns are keys of `COLUMNS`, or "the paper's MSP". A network without runs has n = 0 and a dash in each cell.
     """
 
     def numbers(network: str, column: str) -> str:
@@ -145,16 +138,8 @@ def differences_table(
 ) -> str:
     """A table with a difference of two networks in each row, paired by seed, and a line about the tests below it.
 
-    Args:
-        kept: The kept runs.
-        family: The family of comparisons that is tested together.
-        pairs: The networks of each row.
-        columns: Keys of `COLUMNS`.
-        heading: The heading of the names of the rows.
-        name: The name of a row.
-
-    Returns:
-        The table. n is the number of seeds that both networks have.
+    Columns are keys of `COLUMNS`, n is the number of seeds that both networks have, and the comparisons of `family` are
+    tested together.
     """
     tested = test_family(kept, family)
     rows = []
@@ -212,13 +197,8 @@ def goals_table(
 ) -> str:
     """Whether the mean over the seeds of a network, and its whole interval, reach a goal for each metric.
 
-    Args:
-        goals: The goal for each metric.
-        measured: Returns the values of a metric, one for each seed.
-        over_images: Returns the interval of a metric over the images, for a column of its own.
-
-    Returns:
-        The table. One seed has no interval, and a metric that was not measured has no mean: these cells have a dash.
+    `measured` returns the values of a metric by seed, `over_images` its interval over the images, in a column of its
+    own. One seed has no interval, and a metric that was not measured has no mean: these cells have a dash.
     """
     rows = []
     for metric, goal in goals.items():

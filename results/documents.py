@@ -32,7 +32,6 @@ from tables_frontier import BLOCKS as FRONTIER
 from tables_other import BLOCKS as OTHER
 from tables_unknown import BLOCKS as UNKNOWN
 
-from moon.errors import DamagedCheckpoint
 from moon.files import write_text
 from moon.suggest import did_you_mean
 
@@ -47,15 +46,7 @@ _NO_PROSE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.M
 
 
 def main(arguments: list[str] | None = None, repository: Path = REPOSITORY) -> int:
-    """Rewrite or check everything.
-
-    Args:
-        arguments: Those of the command line.
-        repository: The folder with README.md, docs/ and results/.
-
-    Returns:
-        The exit status: 1 if something is wrong or, with --check, stale.
-    """
+    """Rewrite or check everything; the exit status is 1 if something is wrong or, with --check, stale."""
     parser = argparse.ArgumentParser(description="Write the documentation's tables and numbers from kept runs.")
     parser.add_argument("--check", action="store_true", help="write nothing; name each stale place and exit with 1")
     check = parser.parse_args(arguments).check
@@ -66,7 +57,7 @@ def main(arguments: list[str] | None = None, repository: Path = REPOSITORY) -> i
         name = path.relative_to(repository)
         before = path.read_text(encoding="utf-8")
         after, wrong = updated(before, kept)
-        if path.parent.name == "results" or path.name == "results.md":
+        if name.parent.name == "results" or path.name == "results.md":
             wrong += [f"{line}: the number {text} has no source" for line, text in unsourced(after)]
         if check:
             wrong += stale(before, after)
@@ -85,15 +76,7 @@ def _report(problems: list[str]) -> int:
 
 
 def updated(page: str, kept: Kept) -> tuple[str, list[str]]:
-    """Write every table and every sourced number of a page anew.
-
-    Args:
-        page: The text of the page.
-        kept: The kept runs.
-
-    Returns:
-        The new text, and a line for each place that cannot be written: its line number and the reason.
-    """
+    """Write every table and sourced number of a page anew; also returns where and why one cannot be written."""
     problems: list[str] = []
 
     def block(match: re.Match[str]) -> str:
@@ -102,7 +85,7 @@ def updated(page: str, kept: Kept) -> tuple[str, list[str]]:
             if name not in BLOCKS:
                 raise ValueError(f"there is no such table{did_you_mean(name, BLOCKS)}")
             return f"{match[1]}{BLOCKS[name](kept)}\n{match[4]}"
-        except (ValueError, DamagedCheckpoint) as error:
+        except ValueError as error:
             problems.append(f"{_line(match)}: table {name}: {error}")
             return match[0]
 
@@ -137,15 +120,7 @@ def _line(match: re.Match[str]) -> int:
 
 
 def formatted(value: float, shown: str) -> str:
-    """Format a value like a number that is shown.
-
-    Args:
-        value: The value.
-        shown: The number; its decimal places, its plus sign and its power of ten are those of the result.
-
-    Returns:
-        The text.
-    """
+    """Format a value with the decimal places, the plus sign and the power of ten of a number that is shown."""
     mantissa, _, exponent = shown.partition("e")
     value = value / 10 ** int(exponent) if exponent else value
     text = f"{value:{'+' if shown[0] == '+' else ''}.{len(mantissa.partition('.')[2])}f}"

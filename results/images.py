@@ -19,16 +19,7 @@ from moon.score.files import KNOWN
 def over_images(kept: Kept, network: str, metric: str, reference: str | None = None) -> tuple[float, float]:
     """A metric in percent, averaged over the seeds of a network, and its standard error over the images.
 
-    The error says nothing about other seeds.
-
-    Args:
-        kept: The kept runs.
-        network: The network.
-        metric: `accuracy`, or `DETECTOR near`, `DETECTOR far` or `DETECTOR SET`.
-        reference: A network whose value is subtracted.
-
-    Returns:
-        The value and its standard error.
+    The error says nothing about other seeds. The value of `reference`, another network, is subtracted.
     """
     found = contributions(kept, network, metric)
     if reference is not None:
@@ -61,7 +52,7 @@ def contributions(kept: Kept, network: str, metric: str) -> list[NDArray]:
             known.append(levels["correct"])
             continue
         if missing := {f"{detector}/{name}" for name in (KNOWN, *sets)} - levels.keys():
-            raise ValueError(f"results/scores/{run.folder.name}.npz: has no {', '.join(sorted(missing))}")
+            raise ValueError(f"{run.folder.name}: has no scores of images of {', '.join(sorted(missing))}")
         ours, theirs = levels[f"{detector}/{KNOWN}"], [levels[f"{detector}/{name}"] for name in sets]
         known += [_shares_below(ours, other) for other in theirs]
         for found, other in zip(unknown, theirs, strict=True):

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, cached_property
-from math import isclose
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
+from compact import LEVELS, read
 from networks import COLLECTIONS, PAPER, Collection, network_name
 from numpy.typing import NDArray
 
 from moon.data.archives import read_npz
-from moon.errors import DamagedCheckpoint
 from moon.paper.published import published
 from moon.paper.spec import SPARSITIES, Measurement
-from moon.records import read_json
-from moon.results.collect import Run, collect
-from moon.score.files import KNOWN, load_summary
+from moon.recipe import Recipe
+from moon.records import read_record
+from moon.results.collect import Run
+from moon.score.files import KNOWN, MIRRORED
 from moon.suggest import did_you_mean
 
 # The detector of `best-1` was chosen in the search, with a network that is not tested (docs/results/best.md).
 CHOSEN_IN_SEARCH = {"rigl95/moon-logitnorm@300": "fisher"}
 
-_RESTORE = "or, as this run is kept, restore it: git restore results"
-
 
 class Kept:
-    """The kept runs under a folder; each collection is read when it is first used.
-
-    Args:
-        results: The folder results/.
-    """
+    """The kept runs under the folder results/; each collection is read when it is first used."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -54,21 +47,16 @@ class Kept:
     def _read(self, collection: Collection) -> dict[str, dict[int, Run]]:
         networks: dict[str, dict[int, Run]] = {}
         images: dict[str, Any] | None = None
-        for folder in collection.folders:
-            for run in read_all(self.results / folder):
-                shown = {group: run.summary.get(group) for group in ("near", "far", "sha256")}
-                if (images := images or shown) != shown:
-                    raise ValueError(f"results/{folder}/{run.folder.name} was scored on other images than the rest")
-                key = network_name(run.recipe, collection)
-                variants = {key: run.summary}
-                if (run.folder / "mirrored").exists():
-                    variants[f"{key}+mirrored"] = _mirrored(run)
-                for name, summary in variants.items():
-                    seeds = networks.setdefault(name, {})
-                    if run.recipe.seed in seeds:
-                        other = seeds[run.recipe.seed].folder
-                        raise ValueError(f"{run.folder} and {other} have the same name, {name}, and seed")
-                    seeds[run.recipe.seed] = replace(run, summary=summary)
+        for run in (run for folder in collection.folders for run in read_all(self.results / folder)):
+            shown = {group: run.summary[group] for group in ("near", "far", "sha256")}
+            if (images := images or shown) != shown:
+                raise ValueError(f"{run.folder} was scored on other images than the rest")
+            name = network_name(run.recipe, collection) + ("+mirrored" if run.folder.name == MIRRORED else "")
+            seeds = networks.setdefault(name, {})
+            if run.recipe.seed in seeds:
+                other = seeds[run.recipe.seed].folder
+                raise ValueError(f"{run.folder} and {other} have the same name, {name}, and seed")
+            seeds[run.recipe.seed] = run
         return {name: dict(sorted(seeds.items())) for name, seeds in networks.items()}
 
     def runs(self, network: str) -> dict[int, Run]:
@@ -84,19 +72,14 @@ class Kept:
         return any(self.values(network, metric) for metric in ("accuracy", "msp near"))
 
     def values(self, network: str, metric: str) -> dict[int, float]:
-        """The values of a metric by seed, in the units that tables show.
+        """The values of a metric by seed, in the units that tables show, for the seeds where it was measured.
 
-        Args:
-            network: A network, as `networks.py` describes it.
-            metric: `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent; with `fpr95` at the end the
-                share of unknown images that are accepted if 95% of the known ones are); `accuracy` (percent), `ece`,
-                `ece-scaled`, `temperature`, `training-flops`, `classifier-density`; `p-unknown correct`, `p-unknown
-                wrong` or `p-unknown SET`. Detectors and p-unknown that depend on the scale of the logits use the
-                fitted temperature if logits are normalised; with `:unscaled` after the name they use T = 1. The
-                detector `chosen` is the one that `chosen` returns.
-
-        Returns:
-            The values; seeds for which the metric was not measured are left out.
+        A metric is `DETECTOR near`, `DETECTOR far` or `DETECTOR SET` (AUROC in percent; with `fpr95` at the end the
+        share of unknown images that are accepted if 95% of the known ones are); `accuracy` (percent), `ece`,
+        `ece-scaled`, `temperature`, `training-flops`, `classifier-density`; `p-unknown correct`, `p-unknown wrong` or
+        `p-unknown SET`. Detectors and p-unknown that depend on the scale of the logits use the fitted temperature if
+        logits are normalised; with `:unscaled` after the name they use T = 1. The detector `chosen` is the one that
+        `chosen` returns.
         """
         collection, _, rest = network.partition("/")
         topology, _, rest = rest.partition("/")
@@ -117,33 +100,26 @@ class Kept:
         return lambda metric: list(self.values(network, metric).values())
 
     def levels(self, run: Run) -> dict[str, NDArray]:
-        """The levels of the scores of every image, `DETECTOR/SET`, and `correct`, a number for each known image.
-
-        Raises:
-            ValueError: If they are not kept, or only those of a repeated run, which has the same name.
-        """
-        path = self.results / "scores" / f"{run.folder.name}.npz"
-        found, _ = read_npz(path)
-        found["correct"] = np.unpackbits(found["correct"])[: run.summary["images"][KNOWN]]
-        model = found.pop("model_sha256", None)  # older files have none
-        is_same = isclose(found["correct"].mean(), run.summary["known"]["accuracy"], abs_tol=1e-6)
-        if not is_same or (model is not None and model.tobytes().hex() != run.result["model_sha256"]):
-            raise ValueError(f"{path}: has the scores of another run than {run.folder}, though of the same name")
-        return found
+        """The levels of the scores of every image, `DETECTOR/SET`, and `correct`, a number for each known image."""
+        path, prefix = run.folder.parent / LEVELS, f"{run.folder.name}/"
+        arrays, _ = read_npz(path)
+        found = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        if not found:
+            raise ValueError(f"{path}: has no scores of {run.folder.name} (results/keep.py --images)")
+        return found | {"correct": np.unpackbits(found["correct"])[: run.summary["images"][KNOWN]]}
 
     def chosen(self, network: str) -> str | None:
         """The detector that is best for a network on validation images, None if none was chosen.
 
-        It has the highest mean of near and far AUROC over all seeds that have a `choice.json` (`choose.py`).
+        It has the highest mean of near and far AUROC over all seeds for which detectors were ranked (`choose.py`).
         """
         if network.partition("/")[2] in CHOSEN_IN_SEARCH:
             return CHOSEN_IN_SEARCH[network.partition("/")[2]]
-        files = [run.folder / "choice.json" for run in self.runs(network).values()]
-        choices = [read_choice(path) for path in files if path.exists()]
+        choices = [run.summary["choice"] for run in self.runs(network).values() if "choice" in run.summary]
         if not choices:
             return None
         if any(each["auroc"].keys() != choices[0]["auroc"].keys() for each in choices):
-            raise ValueError(f"{network}: other detectors were ranked for one seed than for another (choice.json)")
+            raise ValueError(f"{network}: other detectors were ranked for one seed than for another")
 
         def score(detector: str) -> float:
             found = [each["auroc"][detector] for each in choices]
@@ -161,34 +137,14 @@ def is_same(a: Run, b: Run) -> bool:
     return a.result == b.result
 
 
-def read_choice(path: Path) -> dict[str, Any]:
-    """The ranking of detectors on validation images that `choose.py` wrote."""
-    try:
-        return read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error} ({_RESTORE})") from error
-
-
 def read_all(folder: Path) -> list[Run]:
-    """The runs in a folder.
-
-    Raises:
-        ValueError: If it is missing, or some of them cannot be read: a line for each of these.
-    """
-    if not folder.is_dir():
-        raise ValueError(f"results/{folder.name} is missing; its tables cannot be made without it")
-    runs, unreadable = collect([folder])
-    if unreadable:
-        raise ValueError("\n".join(f"{line} ({_RESTORE})" for line in unreadable))
+    """The runs in a folder, those with mirrored images as runs of their own; a ValueError if the folder is missing."""
+    runs = []
+    for name, summary in read(folder).items():
+        home = folder / name.removesuffix(f"/{MIRRORED}")
+        recipe, result = Recipe.load(home / "recipe.json"), read_record(home / "result.json")
+        runs.append(Run(folder / name, recipe, result, [], summary))
     return runs
-
-
-def _mirrored(run: Run) -> dict[str, Any]:
-    """The metrics of a run with mirrored images."""
-    try:
-        return load_summary(run.folder / "mirrored", run.recipe.objective)
-    except (DamagedCheckpoint, OSError) as error:
-        raise ValueError(f"{error} ({_RESTORE})") from error
 
 
 def value(run: Run, metric: str) -> float | None:

@@ -16,7 +16,7 @@ The values of a network are those of all its seeds that are kept; `/s0` after th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,31 +32,28 @@ class Collection:
     """Runs that were scored on the same images.
 
     Attributes:
-        folders: Their folders under results/, and how many runs each of them has.
+        folders: Their folders under results/.
         epochs: The usual number of epochs.
         options: Options that are usual here, though they are not the objectives' defaults.
     """
 
-    folders: Mapping[str, int]
+    folders: Sequence[str]
     epochs: int = 100
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 COLLECTIONS = {
-    "cifar10": Collection({"cifar10": 195, "cifar10-300": 12}),
-    "cifar10-open": Collection({"cifar10-open": 162}),
-    "cifar10-search": Collection({"cifar10-search": 9}),
-    "cifar10-search-2": Collection({"cifar10-search-2": 14}),
-    "tin100": Collection({"tin100": 36}, options={"final": 2.0}),
-    "tin100-64": Collection({"tin100-64": 1}, epochs=50, options={"final": 2.0}),
-    "mnist": Collection({"mnist": 18}, options={"final": 0.01}),
-    "mnist-lenet": Collection({"mnist-lenet": 15}, options={"final": 0.01}),
-    "demo": Collection({"demo": 9}, epochs=30),
+    "cifar10": Collection(["cifar10", "cifar10-300"]),
+    "cifar10-open": Collection(["cifar10-open"]),
+    "cifar10-search": Collection(["cifar10-search"]),
+    "cifar10-search-2": Collection(["cifar10-search-2"]),
+    "tin100": Collection(["tin100"], options={"final": 2.0}),
+    "tin100-64": Collection(["tin100-64"], epochs=50, options={"final": 2.0}),
+    "mnist": Collection(["mnist"], options={"final": 0.01}),
+    "mnist-lenet": Collection(["mnist-lenet"], options={"final": 0.01}),
+    "demo": Collection(["demo"], epochs=30),
 }
-
-# Folders with runs of version 0.1, which no table reads and only the log describes.
-OTHER_FOLDERS = {"cifar10-95": 5, "cifar10-95-rivals": 8, "demo-moon": 6}
-FOLDERS = {name: count for each in COLLECTIONS.values() for name, count in each.folders.items()} | OTHER_FOLDERS
+FOLDERS = [folder for each in COLLECTIONS.values() for folder in each.folders]
 
 PAPER = {"paper": "cifar10", "paper-mnist": "mnist"}  # collections of the paper's numbers, and their data
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cells import label
+from compact import unpack
 from kept import Kept
 
 from moon.files import write_text
@@ -33,15 +34,7 @@ DRAWN = {
 
 
 def write_paper_files(kept: Kept, check: bool) -> list[str]:
-    """Write the files, or check them.
-
-    Args:
-        kept: The kept runs.
-        check: Whether to write nothing.
-
-    Returns:
-        What is wrong or stale, one line each.
-    """
+    """Write the files, or only check them; returns what is wrong or stale, one line each."""
     problems: list[str] = []
     made: set[Path] = set()
 
@@ -76,12 +69,11 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
 
     for data, keys in ITEMS.items():
         folder = kept.results / data
-        if not folder.is_dir():
-            problems.append(f"results/{data}: is missing; its tables cannot be made without it")
-            continue
         scale = replace(FULL.with_benchmarks([f"{data}={data}-part"]), settings={"precision": "bfloat16"})
-        for key in keys:
-            table = PaperTable.read(items()[key], scale, folder, folder)
+        with tempfile.TemporaryDirectory() as runs:
+            unpack(folder, Path(runs))
+            tables = {key: PaperTable.read(items()[key], scale, folder, Path(runs)) for key in keys}
+        for key, table in tables.items():
             for suffix, text in (("md", to_markdown(table)), ("csv", to_csv(table)), ("tex", to_latex(table))):
                 text_file(folder / "paper" / f"{key}.{suffix}", text)
             if table.item.draw:
@@ -89,10 +81,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
                     folder / "paper" / f"{key}.svg", lambda path, t=table: draw(t, kept.results, path.with_suffix(""))
                 )
     for data in DRAWN:
-        if (kept.results / data).is_dir():
-            figure_file(kept.results / data / "paper" / "auroc.svg", lambda path, d=data: draw_auroc(kept, d, path))
-        else:
-            problems.append(f"results/{data}: is missing; its figure cannot be made without it")
+        figure_file(kept.results / data / "paper" / "auroc.svg", lambda path, d=data: draw_auroc(kept, d, path))
     there = {
         path for path in kept.results.glob("*/paper/*") if path.suffix not in (".png", ".pdf")
     }  # git ignores those
@@ -103,15 +92,7 @@ def write_paper_files(kept: Kept, check: bool) -> list[str]:
 
 
 def stale_lines(before: str, after: str) -> Iterator[tuple[int, str]]:
-    """For each line that changes: its number, and what it says and should say.
-
-    Args:
-        before: What a file or a table says.
-        after: What it should say.
-
-    Yields:
-        The number of the line, from 1, and the text. If lines were added or removed, only the first change.
-    """
+    """For each line that changes (only the first, if their number does): its number, what it says and should say."""
     old, new = before.splitlines(), after.splitlines()
     for number in range(max(len(old), len(new))):
         says, should = (repr(lines[number]) if number < len(lines) else "nothing" for lines in (old, new))

@@ -196,18 +196,7 @@ def _tested(kept: Kept, name: str) -> dict[Pair, Comparison]:
 
 
 def read_source(kept: Kept, source: str) -> float:
-    """The number that a source names.
-
-    Args:
-        kept: The kept runs.
-        source: The text of the comment, as described at the top of this file.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: If the source is malformed, or names something that is unknown or not kept.
-    """
+    """The number that a source names, see the top of this file; a ValueError if it is malformed or not kept."""
     words = source.split()
     networks = [words.pop(0)] if words and "/" in words[0] else []
     if networks and len(words) > 1 and words[0] == "-":

@@ -14,7 +14,7 @@ from functools import lru_cache
 from statistics import mean
 
 from cells import Blocks, markdown
-from kept import Kept, is_same, read_choice
+from kept import Kept, is_same
 
 from moon.recipe import Recipe, pick
 from moon.recipe.variants import LOSS, normalises_logits, temperature_from
@@ -34,13 +34,10 @@ Rule = Callable[["Network"], str]
 
 @dataclass(frozen=True)
 class Network:
-    """A kept network with the AUROC of its detectors.
+    """A kept network: what it knows, how it was trained, and the AUROC of its detectors.
 
-    Attributes:
-        data: What it knows.
-        recipe: How it was trained.
-        areas: AUROC in percent by detector: the mean of near and far, near, far.
-        choice: The AUROC of its detectors on validation images, see `choose.py`; empty if it was not computed.
+    `areas` has the mean of near and far, near, and far, in percent; `choice` has that on validation images, if it was
+    computed (`choose.py`).
     """
 
     data: str
@@ -93,9 +90,7 @@ def _network(run: Run, data: str) -> Network:
     for name, table in run.summary["detectors"].items():
         near, far = (100 * table[group]["auroc"] for group in ("near", "far"))
         areas[name] = {"mean": (near + far) / 2, "near": near, "far": far}
-    path = run.folder / "choice.json"
-    choice = read_choice(path)["auroc"] if path.exists() else {}
-    return Network(data, run.recipe, areas, choice)
+    return Network(data, run.recipe, areas, run.summary.get("choice", {}).get("auroc", {}))
 
 
 def by_rule(network: Network) -> str:

@@ -17,10 +17,11 @@ from sources import ABLATIONS, PARAMETERS
 from tables_cifar10 import FIRST, ORDER
 from tables_other import BEST, BEST_GOALS
 
-from moon.metrics import auroc, interval
+from moon.metrics import interval
 from moon.paper.names import display_name
 from moon.results.collect import Run
 from moon.results.format import interval_text
+from moon.score.files import MIRRORED
 
 BLOCKS = Blocks()
 EVERY = (*ORDER, *ABLATIONS, *PARAMETERS)  # trainings in the order of the tables
@@ -50,7 +51,7 @@ def _open(kept: Kept) -> list[tuple[list[str], str]]:
 def near_sets(kept: Kept) -> str:
     rows, every = [], []
     for labels, name in _open(kept):
-        runs = {seed: _near_sets(kept, name, seed, run) for seed, run in kept.runs(f"cifar10-open/{name}").items()}
+        runs = {seed: _near_sets(run) for seed, run in kept.runs(f"cifar10-open/{name}").items()}
         runs = {seed: values for seed, values in runs.items() if values}
         if not (found := [*runs.values()]):
             continue
@@ -66,18 +67,12 @@ def near_sets(kept: Kept) -> str:
     return f"{markdown(['sparsity', 'training', 'seeds', *sets], rows)}\n\n{sentence}"
 
 
-def _near_sets(kept: Kept, name: str, seed: int, run: Run, detector: str = "msp") -> list[float]:
-    """AUROC on each near set, if `tin` is one. That of a repeated run comes from the kept levels of its scores."""
+def _near_sets(run: Run, detector: str = "msp") -> list[float]:
+    """AUROC on each near set, and near with `tin` and with `tin-open`; nothing if `tin` was not scored."""
     by_set = run.summary["detectors"][detector]["sets"]
-    part, tin_open = (100 * by_set[key]["auroc"] for key in ("cifar100-part", "tin-open"))
-    other = kept.runs(f"cifar10/{name}").get(seed)
-    if other is not None and is_same(run, other):
-        tin = 100 * other.summary["detectors"][detector]["sets"]["tin"]["auroc"]
-    else:
-        levels = kept.levels(run)
-        if f"{detector}/tin" not in levels:
-            return []
-        tin = 100 * auroc(levels[f"{detector}/known"], levels[f"{detector}/tin"])
+    if "tin" not in by_set:
+        return []
+    part, tin, tin_open = (100 * by_set[key]["auroc"] for key in ("cifar100-part", "tin", "tin-open"))
     return [part, tin, tin_open, (part + tin) / 2, (part + tin_open) / 2]
 
 
@@ -89,8 +84,7 @@ def goals_repeated(kept: Kept) -> str:
     def measured(metric: str) -> list[float]:
         if metric != "fisher near":
             return kept.by_seed(network)(metric)
-        name = network.partition("/")[2]
-        return [_near_sets(kept, name, seed, run, "fisher")[3] for seed, run in kept.runs(network).items()]
+        return [_near_sets(run, "fisher")[3] for run in kept.runs(network).values()]
 
     return goals_table(BEST_GOALS, measured)
 
@@ -193,9 +187,8 @@ def _names(trainings: Sequence[str]) -> list[str]:
 
 @BLOCKS.add
 def versions(kept: Kept) -> str:
-    counts = {
-        folder: Counter(run.result["software"]["moon"] for run in read_all(kept.results / folder)) for folder in FOLDERS
-    }
+    runs = {folder: [r for r in read_all(kept.results / folder) if r.folder.name != MIRRORED] for folder in FOLDERS}
+    counts = {folder: Counter(run.result["software"]["moon"] for run in found) for folder, found in runs.items()}
     names = sorted({version for count in counts.values() for version in count})
     rows = [
         [f"[{folder}](../../results/{folder}/)", *(str(count[name] or "") for name in names)]

@@ -60,11 +60,11 @@ def energy(kept: Kept) -> str:
 
 
 def _gap(run: Run, suffix: str) -> float | None:
-    """The largest difference between the AUROC of `unknown` and of `ebo` on any set, in points."""
-    detectors = run.summary["detectors"]
+    """The largest difference between the AUROC of `unknown` and of `ebo` on any near or far set, in points."""
+    detectors, sets = run.summary["detectors"], [*run.summary["near"], *run.summary["far"]]
     if (a := detectors.get(f"unknown{suffix}")) is None or (b := detectors.get(f"ebo{suffix}")) is None:
         return None
-    return max(100 * abs(a["sets"][name]["auroc"] - b["sets"][name]["auroc"]) for name in a["sets"])
+    return max(100 * abs(a["sets"][name]["auroc"] - b["sets"][name]["auroc"]) for name in sets)
 
 
 def _by_seed(numbers: Iterable[float | None], digits: int) -> str:

@@ -30,19 +30,10 @@ from moon.training.loop import Record
 def train_once(
     recipe: Recipe, others: Sequence[Recipe], out: Path, images: BenchmarkImages, device: str, exact: bool = True
 ) -> None:
-    """Train a recipe, and write the last checkpoint of recipes that only have fewer votes.
+    """Train a recipe, and write the last checkpoint of recipes that only have fewer votes into their folders in `out`.
 
-    Args:
-        recipe: The run with the most votes.
-        others: The other runs.
-        out: The folder of run folders.
-        images: The images of their benchmark.
-        device: Where to train.
-        exact: As for `train_run`.
-
-    Raises:
-        ValueError: If recipes differ in more than the votes, if another run has more votes, if one of them is trained
-            already, or if the run is resumed after the first vote: the weights of earlier epochs are lost then.
+    A ValueError if recipes differ in more than the votes, if another run has more votes, if one of them is trained
+    already, or if the run is resumed after the first vote: the weights of earlier epochs are lost then.
     """
     folder = out / recipe.name
     if more := [other.name for other in others if replace(other, vote_share=recipe.vote_share) != recipe]:

@@ -1,5 +1,6 @@
 """The generator of the pages of results, `results/documents.py`: what is stale, unknown or missing is reported."""
 
+import json
 from pathlib import Path
 from statistics import mean
 
@@ -8,7 +9,6 @@ import intact
 import pytest
 
 from moon.metrics import interval
-from moon.score.files import read_summary
 
 ROOT = Path(__file__).parents[2]
 ACCURACY = "demo/rigl95/plain accuracy"
@@ -33,8 +33,14 @@ def page_of(repository: Path, text: str) -> Path:
 
 
 def true_accuracy() -> float:
-    paths = sorted((ROOT / "results" / "demo").glob("*cross-entropy*"))
-    return 100 * mean(read_summary(path)["known"]["accuracy"] for path in paths)
+    return 100 * mean(accuracies("cross-entropy").values())
+
+
+def accuracies(objective: str) -> dict[str, float]:
+    """The accuracy of the demo with an objective, by seed."""
+    found = json.loads((ROOT / "results" / "demo" / "scores.json").read_text())["runs"]
+    runs = {name: run["known"]["accuracy"] for name, run in found.items() if f"-{objective}-s" in name}
+    return {name.split("-s")[1][0]: accuracy for name, accuracy in runs.items()}
 
 
 def test_a_changed_number_is_reported_and_rewritten(repository, capsys):
@@ -156,10 +162,7 @@ def test_numbers_keep_their_format(value, shown, text):
 def test_an_interval_is_rewritten_with_its_number(repository):
     page = page_of(repository, "It gains 0.0 [0.0, 0.00]<!-- demo/rigl95/moon - plain accuracy --> points.\n")
     assert documents.main([], repository) == 0
-    both = [
-        {path.name.split("-s")[1][0]: read_summary(path)["known"]["accuracy"] for path in sorted(found)}
-        for found in ((ROOT / "results" / "demo").glob(f"*-{name}-s*") for name in ("moon", "cross-entropy"))
-    ]
+    both = [accuracies(name) for name in ("moon", "cross-entropy")]
     differences = [100 * (both[0][seed] - both[1][seed]) for seed in sorted(both[0])]
     low, high = interval(differences)
     text = f"{mean(differences):.1f} [{low:.1f}, {high:.2f}]"

@@ -1,5 +1,6 @@
 """What was measured on the kept runs."""
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -7,10 +8,10 @@ import numpy as np
 import pytest
 from images import over_images
 from kept import value
-from networks import COLLECTIONS
+from networks import COLLECTIONS, network_name
 
 from moon.metrics import auroc_interval
-from moon.recipe import Recipe
+from moon.recipe import Recipe, make_recipe
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,9 +31,9 @@ def test_normalised_logits_use_the_fitted_temperature_unless_the_name_says_unsca
 def test_every_kept_run_has_a_name_and_all_of_a_collection_the_same_images(kept):
     for name in COLLECTIONS:
         folders = COLLECTIONS[name].folders
-        runs = {path.parent for folder in folders for path in (ROOT / "results" / folder).glob("*/recipe.json")}
-        plain = {network: seeds for network, seeds in kept.collection(name).items() if "+mirrored" not in network}
-        assert {run.folder for seeds in plain.values() for run in seeds.values()} == runs
+        paths = [path for folder in folders for path in (ROOT / "results" / folder).glob("*/recipe.json")]
+        runs = [run for seeds in kept.collection(name).values() for run in seeds.values()]
+        assert {run.folder for run in runs if run.folder.name != "mirrored"} == {path.parent for path in paths}
     assert isinstance(next(iter(kept.runs("mnist/dense/moon").values())).recipe, Recipe)
 
 
@@ -44,7 +45,7 @@ def test_the_chosen_detector_is_the_best_one_on_validation_images(kept):
     assert kept.values("cifar10/rigl95/plain", "chosen near") == {}
 
 
-@pytest.mark.parametrize("metric", ["fisher near", "msp far", "accuracy"])
+@pytest.mark.parametrize("metric", ["fisher near", "fisher far", "accuracy"])
 def test_errors_over_images_are_paired(kept, metric):
     network, other = "cifar10-open/rigl95/quick@300", "cifar10-open/rigl95/quick"
     (value, error), (second, _) = (over_images(kept, name, metric) for name in (network, other))
@@ -59,8 +60,8 @@ def test_the_error_over_images_is_delongs(kept):
     network = "cifar10-open/rigl95/quick/s0"
     value, error = over_images(kept, network, "fisher cifar100-part")
     (run,) = kept.runs(network).values()
-    with np.load(ROOT / "results/scores" / f"{run.folder.name}.npz") as levels:
-        low, high = auroc_interval(levels["fisher/known"], levels["fisher/cifar100-part"])
+    levels = kept.levels(run)
+    low, high = auroc_interval(levels["fisher/known"], levels["fisher/cifar100-part"])
     area = value / 100
     assert value == pytest.approx(kept.values(network, "fisher cifar100-part")[0], abs=0.05)
     width = 2 * 1.959964 * error / 100 / (area * (1 - area))  # of the interval of logit(area)
@@ -78,10 +79,26 @@ def test_errors_over_several_sets_are_those_of_their_mean(kept):
     ("network", "metric", "reference", "reason"),
     [
         ("cifar10-open/rigl95/none", "accuracy", None, "no run of 'cifar10-open/rigl95/none' is kept"),
-        ("cifar10-open/rigl95/quick", "odin far", None, r"s0-\w+.npz: has no odin/dtd, odin/known, odin/mnist"),
+        ("cifar10-open/rigl95/quick", "odin far", None, r"has no scores of images of odin/dtd, odin/known, odin/mnist"),
         ("cifar10-open/rigl95/quick/s0", "accuracy", "cifar10-open/rigl95/plain", "do not have the same seeds"),
     ],
 )
 def test_what_has_no_scores_of_images_is_refused(kept, network, metric, reference, reason):
     with pytest.raises(ValueError, match=reason):
         over_images(kept, network, metric, reference)
+
+
+@pytest.mark.parametrize(
+    ("preset", "collection", "near", "far", "accuracy", "ece"),
+    [("best-1", "cifar10", 91.5, 97, 94, 0.015), ("best-2", "cifar10-open", 94, 98, 95.3, 0.008)],
+)
+def test_the_best_presets_reach_the_published_numbers(kept, preset, collection, near, far, accuracy, ece):
+    recipes = [make_recipe("cifar10", preset=preset, seed=seed, precision="bfloat16") for seed in (0, 1, 2)]
+    network = f"{collection}/{network_name(recipes[0], COLLECTIONS[collection])}"
+    runs = kept.runs(network)
+    assert [replace(recipe, benchmark="cifar10-part") for recipe in recipes] == [run.recipe for run in runs.values()]
+    assert mean(kept.values(network, "fisher near").values()) >= near
+    assert mean(kept.values(network, "fisher far").values()) >= far
+    assert mean(kept.values(network, "accuracy").values()) >= accuracy
+    assert mean(kept.values(network, "ece-scaled").values()) <= ece
+    assert [run.summary["images"]["known"] for run in runs.values()] == [9000] * 3
