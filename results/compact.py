@@ -69,10 +69,11 @@ def read(folder: Path) -> dict[str, Summary]:
 
 
 def write(folder: Path, summaries: Mapping[str, Summary]) -> None:
-    """Write what `read` returns, and the digests of all files of the folder."""
+    """Write the metrics and the rest of what `read` returns; `write_digests` completes the folder."""
     same, *others = ({key: summary[key] for key in SHARED} for summary in summaries.values())
     if any(other != same for other in others):
         raise ValueError(f"{folder}: a run was scored on other images than the rest; keep it in another folder")
+    own_folder(folder)
     data = {json_digest(summary["data"]): summary["data"] for summary in summaries.values()}
     runs, rows = {}, []
     for run, summary in sorted(summaries.items()):
@@ -87,6 +88,10 @@ def write(folder: Path, summaries: Mapping[str, Summary]) -> None:
     table.writerows(rows)
     content = gzip.compress(text.getvalue().encode(), mtime=0)
     write_atomic(folder / METRICS, lambda partial: partial.write_bytes(content))
+
+
+def write_digests(folder: Path) -> None:
+    """Write the digests of all files of a folder."""
     write_text(folder / SUMS, "".join(f"{digest}  {name}\n" for name, digest in digests(folder).items()))
 
 

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from compact import LEVELS, Summary, read, shared, write
+from compact import LEVELS, Summary, read, shared, write, write_digests
 from numpy.typing import NDArray
 
 from moon.data.archives import read_npz
@@ -66,12 +66,13 @@ def keep(runs: list[Path], folder: Path, near: list[str], images: list[str] | No
             summaries[f"{run.name}/{MIRRORED}"] = summary_of_run(run, near, mirrored=True)
         if images:
             arrays |= levels_of_run(run, images)
+    write(folder, summaries)  # or an error, before anything is copied
     for run in runs:
         for name in ("recipe.json", "result.json", *(["log.jsonl"] if log else [])):
             shutil.copyfile(run / name, own_folder(folder / run.name) / name)
     if arrays:
         write_arrays(folder / LEVELS, arrays)
-    write(folder, summaries)
+    write_digests(folder)
 
 
 def main() -> None:

@@ -66,6 +66,7 @@ def test_runs_that_cannot_be_compared_are_refused(runs, monkeypatch):
     summaries = compact.read(runs / "demo-2")
     digests = dict.fromkeys(next(iter(summaries.values()))["sha256"], "0" * 64)
     compact.write(runs / "demo-2", {name: each | {"sha256": digests} for name, each in summaries.items()})
+    compact.write_digests(runs / "demo-2")
     both = {"demo": type(COLLECTIONS["demo"])(["demo", "demo-2"], epochs=30)}
     monkeypatch.setattr(intact, "COLLECTIONS", both)
     monkeypatch.setattr(intact, "FOLDERS", ["demo", "demo-2"])

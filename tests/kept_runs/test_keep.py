@@ -1,9 +1,9 @@
 """Runs are kept in a compact form, which tables read and from which run folders can be written again."""
 
+import shutil
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from moon import BenchmarkImages, load_result, make_recipe, read_scores, score_run, train_run
@@ -83,19 +83,14 @@ def test_what_cannot_be_kept_beside_the_other_runs_changes_nothing(scored, tmp_p
         keep.keep([run], folder, near, images=["fisher"])
     assert not folder.exists()
     keep.keep([run], folder, near)
-    summaries = compact.read(folder)
-    summaries["other"] = summaries[run.name] | {"sha256": {}}
+    shutil.copytree(run, tmp_path / "other")
     with pytest.raises(ValueError, match="was scored on other images than the rest"):
-        compact.write(folder, summaries)
+        keep.keep([tmp_path / "other"], folder, [benchmark.far[0]])
+    assert not (folder / "other").exists()
+    assert list(compact.damaged(folder)) == []
     path = folder / run.name / "result.json"
     write_record(path, read_record(path) | {"model_sha256": "0" * 64})
     before = (folder / "metrics.csv.gz").read_bytes()
     with pytest.raises(SystemExit, match="is another run of this name; keep a repeated run in another folder"):
         keep.keep([run], folder, near)
     assert (folder / "metrics.csv.gz").read_bytes() == before
-
-
-def test_levels_have_equal_sizes():
-    found = keep.levels({"known": np.arange(512.0), "x": np.arange(512.0) + 512})
-    assert list(found["known"][:9]) == [0, 0, 0, 0, 1, 1, 1, 1, 2]
-    assert found["x"].max() == 255
