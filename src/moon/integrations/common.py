@@ -27,7 +27,7 @@ from moon.integrations.tensors import average_over_processes, filled, kept, norm
 from moon.objectives import AutoWeight, Objective
 from moon.recipe.registry import pick
 from moon.seeds import derive
-from moon.sparse import Dense, DropSchedule, SparseTopology, Topology
+from moon.sparse import DropSchedule, SparseTopology, Topology
 from moon.sparse.pattern import UNSTRUCTURED, Pattern
 from moon.sparse.schedule import FEW_CHANGES
 from moon.sparse.step_guard import GUARD
@@ -163,7 +163,7 @@ class SparseTraining:
     def _build(self, model: nn.Module, optimizer: Optimizer, steps: int) -> Topology:
         kind = self.kind
         if not issubclass(kind, SparseTopology):
-            return Dense(optimizer) if kind is Dense else cast(Any, kind)(optimizer)
+            return cast(Any, kind)(optimizer)
         schedule = self.schedule
         if schedule is None and kind.rewires:
             t_end = int(self.t_end_share * steps)

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from moon.evidence import OpenHead, classifier_of
 from moon.objectives import Objective
+from moon.recipe import build
 from moon.recipe.registry import pick
 from moon.suggest import did_you_mean
 
@@ -23,19 +23,14 @@ def make_objective(objective: str | Objective, model: nn.Module, *, epochs: int,
         if options:
             raise ValueError(f"{type(objective).__name__} is built already; give its options to its constructor")
         return objective
-    kind = pick("objective", objective)
-    head = classifier_of(model)
-    num_known = head.out_features - isinstance(head, OpenHead)
-    facts = {"epochs": epochs, "num_known": num_known, "num_features": head.in_features}
-    takes = kind.takes()
+    takes = pick("objective", objective).takes()
     single = {name: p for name, p in takes.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    for name in options:
-        if name not in single and not takes_any:
-            choices = ", ".join(key for key, parameter in single.items() if parameter.default is not parameter.empty)
-            found = f"objective '{objective}' has no option '{name}'{did_you_mean(name, single)}"
-            raise ValueError(f"{found}; {f'choose from: {choices}' if choices else 'it has none'}")
-    given = {name: facts[name] for name in takes if name in facts} | options
+    unknown = [name for name in options if name not in single]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        choices = ", ".join(name for name, p in single.items() if p.default is not p.empty)
+        found = f"objective '{objective}' has no option '{unknown[0]}'{did_you_mean(unknown[0], single)}"
+        raise ValueError(f"{found}; {f'choose from: {choices}' if choices else 'it has none'}")
+    given = {"epochs", "num_known", "num_features", *options}
     if missing := [name for name, p in single.items() if p.default is p.empty and name not in given]:
         raise ValueError(f"objective '{objective}' needs {', '.join(missing)}; build it yourself and give the object")
-    return kind.for_run(**given)
+    return build.make_objective(objective, model, {"epochs": epochs}, options)

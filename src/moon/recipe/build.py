@@ -96,20 +96,20 @@ def objective(
         outliers: For objectives that train with outliers: a function that draws them, and their number of classes.
         teachers: For objectives that learn from other networks: these networks.
     """
-    kind = pick("objective", recipe.objective)
-    head = classifier_of(model)
-    facts: dict[str, Any] = {
-        "epochs": recipe.epochs,
-        "num_known": head.out_features - isinstance(head, OpenHead),
-        "num_features": head.in_features,
-        "teachers": teachers,
-    }
+    facts: dict[str, Any] = {"epochs": recipe.epochs, "teachers": teachers}
     if outliers is not None:
         facts |= {"outliers": outliers[0], "outlier_classes": outliers[1]}
-    required = {name: facts[name] for name in kind.takes() if name in facts}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("objective", recipe.seed))
-        return kind.for_run(**required, **dict(recipe.objective_options))
+        return make_objective(recipe.objective, model, facts, dict(recipe.objective_options))
+
+
+def make_objective(name: str, model: nn.Module, facts: dict[str, Any], options: dict[str, Any]) -> Objective:
+    """The objective of this name with these options, and those facts of the run and of the model that it takes."""
+    kind, head = pick("objective", name), classifier_of(model)
+    num_known = head.out_features - isinstance(head, OpenHead)
+    facts = facts | {"num_known": num_known, "num_features": head.in_features}
+    return kind.for_run(**{key: facts[key] for key in kind.takes() if key in facts} | options)
 
 
 def teachers(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> list[Teacher]:
