@@ -107,7 +107,6 @@ def remove_leftovers(folder: Path) -> None:
 @contextmanager
 def _private_folder(path: Path) -> Iterator[Path]:
     """A new folder next to a path, removed at the end. Those that killed processes have left are removed first."""
-    remove(path.with_name(f".{path.name}.part"))  # the fixed name that earlier versions used
     remove_leftovers(path.parent)
     while True:
         try:

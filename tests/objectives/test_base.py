@@ -135,11 +135,6 @@ def test_a_buffer_created_with_the_first_batch_is_saved_and_loaded():
     assert torch.equal(second.last, x)
 
 
-def test_the_old_name_of_has_started_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="use has_started"):
-        assert CrossEntropy().has_come(3, 2) is True
-
-
 @pytest.mark.parametrize(
     ("terms", "message"),
     [

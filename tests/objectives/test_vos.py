@@ -93,8 +93,6 @@ def test_energy_and_logistic_regression_by_hand():
     known, virtual = torch.tensor([[math.log(3), 5.0]]), torch.tensor([[0.0, 7.0]])
     expected = (-math.log(6 / 7) - math.log(1 / 3)) / 2
     assert objective.energy_loss(known, virtual).item() == pytest.approx(expected)
-    with pytest.warns(DeprecationWarning, match="use energy_loss"):
-        assert objective.tell_apart(known, virtual).item() == pytest.approx(expected)
 
 
 def test_the_term_is_weighted_and_uses_the_model_s_classifier(small_net, monkeypatch):

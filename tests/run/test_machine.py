@@ -19,19 +19,14 @@ DIGITS, CIFAR = BENCHMARKS["digits"], BENCHMARKS["cifar10"]
 SMALL = make_recipe("digits", "cross-entropy", batch_size=64, epochs=10)
 
 
-def test_only_a_small_step_gets_one_thread(tmp_path):
+def test_only_a_small_step_gets_one_thread():
     def threads(benchmark, **settings):
-        return threads_for(make_recipe(benchmark, "moon", epochs=10, **settings), benchmark, tmp_path, most=8)
+        return threads_for(make_recipe(benchmark, "moon", epochs=10, **settings), benchmark, most=8)
 
     assert threads(DIGITS, batch_size=64) == 1
     assert threads(DIGITS, batch_size=1024) == 8
     assert threads(CIFAR, net="lenet-norm", batch_size=64) == 1
     assert threads(CIFAR, batch_size=1) == 8  # ResNet-18
-
-
-def test_a_run_that_an_earlier_version_started_keeps_its_threads(tmp_path):
-    (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
-    assert threads_for(SMALL, DIGITS, tmp_path, most=2) == 2
 
 
 def test_a_network_that_cannot_be_counted_is_trained_to_the_end_with_one_thread_and_says_so(images, tmp_path, caplog):
@@ -47,7 +42,7 @@ def test_a_network_that_cannot_be_counted_is_trained_to_the_end_with_one_thread_
     register("net", "recurrent", Recurrent)
     try:
         recipe = make_recipe(images.benchmark, "cross-entropy", net="recurrent", epochs=1, topology="dense")
-        assert threads_for(recipe, images.benchmark, tmp_path, most=8) == 1
+        assert threads_for(recipe, images.benchmark, most=8) == 1
         assert train_run(recipe, tmp_path, images)["flops"] is None
     finally:
         unregister("net", "recurrent")
@@ -104,11 +99,11 @@ def test_other_hardware_or_software_is_inexact(tmp_path, name, caplog):
     assert "will differ in its last bits" in caplog.text
 
 
-def test_threads_are_restored(tmp_path, torch_threads):
+def test_threads_are_restored(torch_threads):
     torch_threads(2)
-    with chosen_threads(SMALL, DIGITS, tmp_path, "cpu"):
+    with chosen_threads(SMALL, DIGITS, "cpu"):
         assert torch.get_num_threads() == 1
-    with chosen_threads(SMALL, DIGITS, tmp_path, "cuda"):
+    with chosen_threads(SMALL, DIGITS, "cuda"):
         assert torch.get_num_threads() == 2
     assert torch.get_num_threads() == 2
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from moon import SET, DropSchedule, RigL, Static, uniform
-from moon.sparse import Mest, NOfM, Snfs, pattern
+from moon.sparse import Mest, NOfM, Snfs
 from moon.sparse.pattern import UNSTRUCTURED
 
 T, F = True, False
@@ -104,9 +104,3 @@ def test_a_sparsity_or_model_that_does_not_fit_is_rejected():
     odd = nn.Linear(6, 4)
     with pytest.raises(ValueError, match="a pattern of 2 of 4 needs a layer whose number of inputs is divisible by 4"):
         Static(odd, torch.optim.SGD(odd.parameters(), lr=0.1), 0.5, pattern=NOfM(2, 4))
-
-
-@pytest.mark.parametrize(("old", "new"), [("Anywhere", "Unstructured"), ("ANYWHERE", "UNSTRUCTURED")])
-def test_old_names_are_deprecated(old, new):
-    with pytest.warns(DeprecationWarning, match=f"{old} is deprecated; use {new}"):
-        assert getattr(pattern, old) is getattr(pattern, new)

@@ -1,7 +1,6 @@
 """The unknown output of an `OpenHead` keeps its weights, whatever the topology drops."""
 
 import logging
-from copy import deepcopy
 
 import pytest
 import torch
@@ -150,26 +149,6 @@ def test_it_holds_for_the_classifier_of_any_model():
     assert topology.density() == pytest.approx(0.2, abs=0.01)
     closed = nn.Linear(16, 31)
     assert not Static(closed, sgd(closed), 0.8).masks["weight"][-1].all()
-
-
-@pytest.mark.parametrize("is_frozen", [False, True])
-def test_a_saved_state_without_its_weights_warns_and_is_mended(is_frozen, caplog):
-    model = net()
-    optimizer = sgd(model)
-    topology = RigL(model, optimizer, 0.7, DropSchedule(4, 2), uniform)
-    state = deepcopy(topology.state_dict())
-    mask = state["masks"][WEIGHT]
-    mask[:-1][~mask[:-1]] = torch.arange(int((~mask[:-1]).sum())) < 32  # to the known classes
-    mask[-1] = False
-    state["steps"] = 4 if is_frozen else 2
-    with caplog.at_level(logging.WARNING):
-        topology.load_state_dict(state)
-    outcome = "it stays constant; train again" if is_frozen else "some grow when the masks change next"
-    assert caplog.messages[-1] == f"the unknown output of '3.weight' has no weights in the saved masks; {outcome}"
-    model(torch.randn(4, 64)).square().sum().backward()
-    topology.step()
-    assert topology.masks[WEIGHT][-1].all() != is_frozen
-    assert topology.counts[WEIGHT] == topology.masks[WEIGHT].sum()
 
 
 class Pairs:

@@ -175,7 +175,7 @@ def _time_train(arguments: argparse.Namespace, benchmark: Benchmark, device: tor
     from moon.run.machine import hardware
 
     recipe = make_recipe(benchmark, net=arguments.net, batch_size=arguments.batch_size)
-    with training_threads(recipe, benchmark, None, device):
+    with training_threads(recipe, benchmark, device):
         return {"hardware": hardware(device)} | _time_steps(arguments, benchmark, device)
 
 

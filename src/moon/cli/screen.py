@@ -56,7 +56,7 @@ def train_on_screen(
     """`train_run` with its progress, which only the first of several processes shows."""
     settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "ranks": ranks}
     settings |= {"captured": False if plain else None, "exact": exact, "loggers": loggers}
-    with training_threads(recipe, images.benchmark, folder, device):
+    with training_threads(recipe, images.benchmark, device):
         if ranks is not None and not ranks.is_first:
             return train_run(recipe, folder, images, **settings)
         with _bar(recipe) if get_console().is_interactive else nullcontext(_lines(recipe)) as callbacks:
@@ -80,11 +80,9 @@ def can_be_packed(images: BenchmarkImages) -> bool:
     return len(images.splits["val"].labels) >= images_needed()
 
 
-def training_threads(
-    recipe: Recipe, benchmark: Benchmark, folder: Path | None, device: torch.device
-) -> AbstractContextManager[None]:
+def training_threads(recipe: Recipe, benchmark: Benchmark, device: torch.device) -> AbstractContextManager[None]:
     """Context with the CPU threads of a training: OMP_NUM_THREADS if it is set; otherwise chosen, see `threads_for`."""
-    return nullcontext() if "OMP_NUM_THREADS" in os.environ else chosen_threads(recipe, benchmark, folder, device)
+    return nullcontext() if "OMP_NUM_THREADS" in os.environ else chosen_threads(recipe, benchmark, device)
 
 
 def _state(record: Mapping[str, Any], separator: str = " ") -> str:

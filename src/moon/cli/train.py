@@ -71,7 +71,6 @@ def act(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     from moon.cli.screen import can_be_packed, train_on_screen
     from moon.recipe.expand import recipe_of
-    from moon.run.folder import find_run
     from moon.run.images import BenchmarkImages
     from moon.run.learning import warn_at_end
     from moon.run.loggers import check_loggers
@@ -82,7 +81,7 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
     recipe = recipe_of(arguments.data, given, dict(arguments.set))
     device = device_of(arguments.device or local_device())
     ranks = Ranks.join(device)
-    folder = arguments.out or find_run(Path("runs"), recipe)
+    folder = arguments.out or Path("runs", recipe.name)
     _check_folder(folder)
     images = BenchmarkImages.open(arguments.data, arguments.benchmark, outliers=recipe.outliers)
     if arguments.log is not None and "none" in arguments.log and len(arguments.log) > 1:

@@ -111,7 +111,7 @@ def pack_run(
     if "validation" in original.fits_on_splits:
         half = ", half of them for the detector (--detector mls needs none)"
     _check_enough(images.splits["val"], half, b.num_known, guarantee)
-    model = load(folder, device, b)
+    model = load(folder, device)
     cache = EvidenceCache(images, model, result["model_sha256"], folder)
     known = {"validation": cache.get("pack/val", fitting)}
     if "train" in original.fits_on_splits:

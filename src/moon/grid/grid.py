@@ -19,7 +19,7 @@ from moon.grid.todo import Todo
 from moon.recipe import Recipe
 from moon.recipe.variants import detector_name
 from moon.records import read_json
-from moon.run.folder import check_data, find_run, is_done, is_trained, load_result
+from moon.run.folder import check_data, is_done, is_trained, load_result
 from moon.run.log import read_log
 from moon.score.auto import AUTO
 from moon.score.files import read_summary, which_scored
@@ -166,7 +166,7 @@ class Grid:
         jobs = []
         for recipe in recipes:
             wanted = as_names(detectors[recipe] if isinstance(detectors, Mapping) else detectors)
-            job = Job(recipe, find_run(folder, recipe), list(map(detector_name, wanted)))
+            job = Job(recipe, folder / recipe.name, list(map(detector_name, wanted)))
             names, scored = scored_with(job.folder)
             job.is_stale = bool(wanted) and any(scored.get(group) != sets for group, sets in given.items())
             job.lacks_scores = job.is_stale or not set(job.detectors) <= set(names)

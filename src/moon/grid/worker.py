@@ -54,7 +54,7 @@ def work(
             todo = Todo.read(folder)
             images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)
             settings: dict[str, Any] = {"device": device, "checkpoint_seconds": checkpoint_seconds, "exact": exact}
-            with chosen_threads(recipe, images.benchmark, folder, device) if choose_threads else nullcontext():
+            with chosen_threads(recipe, images.benchmark, device) if choose_threads else nullcontext():
                 train_run(recipe, folder, images, **settings)
             while (todo := Todo.read(folder)).detectors:
                 images = opened(data, recipe.benchmark, todo.near, todo.far, recipe.outliers)

@@ -145,7 +145,7 @@ class SparseTraining:
 
     def _check(self, state: dict[str, Any], model: nn.Module, has_vote: bool) -> None:
         """Raise a ValueError if a state is that of a run of another length, or of other weights."""
-        saved = {key: state.get(key, now) for key, now in self._length.items()}  # older states have no length
+        saved = {key: state[key] for key in self._length}
         is_planned = has_vote or (getattr(self.kind, "rewires", False) and self.schedule is None)
         if saved != self._length and is_planned:
             raise ValueError(

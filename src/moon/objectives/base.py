@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Self
-from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -210,11 +209,6 @@ class Objective(nn.Module, ABC):
         if is_decided and isinstance(epoch, DeviceEpoch):
             return epoch.host >= first
         return epoch_number(epoch) >= first
-
-    def has_come(self, epoch: Epoch, first: float) -> bool | Tensor:
-        """Deprecated name of `has_started`."""
-        warn("Objective.has_come is deprecated; use has_started", DeprecationWarning, stacklevel=2)
-        return self.has_started(epoch, first)
 
     def _check_optimizer(self, model: nn.Module) -> None:
         """Raise a ValueError if `zero_grad` cleared the gradients of the model but not those of this objective."""

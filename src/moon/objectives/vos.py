@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import inf
-from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -109,11 +108,6 @@ class Vos(Objective):
         is_image = torch.zeros(len(energy), dtype=torch.int64, device=energy.device)
         is_image[: len(known)] = 1
         return cross_entropy(energy * self.logistic.weight.T + self.logistic.bias, is_image)  # not autocast
-
-    def tell_apart(self, known: Tensor, virtual: Tensor) -> Tensor:
-        """Deprecated name of `energy_loss`."""
-        warn("Vos.tell_apart is deprecated; use energy_loss", DeprecationWarning, stacklevel=2)
-        return self.energy_loss(known, virtual)
 
     @torch.no_grad()
     def enqueue(self, features: Tensor, y: Tensor) -> None:

@@ -12,7 +12,7 @@ from moon.data import Benchmark
 from moon.paper.names import display_name
 from moon.paper.recipes import recipe_for
 from moon.paper.spec import KNOWN_METRICS, P_UNKNOWN_METRICS, Measurement, Scale
-from moon.run.folder import find_run, is_done, load_result
+from moon.run.folder import is_done, load_result
 from moon.score.files import read_summary, which_scored
 
 
@@ -60,7 +60,7 @@ class RunValues:
         key = replace(measurement, detector="", metric=""), seed
         if key not in self._names:
             recipe = recipe_for(measurement, self.scale, self.benchmarks[measurement.data], seed, self.root)
-            name = find_run(self.folder, recipe).name
+            name = recipe.name
             self._names[key] = name
             self._trainings.setdefault(name, set()).add(measurement.training)
         return self._names[key]

@@ -188,7 +188,7 @@ def _rate_scale(rate: CosineRate, settings: Mapping[str, Any]) -> float:
     """What a schedule is multiplied by: 1 for SGD from scratch, less for AdamW and for pretrained weights.
 
     If a first rate is given for these two, the whole schedule follows it, so that no later rate is higher. For SGD from
-    scratch the last rate stays, as in earlier versions.
+    scratch the last rate stays.
     """
     usual = (0.01 if settings.get("optimizer") == "adamw" else 1.0) * (0.1 if settings.get("pretrained") else 1.0)
     given = settings.get("lr_start")

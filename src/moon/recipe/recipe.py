@@ -25,8 +25,8 @@ _CHOICES = {
 }  # fmt: skip
 MAX_EPOCHS = 1_000_000  # far beyond any schedule; a mistyped number must not start a run that never ends
 
-# The fields of version 0.2, whose values are all part of a run's name. A field that is added later is part of the name
-# only where it differs from its default, so that adding one does not rename existing runs.
+# Fields whose values are always part of a run's name. A field that is added later is part of the name only where it
+# differs from its default, so that adding one does not rename existing runs.
 _NAMED = frozenset((
     "benchmark", "net", "objective", "objective_options", "outliers", "topology", "sparsity", "allocation", "pattern",
     "drop_fraction", "delta_t_steps", "t_end_share", "epochs", "batch_size", "lr_start", "lr_end", "lr_hold_share",
@@ -34,7 +34,6 @@ _NAMED = frozenset((
 ))  # fmt: skip
 _UNNAMED = frozenset(("pretrained", "teachers"))  # where a file is does not matter, only what it contains
 _OPTIONS = ("objective_options", "topology_options")
-_ADDED_IN_0_2 = frozenset(("outliers", "pattern", "lr_cycles", "lr_peak"))
 
 
 def _either(choices: tuple[str, ...]) -> str:
@@ -191,30 +190,16 @@ class Recipe:
     @property
     def name(self) -> str:
         """A readable name that is different for every recipe; run folders have this name."""
-        return self._name(_NAMED)
-
-    @property
-    def earlier_names(self) -> tuple[str, ...]:
-        """The names that earlier versions gave to this run."""
-        return (self._name(_NAMED - _ADDED_IN_0_2),)
+        sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
+        return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{self.digest[:8]}"
 
     @property
     def digest(self) -> str:
         """The SHA-256 of the recipe; the name ends in its first digits."""
-        return self._digest(_NAMED)
-
-    def _digest(self, always: frozenset[str]) -> str:
-        """A digest that covers these fields, and the others where they differ from their defaults."""
         defaults = {item.name: item.default for item in fields(self)} | {name: {} for name in _OPTIONS}
         named = {key: value for key, value in self.to_json().items() if key not in _UNNAMED}
-        covered = {key: value for key, value in named.items() if key in always or value != defaults[key]}
+        covered = {key: value for key, value in named.items() if key in _NAMED or value != defaults[key]}
         return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
-
-    def _name(self, always: frozenset[str]) -> str:
-        """A name whose digest covers these fields."""
-        digest = self._digest(always)[:8]
-        sparsity = f"{self.topology}{100 * self.sparsity:g}" if self.topology != "dense" else "dense"
-        return f"{self.benchmark}-{sparsity}-{self.objective}-s{self.seed}-{digest}"
 
 
 Recipe.__doc__ = f"{Recipe.__doc__}\n    Args:\n" + "".join(

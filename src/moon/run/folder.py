@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from moon.data import Benchmark, DataError, find_benchmark
+from moon.data import Benchmark, DataError
 from moon.files import sha256, write_json
 from moon.recipe import Recipe, build
 from moon.records import read_record, write_record
@@ -104,20 +104,6 @@ def _load_json(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{path}: is not the file this run wrote ({error}); delete it and run again") from error
 
 
-def find_run(parent: Path, recipe: Recipe) -> Path:
-    """The folder of a run among others.
-
-    Args:
-        parent: A folder of run folders.
-        recipe: The run.
-
-    Returns:
-        `parent / recipe.name`, or an existing folder that an earlier version named.
-    """
-    folders = [parent / name for name in (recipe.name, *recipe.earlier_names)]
-    return next((folder for folder in folders if (folder / "recipe.json").exists()), folders[0])
-
-
 def is_trained(folder: Path) -> bool:
     """Whether the run has finished training."""
     return (folder / "result.json").exists()
@@ -173,15 +159,10 @@ def class_names(folder: Path | str, count: int | None = None) -> tuple[str, ...]
 
 
 def trained_on(folder: Path | str) -> Benchmark:
-    """The benchmark of a run as its folder describes it: known classes and preparation, without unknown sets.
-
-    The folder of a run of version 0.2 or earlier does not; its benchmark is looked up by name.
-    """
+    """The benchmark of a run as its folder describes it: known classes and preparation, without unknown sets."""
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
-    facts = _load_json(folder / "data.json", _BENCHMARK) if (folder / "data.json").exists() else {}
-    if "known" not in facts:
-        return find_benchmark("data", recipe.benchmark)
+    facts = _load_json(folder / "data.json", _BENCHMARK)
     known, how = facts["known"], facts["preparation"]
     return Benchmark(
         recipe.benchmark, near=(), far=(), num_known=known["num_known"], size=how["size"], channels=known["channels"],
@@ -189,13 +170,12 @@ def trained_on(folder: Path | str) -> Benchmark:
     )  # fmt: skip
 
 
-def load(folder: Path | str, device: torch.device | str = "cpu", benchmark: Benchmark | None = None) -> nn.Module:
+def load(folder: Path | str, device: torch.device | str = "cpu") -> nn.Module:
     """Load the trained network of a finished run. The data root is not needed.
 
     Args:
         folder: The run folder.
         device: Where to put the network.
-        benchmark: The run's benchmark, only needed for a run of version 0.2 or earlier on a set of your own.
 
     Returns:
         The network in evaluation mode.
@@ -207,6 +187,6 @@ def load(folder: Path | str, device: torch.device | str = "cpu", benchmark: Benc
     folder = Path(folder)
     recipe, result = Recipe.load(folder / "recipe.json"), load_result(folder)
     check_model(folder, result)
-    model = build.network(recipe, benchmark or trained_on(folder), usable_device(device))
+    model = build.network(recipe, trained_on(folder), usable_device(device))
     model.load_state_dict(load_tensors(folder / "model.safetensors"))
     return model.eval()

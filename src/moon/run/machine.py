@@ -73,14 +73,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_for(recipe: Recipe, benchmark: Benchmark, folder: Path | None, most: int) -> int:
+def threads_for(recipe: Recipe, benchmark: Benchmark, most: int) -> int:
     """How many CPU threads should train a run: one for a small network, whose threads would mostly wait for each other.
 
     A network whose FLOPs cannot be counted gets one, too, and the log says so. Other networks get `most`. This is for a
     run that starts; one that is resumed gets as many as before, see `restore_conditions`.
     """
-    if folder is not None and any((folder / "checkpoints").glob("[0-9]*")):  # an earlier version did not choose
-        return most
     try:
         return 1 if _step_flops(recipe, benchmark) < SMALL_STEP_FLOPS else most
     except Exception as error:  # the network's own code may raise anything; if it cannot be trained, training says why
@@ -115,9 +113,6 @@ def restore_conditions(
     Returns why the result will differ in its last bits from that of an uninterrupted run. If it must not (`exact`), the
     number of threads is set, and a ValueError says why that is impossible.
     """
-    if not before:
-        _log.info("%s: its checkpoint is of an earlier version, which recorded no CPU threads", folder)
-        return []
     if exact and (threads := before["threads"]) is not None and torch.device(device).type == "cpu":
         if threads != torch.get_num_threads():
             _log.info("%s: resumed with %d CPU thread(s), as it was started", folder, threads)
@@ -151,11 +146,9 @@ def threads_kept() -> Iterator[None]:
 
 
 @contextmanager
-def chosen_threads(
-    recipe: Recipe, benchmark: Benchmark, folder: Path | None, device: torch.device | str
-) -> Iterator[None]:
+def chosen_threads(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) -> Iterator[None]:
     """Context in which torch uses as many CPU threads as `threads_for` recommends."""
     with threads_kept():
         if torch.device(device).type == "cpu":
-            torch.set_num_threads(threads_for(recipe, benchmark, folder, torch.get_num_threads()))
+            torch.set_num_threads(threads_for(recipe, benchmark, torch.get_num_threads()))
         yield

@@ -261,8 +261,6 @@ def _resume(
     about = state.get("about", {})
     check_identity(folder / "checkpoints" / f"{number:06d}", about, folder)
     inexact = list(about.get("inexact", []))
-    if (folder / "inexact").exists():  # the mark of an earlier version
-        inexact.append("a part was trained with exact=False")
     training.load_state_dict(state)
     return inexact + restore_conditions(folder, about, device, ranks.count, exact)
 

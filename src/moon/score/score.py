@@ -106,7 +106,7 @@ def score_run(
     digest = load_result(folder)["model_sha256"]
     about = identity(folder) | {MODEL: digest}
     check_same_model(home, recipe.objective, about)
-    model = load(folder, device, images.benchmark)
+    model = load(folder, device)
     cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored, memory_gib)
     must_fit = detectors is not None and not skip_unfit
     return score_network(recipe, images, model, cache, chosen, about, home, must_fit, track)

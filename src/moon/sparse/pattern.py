@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
-from warnings import warn
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -156,12 +155,3 @@ def pattern_of(text: str) -> NOfM | Unstructured:
     if not (n.isdecimal() and m.isdecimal()):
         raise ValueError(f"a pattern is n:m, such as 2:4, not '{text}'")
     return NOfM(int(n), int(m))
-
-
-def __getattr__(name: str) -> Any:
-    """Names of version 0.2."""
-    renamed = {"Anywhere": "Unstructured", "ANYWHERE": "UNSTRUCTURED"}
-    if name not in renamed:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn(f"{__name__}.{name} is deprecated; use {renamed[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[renamed[name]]

@@ -50,13 +50,6 @@ class RowGroups:
                     *(name, kept, size, count),
                 )
 
-    def check_masks(self, masks: Mapping[str, Tensor], is_frozen: bool) -> None:
-        """Log a warning if an unknown output has no weights, as in saved states of earlier versions."""
-        for name, (known, _, _) in self._heads.items():
-            if not masks[name][known:].any():
-                outcome = "it stays constant; train again" if is_frozen else "some grow when the masks change next"
-                _log.warning("the unknown output of '%s' has no weights in the saved masks; %s", name, outcome)
-
 
 def join(names: Sequence[str], masks: Iterable[Tensor]) -> dict[str, Tensor]:
     """Join the masks of groups of rows to the mask of each weight. Groups of the same weight follow each other."""

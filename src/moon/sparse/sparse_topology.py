@@ -320,10 +320,6 @@ class SparseTopology(MaskedTopology):
         """
         return _hashed(self.key, weight)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._groups.check_masks(self.masks, self.is_frozen)
-
 
 def _hashed(key: int, weight: Tensor) -> Tensor:
     """Numbers uniform in [0, 1), one for each weight."""
