@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "moon"
 
-BASE = {"arrays", "seeds", "suggest", "files", "records", "shapes", "errors", "lazy"}  # every package may import them
+BASE = {"arrays", "seeds", "suggest", "files", "records", "errors", "lazy"}  # every package may import them
 METHODS = {"evidence", "metrics", "fast", "data", "sparse", "nets", "objectives", "detect", "training"}
 MAY_IMPORT = {
     "arrays": set(),
@@ -17,7 +17,6 @@ MAY_IMPORT = {
     "suggest": set(),
     "files": {"errors"},
     "records": {"errors", "files"},
-    "shapes": set(),
     "errors": set(),
     "lazy": set(),
     "evidence": {"suggest"},

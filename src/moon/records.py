@@ -76,7 +76,7 @@ def write_record(path: Path, value: Mapping[str, Any]) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """Read what `write_record` wrote, without its digest; a ValueError if it is damaged or not a JSON object.
 
-    A JSON object of an earlier version has no digest.
+    Kept runs of before there were digests have none, and are read without this check.
     """
     value = read_json(path)
     if not isinstance(value, dict):

@@ -290,7 +290,7 @@ def test_another_models_weights_are_refused(tmp_path):
     ("change", "message"),
     [
         (lambda folder: (folder / "moon.json").unlink(), r"moon\.json: no such file; OpenClassifier\.save_pretrained"),
-        (lambda folder: (folder / "moon.json").write_text("{}"), "is damaged or of another version: .* has no"),
+        (lambda folder: (folder / "moon.json").write_text("{}"), "is damaged or of another version: format is None"),
         (lambda folder: (folder / "moon.json").write_text("{"), "is damaged or of another version"),
         (lambda folder: (folder / "moon.safetensors").unlink(), r"moon\.safetensors: is missing"),
         (lambda folder: (folder / "moon.safetensors").write_bytes(b"x"), "belong to other weights"),

@@ -318,11 +318,10 @@ def test_a_log_that_lost_its_epochs_is_reported_when_the_run_resumes(images, int
         (lambda lines: lines[:1] + lines[2:], "line 2 is damaged or belongs to another run"),
         (lambda lines: [lines[0].replace('"epoch": 0', '"epoch": 9'), *lines[1:]], "its digest does not match"),
         (lambda lines: [lines[0][:20], *lines[1:]], "line 1 is damaged"),
-        (lambda lines: ["{}"], "its content has no"),
-        (lambda lines: ['{"epoch": 0, "seconds": -1}'], "seconds is -1, expected a number, at least 0"),
+        (lambda lines: ["{}"], "it is not the record of an epoch"),
         (lambda lines: ['{"epoch": 0, "seconds": 1, "loss": NaN}', "{}"], "NaN is not a finite number"),
     ],
-    ids=["removed", "changed", "cut", "empty", "negative", "nan"],
+    ids=["removed", "changed", "cut", "empty", "nan"],
 )
 def test_a_damaged_log_is_an_error(images, interrupted, change, problem):
     lines = (interrupted / "log.jsonl").read_text().splitlines()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from moon.files import write_json
-from moon.records import read_json
+from moon.records import read_record, write_record
 from moon.run.folder import REMAINING
-from moon.shapes import Optional, check_shape
 
 
 class Todo(NamedTuple):
@@ -20,10 +18,9 @@ class Todo(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Todo:
-        """Read it from a run folder; files of earlier versions name no sets. A ValueError if it is damaged."""
+        """Read it from a run folder. A ValueError if it is damaged."""
         try:
-            found = read_json(folder / REMAINING)
-            check_shape(found, {name: Optional([str]) for name in cls._fields})
+            found = read_record(folder / REMAINING)
         except FileNotFoundError:
             return cls()
         except ValueError as error:
@@ -32,4 +29,4 @@ class Todo(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Write it into a run folder."""
-        write_json(folder / REMAINING, {name: list(values) for name, values in self._asdict().items() if values})
+        write_record(folder / REMAINING, {name: list(values) for name, values in self._asdict().items() if values})

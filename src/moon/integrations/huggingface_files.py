@@ -23,21 +23,10 @@ from moon.files import sha256, write_atomic
 from moon.integrations.huggingface_answers import Classifier
 from moon.recipe.registry import pick, table
 from moon.records import read_record, write_record
-from moon.shapes import COUNT, SHARE, Number, OrNone, check_shape
 
 FORMAT = 1
 RECORD, TENSORS = "moon.json", "moon.safetensors"
 _SCORES, _STATE = "calibration", "detector."  # names of tensors
-
-_SHAPE = {
-    "format": Number(FORMAT, FORMAT, int),
-    "classes": [str],
-    "threshold": {"value": Number(), "accept": SHARE, "confidence": OrNone(SHARE), "images": COUNT},
-    "detector": {"name": str, "options": dict, "is_scaled": bool},
-    "metrics": dict,
-    "has_processor": bool,
-    "files": {...: str},
-}
 
 
 def describe(classifier: Classifier) -> dict[str, Any]:
@@ -96,7 +85,8 @@ def read_files(folder: Path) -> tuple[dict[str, Any], Detector, NDArray[np.float
     path = folder / RECORD
     try:
         record = read_record(path)
-        check_shape(record, _SHAPE)
+        if record.get("format") != FORMAT:
+            raise ValueError(f"format is {record.get('format')}, expected {FORMAT}")
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; OpenClassifier.save_pretrained writes it") from None
     except ValueError as error:

@@ -14,11 +14,10 @@ from moon.data.benchmarks import AUGMENTATIONS
 from moon.errors import DamagedCheckpoint
 from moon.recipe.parameters import Parameter, Scalar, detail, setting
 from moon.records import read_json
-from moon.shapes import Number, Optional, check_shape
 from moon.suggest import did_you_mean
 
 _OWN = "the objective's"
-_SHAPES = {str: str, bool: bool, int: Number(kind=int), float: Number()}
+_KINDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 _CHOICES = {
     "precision": ("float32", "bfloat16"), "optimizer": ("sgd", "adamw"), "first_mask": ("random", "magnitude"),
     "augment": AUGMENTATIONS,
@@ -178,9 +177,7 @@ class Recipe:
         """Read a `recipe.json`; fields that it does not have take their defaults."""
         try:
             found = read_json(path)
-            if isinstance(found, dict) and (unknown := [name for name in found if name not in _types()]):
-                raise ValueError(f"it has the setting '{unknown[0]}', which this version of moon does not know")
-            check_shape(found, {name: Optional(_SHAPES[kind]) for name, kind in _types().items() if kind in _SHAPES})
+            _check_types(found)
             return cls(**found)
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{path.parent}: contains no {path.name}; is this a run folder?") from None
@@ -211,6 +208,17 @@ Recipe.__doc__ = f"{Recipe.__doc__}\n    Args:\n" + "".join(
 def _types() -> dict[str, Any]:
     """The types of the fields of `Recipe`."""
     return get_type_hints(Recipe)
+
+
+def _check_types(found: Any) -> None:
+    """Raise a ValueError if the content of a `recipe.json` has another key, or a value of another type."""
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    for name, value in found.items():
+        if (kind := _types().get(name)) is None:
+            raise ValueError(f"it has the setting '{name}', which this version of moon does not know")
+        if kind in _KINDS and type(value) not in ((int, float) if kind is float else (kind,)):
+            raise ValueError(f"{name} is {value!r}, expected {_KINDS[kind]}")
 
 
 def _declared() -> dict[str, Parameter]:

@@ -24,30 +24,10 @@ from moon.records import read_record, write_record
 from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
 from moon.run.machine import usable_device
-from moon.shapes import COUNT, SHARE, Number, Optional, OrNone, check_shape
 from moon.training import DamagedCheckpoint
 from moon.training.checkpoint import load_tensors
 
 REMAINING = "todo.json"
-
-
-# What files of this and earlier versions contain: only what is there is checked.
-METRICS = {
-    "accuracy": Optional(SHARE), "ece": Optional(SHARE), "ece_10_bins": Optional(SHARE), "nll": Optional(Number(0)),
-    "brier": Optional(Number(0, 2)), "temperature": Optional(Number(0)),
-}  # fmt: skip
-_RESULT = {
-    "model_sha256": str, "known": Optional(METRICS), "density": Optional(SHARE), "turnover": Optional(Number(0)),
-    "zeros": Optional(SHARE),
-    "layer_density": Optional({...: SHARE}), "seconds": Optional(Number(0)), "images": Optional({...: COUNT}),
-    "voters": Optional(COUNT), "threads": Optional(OrNone(COUNT)), "ranks": Optional(COUNT), "exact": Optional(bool),
-    "inexact": Optional([str]), "software": Optional({...: str}), "hardware": Optional(str),
-}  # fmt: skip
-_DATA = {"train": Optional(dict), "preparation": Optional(dict), "known": Optional({"classes": Optional([str])})}
-_BENCHMARK = {
-    "preparation": {"size": COUNT, "mean": [Number()], "std": [Number()]},
-    "known": Optional({"num_known": COUNT, "channels": COUNT, "classes": Optional([str])}),
-}
 
 
 def claim(folder: Path, recipe: Recipe, images: BenchmarkImages) -> None:
@@ -80,7 +60,7 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
     if not (folder / "data.json").exists():
         return
     now = images if isinstance(images, dict) else images.fingerprint()
-    begun = _load_json(folder / "data.json", _DATA | {"train": dict})
+    begun = _load_json(folder / "data.json")
     # Names of classes may be added later; the digests of labels show whether classes were renumbered.
     if differs := [key for key in begun if key != "known" and begun[key] != now.get(key)]:
         what, remedy = "other images or labels", "a run keeps to the images it began with, so restore them"
@@ -94,12 +74,10 @@ def check_data(folder: Path, images: BenchmarkImages | dict[str, Any]) -> None:
         )
 
 
-def _load_json(path: Path, shape: dict[Any, Any]) -> dict[str, Any]:
+def _load_json(path: Path) -> dict[str, Any]:
     """A JSON object that a run wrote."""
     try:
-        value = read_record(path)
-        check_shape(value, shape)
-        return value
+        return read_record(path)
     except ValueError as error:
         raise DamagedCheckpoint(f"{path}: is not the file this run wrote ({error}); delete it and run again") from error
 
@@ -137,7 +115,7 @@ def load_result(folder: Path | str) -> dict[str, Any]:
     folder = Path(folder)
     if not is_trained(folder):
         raise ValueError(f"{folder}: the run is not finished; start it again with the same command")
-    result = _load_json(folder / "result.json", _RESULT)
+    result = _load_json(folder / "result.json")
     check_identity(folder / "result.json", result, folder)
     return result
 
@@ -154,7 +132,7 @@ def check_model(folder: Path, result: dict[str, Any]) -> None:
 def class_names(folder: Path | str, count: int | None = None) -> tuple[str, ...]:
     """The names of the known classes of a run, by label; if its data set has none, "0" up to `count`, or nothing."""
     path = Path(folder) / "data.json"
-    facts = _load_json(path, _DATA) if path.exists() else {}
+    facts = _load_json(path) if path.exists() else {}
     return tuple(facts.get("known", {}).get("classes", ())) or tuple(map(str, range(count or 0)))
 
 
@@ -162,7 +140,7 @@ def trained_on(folder: Path | str) -> Benchmark:
     """The benchmark of a run as its folder describes it: known classes and preparation, without unknown sets."""
     folder = Path(folder)
     recipe = Recipe.load(folder / "recipe.json")
-    facts = _load_json(folder / "data.json", _BENCHMARK)
+    facts = _load_json(folder / "data.json")
     known, how = facts["known"], facts["preparation"]
     return Benchmark(
         recipe.benchmark, near=(), far=(), num_known=known["num_known"], size=how["size"], channels=known["channels"],

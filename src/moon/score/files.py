@@ -27,11 +27,10 @@ from moon.data.archives import read_npz
 from moon.errors import DamagedCheckpoint, DataError
 from moon.recipe import Recipe
 from moon.records import arrays_digest, read_record
-from moon.run.folder import METRICS, is_trained, load_result
+from moon.run.folder import is_trained, load_result
 from moon.run.identity import check_identity
 from moon.run.images import BenchmarkImages
 from moon.score.temperatures import current_names, upgraded
-from moon.shapes import COUNT, SHARE, Optional, OrNone, check_shape
 
 _log = logging.getLogger(__name__)
 
@@ -41,22 +40,6 @@ MODEL, ARRAYS, NET = "model_sha256", "arrays_sha256", "net"  # keys of scores.js
 SCORES = "scores.npz"
 USUAL_K = "usual_k"  # which neighbour KNN used if its name does not say it; not in older files, which used the 50th
 Scores = dict[str, dict[str, NDArray]]  # detector -> set -> scores
-
-_ROW = {...: SHARE}
-_MEANS = {...: OrNone(SHARE)}
-_SUMMARY = {
-    "detectors": {...: {"sets": {...: _ROW}, "near": Optional(_ROW), "far": Optional(_ROW)}},
-    "known": Optional(METRICS), "known_scaled": Optional(METRICS), "benchmark": Optional(str),
-    "images": Optional({...: COUNT}), "sha256": Optional({...: str}), "near": Optional([str]), "far": Optional([str]),
-    "missing": Optional([str]), "left_out": Optional({...: str}), "search": Optional({...: dict}),
-    "p_unknown": Optional({...: _MEANS}), "p_unknown_unscaled": Optional({...: _MEANS}),
-    USUAL_K: Optional(COUNT),
-    "auto": Optional({
-        "detector": str, "why": str, "auroc": Optional({...: dict}), "on": Optional({...: COUNT}),
-        "known": Optional(COUNT), "left": Optional(COUNT), "options": Optional(dict),
-    }),
-    "temperatures": Optional({...: dict}), MODEL: Optional(str), ARRAYS: Optional({...: str}),
-}  # fmt: skip
 
 
 def scores_folder(folder: Path, mirrored: bool) -> Path:
@@ -134,7 +117,6 @@ def _read(folder: Path, objective: str | None) -> tuple[dict[str, Any], dict[str
     path = folder / "scores.json"
     try:
         result = read_record(path)
-        check_shape(result, _SUMMARY)
     except ValueError as error:
         raise DamagedCheckpoint(f"{path}: is damaged ({error}); score the run again") from error
     _check_model(path, result)
