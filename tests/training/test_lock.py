@@ -41,24 +41,6 @@ def test_is_locked_does_not_need_the_lock(tmp_path):
     assert not is_locked(tmp_path)
 
 
-def test_deleting_the_lock_file_does_not_release_the_lock(tmp_path):
-    with locked(tmp_path):
-        (tmp_path / "lock").unlink()
-        assert is_locked(tmp_path)
-        with pytest.raises(RunLocked, match="another process"), locked(tmp_path):
-            pass
-
-
-def test_the_lock_of_an_earlier_version_is_respected(tmp_path):
-    import fcntl
-
-    with (tmp_path / "lock").open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_locked(tmp_path)
-        with pytest.raises(RunLocked, match="another process"), locked(tmp_path):
-            pass
-
-
 def test_a_lent_lock_is_shared_in_its_own_thread_only(tmp_path):
     def enter():
         with locked(tmp_path):

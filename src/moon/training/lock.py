@@ -1,7 +1,7 @@
 """Locks that allow one process per run folder.
 
-The lock is on the folder itself, so that it does not depend on a file that could be deleted. The file `lock` in it
-names the process, and is locked as well: network file systems and earlier versions know only locks of files.
+The lock is on the file `lock` in the folder, because network file systems know only locks of files. It names the
+process.
 """
 
 from __future__ import annotations
@@ -55,17 +55,15 @@ def _lock(place: Path, folder: Path, stack: ExitStack) -> None:
         with ExitStack() as attempt:
             try:
                 own_folder(place)
-                descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                attempt.callback(os.close, descriptor)
                 file = attempt.enter_context(open_to_append(place / LOCK))
             except FileNotFoundError:  # the process that had it locked has removed it
                 if not left:
                     raise
                 continue
             try:
-                is_ours = _acquire(descriptor, folder) and _acquire(file.fileno(), folder)
+                is_ours = _acquire(file.fileno(), folder)
             except ValueError:
-                _remove(created, place, descriptor)
+                _remove(created, place, file.fileno())
                 raise
             if not is_ours:
                 file.seek(0)
@@ -73,9 +71,9 @@ def _lock(place: Path, folder: Path, stack: ExitStack) -> None:
                     f"{folder}: another process (PID {file.read(20).decode(errors='replace').strip() or 'unknown'}) "
                     "uses this run folder; wait for it, or stop it first"
                 )
-            if not (_is_at(descriptor, place) and _is_at(file.fileno(), place / LOCK)):
+            if not _is_at(file.fileno(), place / LOCK):
                 continue  # what is locked was removed before; a third process may have created it anew
-            attempt.callback(_remove, created, place, descriptor)  # while it is still locked
+            attempt.callback(_remove, created, place, file.fileno())  # while it is still locked
             file.truncate(0)
             file.write(str(os.getpid()).encode())
             file.flush()
@@ -85,7 +83,7 @@ def _lock(place: Path, folder: Path, stack: ExitStack) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file or folder is still the one with this path."""
+    """Whether an open file is still the one with this path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -95,10 +93,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _remove(created: list[Path], place: Path, descriptor: int) -> None:
     """Remove what was created for a lock, the innermost first, if the folder contains nothing else.
 
-    `descriptor` is the open folder. If another one is in its place, that is a folder of another process.
+    `descriptor` is the open lock file. If another one is in its place, that is a folder of another process.
     """
     with suppress(OSError):  # a folder is not removed if something else is in it
-        if _is_at(descriptor, place) and os.listdir(place) == [LOCK]:
+        if _is_at(descriptor, place / LOCK) and os.listdir(place) == [LOCK]:
             for path in created:
                 (path.unlink if path == place / LOCK else path.rmdir)()
 
@@ -120,16 +118,13 @@ def _acquire(descriptor: int, folder: Path) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process, this one or another, has locked the folder, which need not exist."""
-    for path, kind in ((folder, os.O_DIRECTORY), (folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK)):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC)  # does not create the file
-        except OSError:
-            continue
-        try:
-            if not try_lock(descriptor, shared=True):
-                return True
-        except OSError:  # there are no locks
-            pass
-        finally:
-            os.close(descriptor)
-    return False
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor, shared=True)
+    except OSError:  # there are no locks
+        return False
+    finally:
+        os.close(descriptor)
