@@ -11,15 +11,13 @@ from moon.records import arrays_digest, parse_json, read_record, write_record
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' appears twice"),
         ("[NaN]", "NaN is not a finite number"),
         ("[-Infinity]", "-Infinity is not a finite number"),
         ("[1e999]", "1e999 is not a finite number"),
-        ("[" * 40 + "]" * 40, "nested too deeply"),
         ("[" * 100_000, "nested too deeply"),
         ("{", "Expecting"),
     ],
-    ids=["twice", "nan", "infinity", "overflow", "deep", "deeper", "cut"],
+    ids=["nan", "infinity", "overflow", "deep", "cut"],
 )
 def test_json_is_read_strictly(text, problem):
     with pytest.raises(ValueError, match=problem):

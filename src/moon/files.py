@@ -226,24 +226,13 @@ def open_to_append(path: Path) -> IO[bytes]:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; anything else, such as a named pipe that would block, is a `DataError`."""
     try:
-        _check_regular(os.stat(path), path)  # before it is opened: opening a device can have effects
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.stat(path)
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{path}: cannot be opened ({error})") from None  # a null character in the path
-    try:
-        _check_regular(os.fstat(descriptor), path)  # it may have been replaced
-    except DataError:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
-
-
-def _check_regular(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a named pipe, socket or device"
         raise DataError(f"{path}: is {kind}, not a regular file")
+    return path.open("rb")
 
 
 def check_writable(path: Path, advice: str) -> None:

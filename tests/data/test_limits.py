@@ -16,7 +16,6 @@ from PIL import Image
 from moon.data import DataError, DataSet, find_benchmark, load, read_any, read_cifar, read_folders, read_idx, read_list
 from moon.data.dataset import load_classes
 from moon.data.limits import read_bytes
-from moon.data.toml_file import read_toml
 
 GIGABYTE = 10**9
 
@@ -162,9 +161,6 @@ def test_other_damage_in_an_archive_is_refused(tmp_path):
         path.write_bytes(member.tobuf(tarfile.GNU_FORMAT))
         with pytest.raises(DataError, match=r"a.tar: "):
             read_cifar(path, "train")
-    tar(path, *((str(n), b"") for n in range(10_001)), mode="w")
-    with pytest.raises(DataError, match="more than 10,000 files"):
-        read_cifar(path, "train")
     sparse(path, 3 * GIGABYTE)
     with pytest.raises(DataError, match=r"a.tar: "):
         read_cifar(path, "train")
@@ -184,27 +180,16 @@ def test_labels_of_a_pickle_must_be_integers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a." * 50_000 + "a = 1", "a key has more than 32 parts"),
-        ("[" + "a." * 50_000 + "a]", "a key has more than 32 parts"),
-        ("x = {" + '"a b".' * 50_000 + "a = 1}", "a key has more than 32 parts"),
         ("x = " + "[" * 50_000 + "]" * 50_000, "is nested too deeply"),
-        ("x = '''\\'''\n" + "a." * 50_000 + "a = 1", "a key has more than 32 parts"),
-        ('x = """\\""" """\n' + "a." * 50_000 + "a = 1", "a key has more than 32 parts"),
         ("x = " + "9" * 10_000, "is not valid TOML"),
         ("#" * 2_000_000, "needs 2,000,000 bytes"),
     ],
-    ids=["key", "table", "quoted", "array", "literal", "escaped", "digits", "long"],
+    ids=["array", "digits", "long"],
 )
-def test_toml_that_takes_long_is_refused(tmp_path, text, what):
+def test_toml_that_is_too_deep_or_too_long_is_refused(tmp_path, text, what):
     (tmp_path / "benchmarks.toml").write_text(text)
-    with pytest.raises(DataError, match=f"benchmarks.toml: {what}"):  # tomllib needs minutes for such a key
+    with pytest.raises(DataError, match=f"benchmarks.toml: {what}"):
         find_benchmark(tmp_path, "digits")
-
-
-def test_dots_outside_of_keys_are_no_depth(tmp_path):
-    text = "x = ['" + ".".join("a" * 100) + "', " + ", ".join(["0.5"] * 100) + "] # " + "a." * 100
-    (tmp_path / "a.toml").write_text(text)
-    assert len(read_toml(tmp_path / "a.toml")["x"]) == 101
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path):

@@ -66,12 +66,6 @@ def nested(make, levels=60):
     return value
 
 
-@pytest.mark.parametrize("value", [nested(list), nested(tuple), {"data": nested(list)}], ids=["list", "tuple", "dict"])
-def test_a_small_pickle_with_exponentially_many_references_is_rejected(value):
-    with pytest.raises(PickleError, match="refers to the same values too often"):
-        read(pickle.dumps(value, 2))
-
-
 def test_values_may_be_shared():
     labels = list(range(1000))
     assert read(pickle.dumps({"labels": labels, "fine_labels": labels}, 2))["fine_labels"] == labels
@@ -86,8 +80,6 @@ def test_keys_that_take_long_to_hash_are_rejected():
 def test_a_reference_is_not_made_of_large_values():
     with pytest.raises(PickleError, match="a reference that is not text"):
         read(b"\x80\x04" + pickle.dumps(nested(list), 2)[2:-1] + b"\x8c\x01a\x93.")
-    with pytest.raises(PickleError, match="a reference with a long name"):
-        read(b"c" + b"a" * 1000 + b"\nb\n.")
 
 
 def test_one_string_cannot_become_many_byte_strings():

@@ -12,7 +12,7 @@ from moon.run.folder import is_done
 
 WRITTEN = (
     "lock", "data.json", "log.jsonl", "model.safetensors", "result.json", "scores.json", "scores.npz",
-    "known.npz", "examples.npz", ".log.jsonl.part", ".scores.json.part",
+    "known.npz", "examples.npz",
 )  # fmt: skip
 
 

@@ -14,11 +14,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J\u202e\r\n"
 
 
 def toml_and_json_cases() -> list[Case]:
-    many = "a key has more than 32 parts"
     bad = {
-        "a key of 50,000 parts": ("a." * 50_000 + "a = 1", many),
-        "a table of 50,000 parts": ("[" + "a." * 50_000 + "a]", many),
-        "quoted parts": ("x = {" + '"a b".' * 50_000 + "a = 1}", many),
         "50,000 arrays in arrays": ("x = " + "[" * 50_000 + "]" * 50_000, "is nested too deeply"),
         "a number of 10,000 digits": ("x = " + "9" * 10_000, "is not valid TOML"),
         "2 MB": ("#" * 2_000_000, "bytes of memory"),
@@ -51,7 +47,7 @@ def log_cases() -> list[Case]:
         "a number of 10,000 digits": (file("log.jsonl", b'{"epoch": 1' + b"0" * 10_000 + b"}\n" + line), "line 1"),
         "named pipe": (fifo("log.jsonl"), "is a named pipe"),
         "sparse, 3 GB": (sparse("log.jsonl", 3 * 10**9), "has more than"),
-        "sparse, 500 MB": (sparse("log.jsonl", 500 * 10**6, start=line), "line 2 is damaged"),
+        "sparse, 500 MB": (sparse("log.jsonl", 500 * 10**6, start=line), "has more than"),
     }
     found = [Case(f"log: {name}", "log", write, phrase) for name, (write, phrase) in bad.items()]
     whole = b"".join(b'{"epoch": %d, "seconds": 1.5, "loss": 0.25}\n' % epoch for epoch in range(2))

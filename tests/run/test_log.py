@@ -13,31 +13,12 @@ from moon.training import DamagedCheckpoint
 LINES = "".join(json.dumps({"epoch": epoch, "seconds": 1.5, "loss": 0.5}) + "\n" for epoch in range(3))
 
 
-def write(path, text, size):
-    path.write_text(text)
-    os.truncate(path, size)
-
-
-@pytest.mark.parametrize(
-    ("text", "size", "error", "problem"),
-    [
-        ("", 3 * 2**30, DataError, "has more than 536,870,912 bytes"),
-        ("", 2**28, DamagedCheckpoint, r"line 1 .* more than 65,536 bytes"),
-        (LINES, 2**28, DamagedCheckpoint, r"line 4 .* more than 65,536 bytes"),
-        (
-            '{"epoch": 0, "loss": "' + "x" * 2**20 + '"}\n',
-            2**21,
-            DamagedCheckpoint,
-            r"line 1 .* more than 65,536 bytes",
-        ),
-    ],
-    ids=["3 GB", "zeros", "zeros after lines", "a long line"],
-)
-def test_a_huge_log_is_refused_before_it_is_read(tmp_path, text, size, error, problem):
-    write(tmp_path / "log.jsonl", text, size)
+def test_a_huge_log_is_refused_before_it_is_read(tmp_path):
+    (tmp_path / "log.jsonl").touch()
+    os.truncate(tmp_path / "log.jsonl", 3 * 2**30)
     tracemalloc.start()
     try:
-        with pytest.raises(error, match=problem) as raised:
+        with pytest.raises(DataError, match="has more than 134,217,728 bytes") as raised:
             read_log(tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -261,7 +261,7 @@ def test_other_data_are_rejected(images, data_root, finished):
 
 @pytest.mark.parametrize("name", ["result.json", "data.json", "recipe.json"])
 def test_the_error_names_the_damaged_file(images, finished, name):
-    (finished / name).write_text("{}")
+    (finished / name).write_text("{")
     with pytest.raises(DamagedCheckpoint, match=name):
         train_run(recipe(images), finished, images)
 

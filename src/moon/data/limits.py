@@ -75,9 +75,7 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
     with open_file(path) as file:
         allowed = max_bytes() if limit is None else limit
         check_bytes(os.fstat(file.fileno()).st_size, allowed, path)
-        content = file.read(allowed + 1)
-    check_bytes(len(content), allowed, path)  # it may have grown
-    return content
+        return file.read(allowed)
 
 
 class CarefulReader(BufferedIOBase):

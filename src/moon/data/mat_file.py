@@ -22,7 +22,6 @@ _CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13
 _COMPLEX = 0x0800
 _MAX_NAME = 63  # characters in the name of a MATLAB variable
 _MAX_DIMENSIONS = 32
-_MAX_ELEMENTS = 10_000  # in one file; SVHN has two
 _COPIES = 2  # of an array: as it is stored, and in the order of images
 _PREFIX_BYTES = 8 + 16 + 8 + 4 * _MAX_DIMENSIONS + 8 + 64  # of an array, before its numbers
 
@@ -72,10 +71,8 @@ def read_mat(content: bytes, names: Collection[str], allowed: int, where: object
     if order is None or struct.unpack(f"{order}H", content[124:126])[0] != 0x0100:
         raise DataError(f"{where}: is not a MAT-file of level 5 (MATLAB versions 5 to 7)")
     found: dict[str, NDArray] = {}
-    view, at, count = memoryview(content), _HEADER_BYTES, 0
+    view, at = memoryview(content), _HEADER_BYTES
     while at < len(view):
-        if (count := count + 1) > _MAX_ELEMENTS:
-            raise DataError(f"{where}: is damaged (more than {_MAX_ELEMENTS:,} elements)")
         part = _element(view, at, order, where)
         if part.kind == _COMPRESSED:
             prefix = _unpacked(part.content, _PREFIX_BYTES, where, complete=False)
@@ -83,8 +80,6 @@ def read_mat(content: bytes, names: Collection[str], allowed: int, where: object
             prefix = view[at : part.end]
         array = _described(prefix, order, where)
         if array is not None and array.name in names:
-            if array.name in found:
-                raise DataError(f"{where}: contains two arrays called {array.name}")
             found[array.name] = _numbers(part, prefix, array, order, allowed, where)
         at = at + 8 + len(part.content) if part.kind == _COMPRESSED else part.end
     return found

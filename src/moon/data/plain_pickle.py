@@ -37,7 +37,6 @@ class _Call:
 
 _MARK = object()
 _MAX_OPCODES = 1_000_000  # the largest pickle of CIFAR has 300,000
-_MAX_NAME = 200  # characters of a reference
 _DTYPE = re.compile(r"[|<>=]?[biuf][1248]")
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
@@ -141,12 +140,12 @@ class _Machine:
             case "GET" | "BINGET" | "LONG_BINGET":
                 stack.append(memo[int(argument)])
             case "GLOBAL":
-                stack.append(_global(argument.replace(" ", ".")))
+                stack.append(_Global(argument.replace(" ", ".")))
             case "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
                 if not isinstance(module, str) or not isinstance(attribute, str):
                     raise PickleError("damaged pickle (a reference that is not text)")
-                stack.append(_global(f"{module}.{attribute}"))
+                stack.append(_Global(f"{module}.{attribute}"))
             case "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
                 stack.append(_Call(function.name, arguments))
@@ -169,12 +168,6 @@ class _Machine:
         return items
 
 
-def _global(name: str) -> _Global:
-    if len(name) > _MAX_NAME:
-        raise PickleError("damaged pickle (a reference with a long name)")
-    return _Global(name)
-
-
 def _set_items(target: Any, items: list[Any]) -> None:
     """Set items of a dict. Keys that take long to compare or hash, such as nested tuples, are rejected."""
     if not isinstance(target, dict):
@@ -188,13 +181,12 @@ def _set_items(target: Any, items: list[Any]) -> None:
 class _Resolver:
     """Replaces recorded calls by the NumPy arrays and byte strings they create; other calls raise a `PickleError`.
 
-    A small pickle can refer to one value very often, so each is replaced once. What the references add up to, and the
-    bytes of the strings created, may be a few times the pickle's own size: without sharing they are smaller than it.
+    A small pickle can refer to one value very often, so each is replaced once. The bytes of the strings created may be
+    a few times the pickle's own size: without sharing they are smaller than it.
     """
 
     def __init__(self, size: int) -> None:
         self.done: dict[int, Any] = {}  # by identity
-        self.counts: dict[int, int] = {}  # values inside a value, by its identity
         self.limit, self.created = 4 * size + 1000, 0
 
     def __call__(self, value: Any) -> Any:
@@ -210,9 +202,6 @@ class _Resolver:
         if isinstance(value, (dict, list, tuple)):
             inside = [*value, *value.values()] if isinstance(value, dict) else value
             resolved = [self(item) for item in inside]
-            self.counts[id(value)] = total = 1 + sum(self.counts.get(id(item), 1) for item in inside)
-            if total > self.limit:
-                raise PickleError("refers to the same values too often")
             if isinstance(value, dict):
                 return dict(zip(resolved[: len(value)], resolved[len(value) :], strict=True))
             return type(value)(resolved)

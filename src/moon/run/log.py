@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moon.errors import DamagedCheckpoint, DataError
-from moon.files import open_regular, open_to_append, write_text, writing
+from moon.errors import DamagedCheckpoint
+from moon.files import open_to_append, write_text, writing
 from moon.recipe import Recipe
-from moon.records import json_digest, parse_json
+from moon.records import json_digest, parse_json, read_limited
 from moon.run.loggers import Loggers
 from moon.training.loop import Record
 
 _log = logging.getLogger(__name__)
 _DIGEST = "log_sha256"
-_MAX_BYTES = 2**29  # for the million epochs that a recipe may have at most
-_MAX_LINE_BYTES = 2**16
+_MAX_BYTES = 2**27  # of some 300,000 epochs
 
 
 class Log:
@@ -83,34 +82,28 @@ def log_digest(folder: Path) -> str:
 def _read(folder: Path) -> tuple[list[dict[str, Any]], str]:
     path = folder / "log.jsonl"
     try:
-        file = open_regular(path)
+        written = read_limited(path, _MAX_BYTES).removesuffix(b"\n").split(b"\n")
     except FileNotFoundError:
         return [], ""
     lines, digest = [], ""
-    with file:
-        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-            raise DataError(f"{path}: has more than {_MAX_BYTES:,} bytes, which no run writes; delete or restore it")
-        while line := file.readline(_MAX_LINE_BYTES + 1):
-            number = len(lines) + 1
-            if len(line) > _MAX_LINE_BYTES:
-                raise _damaged(path, number, f"it has more than {_MAX_LINE_BYTES:,} bytes")
-            try:
-                found = parse_json(line.decode(errors="replace"))
-            except ValueError as error:
-                if not file.read(1):
-                    break
-                raise _damaged(path, number, error) from error
-            try:
-                if not isinstance(found, dict) or "epoch" not in found:
-                    raise ValueError("it is not the record of an epoch")
-                written = found.pop(_DIGEST, None)
-                if number == 1 and written is not None:
-                    digest = _start(folder)
-                if digest and written != (digest := _next(digest, found)):
-                    raise ValueError("its digest does not match")
-            except ValueError as error:
-                raise _damaged(path, number, error) from error
-            lines.append(found)
+    for number, line in enumerate(written, start=1):
+        try:
+            found = parse_json(line.decode(errors="replace"))
+        except ValueError as error:
+            if number == len(written):
+                break
+            raise _damaged(path, number, error) from error
+        try:
+            if not isinstance(found, dict) or not isinstance(found.get("epoch"), int):
+                raise ValueError("it is not the record of an epoch")
+            own = found.pop(_DIGEST, None)
+            if number == 1 and own is not None:
+                digest = _start(folder)
+            if digest and own != (digest := _next(digest, found)):
+                raise ValueError("its digest does not match")
+        except ValueError as error:
+            raise _damaged(path, number, error) from error
+        lines.append(found)
     return lines, digest
 
 
