@@ -232,13 +232,11 @@ def test_runs_that_are_left_out_are_warned_about(tmp_path, fabricate, caplog):
 
 
 @pytest.mark.parametrize("name", ["result.json", "recipe.json", "scores.json", "log.jsonl", "data.json"])
-@pytest.mark.parametrize("content", ["[]", "{", '{"known": {"accuracy": -5}}'], ids=["list", "cut", "range"])
+@pytest.mark.parametrize("content", ["[]", "{"], ids=["list", "cut"])
 def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path, fabricate, name, content):
     damaged = fabricate(tmp_path, make("moon"))
     other = fabricate(tmp_path, make("mixup"))
     (damaged / name).write_text(content + "\n\n")
-    if (name, content) == ("data.json", '{"known": {"accuracy": -5}}'):
-        return  # this is no value of this file
     runs, left_out = collect([tmp_path])
     assert [run.folder for run in runs] == [other]
     assert len(left_out) == 1
