@@ -39,7 +39,7 @@ def unknown_images(root: Path, names: Iterable[str], benchmark: Benchmark) -> di
 def choice(run: Path, images: BenchmarkImages, unknown: dict[str, AnySet], device: str) -> dict[str, Any]:
     """The AUROC of each detector on validation images, by unknown set, or the reason why it cannot be used."""
     recipe, benchmark, validation = Recipe.load(run / "recipe.json"), images.benchmark, images.splits["val"]
-    model = load(run, device, benchmark)
+    model = load(run, device)
     kept: dict[str, Evidence] = {}
 
     def ordinary(key: str, data: AnySet) -> Evidence:

@@ -184,7 +184,7 @@ def test_without_the_runtime_torch_computes_and_a_message_says_so_once(caplog):
 class HalfNetwork(moon_runtime.Network):
     """A network that rounds its results, as one that computes in float16."""
 
-    def __init__(self, source, threads=1, precision="float32"):
+    def __init__(self, source, threads=1, precision="float32", limit=1):
         super().__init__(source, threads)
         self.precision = precision
 
