@@ -15,26 +15,24 @@ from moon.results.compare import Comparison
 from moon.results.format import MISSING, interval_text, mean_and_deviation, signed
 
 _PRESETS = {"quick": "`quick`", "quick@300": "`best-2`"}  # trainings that tables name by their preset
-P_UNKNOWN = "p(unknown): correct / wrong / near / far"
 # What the columns of a table of networks show: metrics, separated by " / " in the cell, and decimal places.
 COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
-    "MSP": (("msp near", "msp far"), 1),
-    "EBO": (("ebo near", "ebo far"), 1),
-    "EBO, T = 1": (("ebo:unscaled near", "ebo:unscaled far"), 1),
-    "KNN": (("knn near", "knn far"), 1),
-    "FDBD": (("fdbd near", "fdbd far"), 1),
+    **{
+        f"{name} {group}": ((f"{key} {group}",), 1)
+        for key, name in {"msp": "MSP", "ebo": "EBO", "knn": "KNN", "fisher": "Fisher"}.items()
+        for group in ("near", "far")
+    },
     "Fisher": (("fisher near", "fisher far"), 1),
-    "chosen detector": (("chosen near", "chosen far"), 1),
-    "unknown": (("unknown near", "unknown far"), 1),
     "accuracy %": (("accuracy",), 1),
     "ECE": (("ece",), 3),
     "ECE, scaled": (("ece-scaled",), 3),
-    "temperature": (("temperature",), 2),
-    "unknown, T = 1": (("unknown:unscaled near", "unknown:unscaled far"), 1),
-    P_UNKNOWN: (tuple(f"p-unknown {part}" for part in ("correct", "wrong", "near", "far")), 4),
-    f"T = 1, {P_UNKNOWN}": (tuple(f"p-unknown:unscaled {part}" for part in ("correct", "wrong", "near", "far")), 4),
 }
-MEASURED = ["MSP", "EBO", "KNN", "accuracy %", "ECE", "ECE, scaled"]
+
+
+def near_and_far(*detectors: str) -> list[str]:
+    """Columns with the AUROC of detectors."""
+    return [f"{name} {group}" for name in detectors for group in ("near", "far")]
+
 
 FOUR = ("plain", "control", "moon", "moon-logitnorm")
 FIVE = ("plain", "control", "moon", "logitnorm+vote", "moon-logitnorm")
@@ -91,22 +89,15 @@ def cell(kept: Kept, network: str, metrics: Sequence[str], digits: int) -> str:
 
 
 def networks_table(
-    kept: Kept, headings: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], columns: Sequence[str] = MEASURED
+    kept: Kept, headings: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], columns: Sequence[str]
 ) -> str:
     """A table with the labels, the number of seeds and the metrics of one network in each row.
 
-    Columns are keys of `COLUMNS`, or "the paper's MSP". A network without runs has n = 0 and a dash in each cell.
+    Columns are keys of `COLUMNS`. A network without runs has n = 0 and a dash in each cell.
     """
 
-    def numbers(network: str, column: str) -> str:
-        if column == "the paper's MSP":
-            paper = network.replace(network.partition("/")[0], "paper", 1)
-            values = [list(kept.values(paper, metric).values()) for metric in COLUMNS["MSP"][0]]
-            return " / ".join(f"{found[0]:.1f}" if found else MISSING for found in values) if any(values) else ""
-        return cell(kept, network, *COLUMNS[column])
-
     found = (
-        [*labels, str(len(kept.runs(network))), *(numbers(network, column) for column in columns)]
+        [*labels, str(len(kept.runs(network))), *(cell(kept, network, *COLUMNS[column]) for column in columns)]
         for labels, network in rows
     )
     return markdown([*headings, "n", *columns], found)

@@ -10,7 +10,7 @@ Nothing is trained or scored, and no images are needed. Three kinds of places ar
   `91.6 [91.2, 92.1]<!-- SOURCE -->`: `sources.py` describes the sources. The number of decimal places, and a plus sign,
   are kept as they are. On the pages of results every number with a decimal point needs a source, except in headings,
   code and links;
-- the tables and figures in results/*/paper (`paper_files.py`).
+- the tables and figures in results/*/paper (`paper_files.py`), and docs/results/*.csv (`csv_files.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import intact
+from csv_files import write_csv_files
 from kept import Kept
 from paper_files import stale_lines, write_paper_files
 from sources import read_source
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None, repository: Path = REPOSITORY) -> i
             write_text(path, after)
             print(f"written: {name}")
         problems += [f"{name}:{text}" for text in wrong]
-    problems += write_paper_files(kept, check)
+    problems += write_paper_files(kept, check) + write_csv_files(kept, check)
     return _report(problems)
 
 

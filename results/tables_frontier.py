@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cells import (
-    COLUMNS,
-    Blocks,
-    at_trainings,
-    cell,
-    differences_table,
-    goals_table,
-    label,
-    markdown,
-    networks_table,
-)
+from cells import COLUMNS, Blocks, cell, differences_table, goals_table, label, markdown
 from images import ends, over_images
 from kept import Kept
-from sources import FRONTIER_PAIRS, PRIMARY, QUICK_TIN100_PAIRS
+from sources import PRIMARY
 
 from moon.results.format import MISSING, interval_text, signed
 
@@ -36,86 +26,28 @@ CANDIDATES = {
     "dense/logitnorm+vote": "dense: LogitNorm + vote",
     "dense/rotpred+logitnorm,copies=1,augment=trivial": "dense: + RotPred and TrivialAugment",
 }
-SHOWN = ("accuracy %", "ECE, scaled", "MSP", "KNN", "Fisher")
-TESTED = (
-    "plain",
-    "control",
-    "logitnorm+vote",
-    "plain@300",
-    "control@300",
-    "logitnorm+vote@300",
-    "moon-logitnorm@300",
-    "quick",
-    "quick@300",
-)
-TITLES = {
-    "moon-logitnorm@300": "`best-1`: MOON normalised, 300 epochs",
-    "quick": "**`quick`**, 100 epochs",
-    "quick@300": "**`best-2`**, 300 epochs",
-}
-TESTED_99 = ("plain", "control", "moon", "logitnorm+vote", "moon-logitnorm", "quick@300")
 NAMES = {"msp": "MSP", "ebo": "EBO", "knn": "KNN", "fisher": "Fisher"}
 GOALS = {"fisher near": 94.0, "fisher far": 98.0, "accuracy": 95.3, "ece-scaled": 0.008}
-GOALS_99 = {"fisher near": 91.0, "fisher far": 96.5, "accuracy": 93.0}
 
 
 @BLOCKS.add
 def candidates(kept: Kept) -> str:
-    rows = []
-    for network, title in CANDIDATES.items():
-        found = [cell(kept, f"{PLACE}/{network}", *COLUMNS[name]) for name in SHOWN]
-        rows.append([title, str(len(kept.runs(f"{PLACE}/{network}"))), *found])
-    return markdown(["training", "n", *SHOWN], rows)
-
-
-@BLOCKS.add
-def candidates_differences(kept: Kept) -> str:
-    """Candidates minus the reference, one seed each, with intervals over the images."""
+    """Candidates, and those of one seed minus the reference, with intervals over the images."""
     metrics = {"Fisher near": "fisher near", "Fisher far": "fisher far", "accuracy %": "accuracy"}
-    names = [name for name in CANDIDATES if name != REFERENCE and len(kept.runs(f"{PLACE}/{name}")) == 1]
-    rows = [
-        [CANDIDATES[name], *(_change(kept, f"{PLACE}/{name}", metric) for metric in metrics.values())] for name in names
-    ]
-    return markdown(["minus the reference", *metrics], rows)
+    compared = ("Fisher near", "Fisher far")
+    rows = []
+    for name, title in CANDIDATES.items():
+        network = f"{PLACE}/{name}"
+        is_compared = name != REFERENCE and len(kept.runs(network)) == 1
+        found = [cell(kept, network, *COLUMNS[column]) for column in metrics]
+        found += [_change(kept, network, metrics[column]) if is_compared else "" for column in compared]
+        rows.append([title, str(len(kept.runs(network))), *found])
+    return markdown(["training", "n", *metrics, *(f"{column}: minus the reference" for column in compared)], rows)
 
 
 def _change(kept: Kept, network: str, metric: str) -> str:
     value, error = over_images(kept, network, metric, f"{PLACE}/{REFERENCE}")
     return f"{signed(value, 1)} {interval_text(*ends(value, error), 1, sign=True)}"
-
-
-@BLOCKS.add
-def frontier_test(kept: Kept) -> str:
-    """Networks at 95% on the test images, near with `tin-open`; the last column is near with `tin`."""
-    rows = []
-    for training in TESTED:
-        opened, closed = (f"{collection}/rigl95/{training}" for collection in ("cifar10-open", "cifar10"))
-        found = [cell(kept, opened, *COLUMNS[name]) for name in SHOWN]
-        count = str(len(kept.runs(opened)))
-        rows.append([TITLES.get(training, label(training)), count, *found, cell(kept, closed, *COLUMNS["Fisher"])])
-    return markdown(["training", "n", *SHOWN, "Fisher, `tin`"], rows)
-
-
-@BLOCKS.add
-def frontier_test_99(kept: Kept) -> str:
-    columns = ["MSP", "EBO", "KNN", "Fisher", *SHOWN[:2]]
-    return networks_table(kept, ["training"], at_trainings("cifar10-open/rigl99", TESTED_99), columns)
-
-
-@BLOCKS.add
-def frontier_differences(kept: Kept) -> str:
-    return differences_table(kept, "frontier", FRONTIER_PAIRS, [*SHOWN[2:], "chosen detector", *SHOWN[:2]])
-
-
-@BLOCKS.add
-def quick_tin100(kept: Kept) -> str:
-    rows = at_trainings("tin100/rigl95", ("plain", "control", "logitnorm+vote", "quick"))
-    return networks_table(kept, ["training"], rows, [*SHOWN[2:], "FDBD", *SHOWN[:2]])
-
-
-@BLOCKS.add
-def quick_tin100_differences(kept: Kept) -> str:
-    return differences_table(kept, "quick-tin100", QUICK_TIN100_PAIRS, [*SHOWN[2:], "FDBD", *SHOWN[:2]])
 
 
 @BLOCKS.add
@@ -146,11 +78,6 @@ def sparsity_primary(kept: Kept) -> str:
 @BLOCKS.add
 def frontier_goals(kept: Kept) -> str:
     return _goals(kept, "cifar10-open/rigl95/quick@300", GOALS)
-
-
-@BLOCKS.add
-def frontier_goals_99(kept: Kept) -> str:
-    return _goals(kept, "cifar10-open/rigl99/quick@300", GOALS_99)
 
 
 def _goals(kept: Kept, network: str, goals: Mapping[str, float]) -> str:

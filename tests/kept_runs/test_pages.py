@@ -22,6 +22,7 @@ def repository(tmp_path, monkeypatch):
     (tmp_path / "results" / "demo").symlink_to(ROOT / "results" / "demo")
     (tmp_path / "README.md").write_text("# A page without numbers\n")
     monkeypatch.setattr(documents, "write_paper_files", lambda kept, check: [])
+    monkeypatch.setattr(documents, "write_csv_files", lambda kept, check: [])
     monkeypatch.setattr(intact, "problems", lambda kept: [])
     return tmp_path
 
