@@ -68,7 +68,7 @@ def train_on_screen(
                     _log.warning(
                         "with %s the network cannot be packed with the usual threshold, which needs %d; a run keeps to "
                         "its images, so add some (moon data import, or hold-out --val-share) and train in another "
-                        "folder (--out)", count, images_needed(),
+                        "folder (--out)", count, _images_to_pack(),
                     )  # fmt: skip
 
             settings |= {**callbacks, "on_start": on_start}
@@ -77,7 +77,12 @@ def train_on_screen(
 
 def can_be_packed(images: BenchmarkImages) -> bool:
     """Whether there are enough validation images for the usual threshold of `moon pack`."""
-    return len(images.splits["val"].labels) >= images_needed()
+    return len(images.splits["val"].labels) >= _images_to_pack()
+
+
+def _images_to_pack() -> int:
+    """The usual detector is fitted on one half of the validation images, and the other half is for the threshold."""
+    return 2 * images_needed() - 1
 
 
 def training_threads(recipe: Recipe, benchmark: Benchmark, device: torch.device) -> AbstractContextManager[None]:

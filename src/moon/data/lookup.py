@@ -46,7 +46,8 @@ def find_benchmark(
     Args:
         root: The data root.
         name: The name of the benchmark.
-        near: Near unknown sets, one name or several, in place of the benchmark's.
+        near: Near unknown sets, one name or several, in place of the benchmark's. One that the benchmark has as far is
+            then near only, and the other way round.
         far: Far unknown sets, one name or several, in place of the benchmark's.
 
     Returns:
@@ -88,7 +89,8 @@ def find_benchmark(
             f"unknown benchmark '{name}'{did_you_mean(name, names)}; known: {', '.join(names)}; import a set of your "
             f"own with `moon data import`, or put train.npz and test.npz into {root / name}{where}"
         )
-    return replace(found, near=near or found.near, far=far or found.far)
+    others = [tuple(s for s in sets if s not in (*near, *far)) for sets in (found.near, found.far)]
+    return replace(found, near=near or others[0], far=far or others[1])
 
 
 def all_benchmarks(root: AnyPath) -> tuple[list[Benchmark], list[DataError]]:

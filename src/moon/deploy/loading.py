@@ -54,6 +54,6 @@ def load(path: Path | str, device: torch.device | str = "cpu", *, threads: int =
     try:
         return package.load(path, threads=threads, limit=limit)
     except package.NetworkError as error:
-        if "limit=" in str(error):
+        if "limit" in str(error):
             raise ValueError(str(error)) from error
         raise DamagedCheckpoint(f"{error}; copy it again, or write it again with `moon pack`") from error

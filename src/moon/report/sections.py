@@ -84,7 +84,8 @@ def choose_detector(methods: Methods, asked: str | None = None) -> tuple[str, st
     candidates = [name for name in dict.fromkeys([*reasons, "knn", *found]) if name in found]
     name = asked or max(candidates, key=found.__getitem__)  # the first one of equals
     lacking = len(summaries) - found[name]
-    reason = "as asked for" if asked else reasons.get(name, f"as not all runs were scored with {next(iter(reasons))}")
+    other = "with which most runs were scored" if lacking else f"as not all runs were scored with {next(iter(reasons))}"
+    reason = "as asked for" if asked else reasons.get(name, other)
     return name, reason + (
         f"; {lacking} of {counted(len(summaries), 'run')} were not scored with it" if lacking else ""
     )
