@@ -71,7 +71,7 @@ def test_zeros_are_those_of_all_matrices(caplog):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "'own'" in caplog.text
     lines = topology.summary().splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert [line.split()[0] for line in lines[1:] if "dense" in line] == ["own", "embedding.weight"]
 
 

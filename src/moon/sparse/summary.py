@@ -29,9 +29,10 @@ def summarize(name: str, matrices: Mapping[str, Tensor], planned: Mapping[str, i
     sparse = [key for key in sizes if kept[key] < sizes[key]]
     inside, total = sum(sizes[key] for key in sparse), sum(sizes.values())
     zeros = inside - sum(kept[key] for key in sparse)
+    layers = counted(len(sparse), "sparse layer")
     lines = [
-        f"{name}: {zeros / inside:.1%} of {counted(inside, 'weight')} in {counted(len(sparse), 'sparse layer')} are "
-        f"zero; of all {counted(total, 'number')} in matrices, {zeros / total:.1%}"
+        f"{name}: {zeros / inside:.1%} of {counted(inside, 'weight')} in {layers} are zero",
+        f"  {zeros / total:.1%} of all {counted(total, 'number')} in the matrices of the model",
     ]
     shapes = {key: "x".join(map(str, matrix.shape)) for key, matrix in matrices.items()}
     wide, long = max(map(len, sizes)), max(map(len, shapes.values()))
