@@ -29,7 +29,7 @@ class RunLocked(Exception):
 
 
 class RankLost(Exception):
-    """One of the processes that train together ended, or does not answer."""
+    """One of the processes that train together ended, or sends no heartbeat."""
 
 
 class DiskFull(OSError):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from moon.cli.arguments import (
     add_checkpoint_seconds,
@@ -57,7 +61,6 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    from moon.cli.stopping import RESUMES
     from moon.errors import RankLost
 
     # Read by `import torch`: without it, C++ traces are printed if the process that serves the common store is lost.
@@ -65,7 +68,7 @@ def act(arguments: argparse.Namespace) -> dict[str, Any] | None:
     try:
         return _train(arguments)
     except RankLost as error:
-        raise RankLost(f"{error}; {RESUMES}") from error
+        _leave(error, arguments.debug)
 
 
 def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -107,6 +110,24 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any] | None:
         pack = f", or moon pack {folder}" if can_be_packed(images) else ""
         print(f"next: moon score {folder} --near SET, on a set of unknown images{pack}")
     return {"folder": folder, **result}
+
+
+def _leave(error: Exception, debug: bool) -> NoReturn:
+    """Print the loss of a process, and end at once: an ordinary exit waits for the lost one as long as torch does."""
+    from moon.cli.failing import explained
+    from moon.cli.stopping import RESUMES
+    from moon.training import peers
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # torchrun sends one as soon as a process is lost
+        signal.signal(number, signal.SIG_IGN)
+    code, text = explained(error)
+    with suppress(OSError):  # the terminal may be gone; the signals that would end the process are ignored now
+        if debug:
+            traceback.print_exception(error)
+        print(f"moon train: {text}; {RESUMES}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    peers.close()
+    os._exit(code)
 
 
 def _check_folder(folder: Path) -> None:

@@ -29,7 +29,7 @@ class Ranks:
     def join(cls, device: torch.device) -> Ranks:
         """Join the processes that torchrun started; `Ranks()` if this is the only one.
 
-        Raises RankLost if they cannot be reached, or do not all start in time.
+        Raises RankLost if they cannot be reached, or do not all start within half an hour.
         """
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1:

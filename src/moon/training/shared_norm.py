@@ -1,4 +1,4 @@
-"""BatchNorm layers with the statistics of the batches of all processes (nn.SyncBatchNorm does not run on a CPU)."""
+"""BatchNorm layers with the statistics of the batches of all processes, for training with several processes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ class _SharedSum(torch.autograd.Function):
         return total
 
 
+def _shared_sum(value: Tensor) -> Tensor:
+    total = _SharedSum.apply(value)
+    assert isinstance(total, Tensor)
+    return total
+
+
 class _OverRanks:
     """The forward pass of a BatchNorm layer with the statistics of the batches of all processes."""
 
@@ -35,13 +41,12 @@ class _OverRanks:
         dims = [dim for dim in range(input.ndim) if dim != 1]
         wide = input.float() if input.element_size() < 4 else input
         count = torch.tensor(float(input.numel() // input.shape[1]), device=input.device, dtype=wide.dtype)
-        total: Any = _SharedSum.apply(torch.cat([wide.sum(dims), count[None]]))
+        total = _shared_sum(torch.cat([wide.sum(dims), count[None]]))
         number = total[-1].detach()
         mean = total[:-1] / number
         shape = [1, -1, *(1 for _ in dims[1:])]
         centred = wide - mean.view(shape)
-        squares: Any = _SharedSum.apply(centred.square().sum(dims))
-        variance = squares / number
+        variance = _shared_sum(centred.square().sum(dims)) / number
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
