@@ -12,7 +12,7 @@ from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 from torch.utils.hooks import RemovableHandle
 
 from moon.sparse.step_hooks import StepHooks
@@ -20,10 +20,7 @@ from moon.sparse.summary import share_of_zeros
 
 # Optimizers that update each weight from its own gradient and state alone, so that gradients of weights that are zero
 # have no effect on the others. Adafactor and Muon, among others, mix those of a matrix.
-_ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD")
-)
+_ELEMENTWISE = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, Adagrad, RMSprop, ASGD)
 
 
 class Topology(ABC):
