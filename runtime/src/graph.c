@@ -4,8 +4,8 @@
 
 #include "model.h"
 
-static const char *const OPERATIONS[] = {"conv2d",   "linear",          "add",     "mul", "concat", "max_pool",
-                                         "avg_pool", "global_avg_pool", "flatten", "act", "affine", "softmax"};
+static const char *const OPERATIONS[] = {"conv2d",          "linear",           "add",     "mul", "concat", "max_pool", "avg_pool",
+                                         "global_avg_pool", "global_deviation", "flatten", "act", "affine", "softmax"};
 static const char *const ACTIVATIONS[] = {"none", "relu",      "relu6",       "silu",
                                           "gelu", "hardswish", "hardsigmoid", "sigmoid"};
 
@@ -210,7 +210,7 @@ static void read_operation(reading *r, operation *op) {
   else if (op->kind == MAX_POOL || op->kind == AVG_POOL) read_pool(r, op, &out);
   else if (op->kind == CONCAT) read_concat(r, op, &out);
   else if (op->kind == ADD || op->kind == MUL) read_binary(r, op, &out);
-  else if (op->kind == GLOBAL_AVG_POOL) out.rows = out.columns = 1;
+  else if (op->kind == GLOBAL_AVG_POOL || op->kind == GLOBAL_DEVIATION) out.rows = out.columns = 1;
   else if (op->kind == AFFINE) {
     op->scale = read_floats(r->m, &r->model->file, need_name(r, "scale"), in->channels);
     op->bias = read_floats(r->m, &r->model->file, need_name(r, "shift"), in->channels);

@@ -90,7 +90,7 @@ typedef struct {
   void (*affine)(void *out, const void *in, float scale, float shift, int64_t vectors);
   void (*pool)(void *out, const void *in, const void *divisors, const pooling *p);
   void (*softmax)(void *out, const void *in, int channels, int64_t vectors, int64_t stride);
-  void (*average)(void *out, const void *in, const layout *stored, const layout *order);
+  void (*average)(void *out, const void *in, const layout *stored, const layout *order, bool is_deviation);
   void (*interleave)(void *to, const layout *target, const void *from, const layout *source, int64_t image_size,
                      int channels);
   void (*linear)(float *out, const void *in, const void *weights, const float *bias, int columns, int64_t stride,

@@ -45,7 +45,8 @@ typedef struct {
 } file;
 
 typedef enum {
-  CONV, LINEAR, ADD, MUL, CONCAT, MAX_POOL, AVG_POOL, GLOBAL_AVG_POOL, FLATTEN, ACT, AFFINE, SOFTMAX, FUSED
+  CONV, LINEAR, ADD, MUL, CONCAT, MAX_POOL, AVG_POOL, GLOBAL_AVG_POOL, GLOBAL_DEVIATION, FLATTEN, ACT, AFFINE, SOFTMAX,
+  FUSED
 } operation_kind; /* FUSED: done by the operation before it */
 
 /* Weights that are not zero, row by row. `index` is the position in the flattened (in / groups, rows, columns). */

@@ -198,9 +198,9 @@ static void compute_channel(const team *t, const operation *op, int c) {
       pool_channel(t, op, x, y);
       break;
     }
-    case GLOBAL_AVG_POOL: {
+    case GLOBAL_AVG_POOL: case GLOBAL_DEVIATION: {
       const layout *order = t->model->tensors[op->in[0]].layout[0];
-      k->average(y + (out->low[0] * out->pitch + out->low[1]) * k->bytes, x, in, order);
+      k->average(y + (out->low[0] * out->pitch + out->low[1]) * k->bytes, x, in, order, op->kind == GLOBAL_DEVIATION);
       break;
     }
     case AFFINE: k->affine(y, x, op->scale[c], op->bias[c], out->size); break;

@@ -63,6 +63,8 @@ def run(graph: list[dict[str, Any]], tensors: dict[str, np.ndarray], images: np.
                     y /= windows(np.ones_like(x), op, op["kernel"], 0).mean((-2, -1))
             case "global_avg_pool":
                 y = x.mean((2, 3), keepdims=True)
+            case "global_deviation":
+                y = x.std((2, 3), keepdims=True)
             case "flatten":
                 y = x.reshape(len(x), -1, 1, 1)
             case "act":

@@ -116,6 +116,7 @@ def test_pools(kind: str) -> None:
         check([op], {}, (5, 14, 13))
         check([op | {"count_include_pad": False}], {}, (5, 14, 13))
     check([{"op": "global_avg_pool", "in": [0], "out": 1, "act": "hardswish"}], {}, (5, 14, 13))
+    check([{"op": "global_deviation", "in": [0], "out": 1}], {}, (5, 14, 13))
 
 
 def test_pool_with_ceil_mode() -> None:
