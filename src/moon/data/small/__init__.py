@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SPLITS = ("train", "val", "test")
+SPLITS: tuple[str, ...] = ("train", "val", "test")
 FAR = {"noise": 200, "constant": 200, "blurred": 200, "inverted": 200}  # kinds of far images, and how many
 
 
