@@ -57,9 +57,9 @@ def draw(kind: str, source: Source, image: np.random.Generator) -> NDArray[np.ui
     colour = (np.array([70, 120, 45]) if season else np.array([175, 105, 40])) * tone + shade
     ground = np.array([(225, 222, 212), (105, 80, 58), (140, 140, 145)])[source.number % 3] + plant.uniform(-25, 25)
     rough, cast, vein = plant.uniform(2, 22), plant.uniform(-3, 3, 2), colour + plant.choice([-40, 60])
-    lit, length = plant.uniform(0, 2 * np.pi), plant.uniform(21, 30)
+    lit, length = plant.uniform(0, 2 * np.pi), plant.uniform(23, 30)
     picture = ground + rough * smooth_noise(image, _SIZE, 12) + rough * image.normal(0, 0.5, (_SIZE, _SIZE, 1))
-    blades, bend, angle = _blades(kind, image), image.uniform(-0.25, 0.25), image.uniform(0, 2 * np.pi)
+    blades, bend, angle = _blades(kind, image), image.uniform(-0.25, 0.25), image.normal(-np.pi / 2, 0.6)
     stalk = np.stack([np.linspace(-0.3, blades[-1][0, 0], 9), np.zeros(9)], 1)
     middles = [(blade + blade[::-1])[: len(_T)] / 2 for blade in blades]
     for line in (*blades, *middles, stalk):

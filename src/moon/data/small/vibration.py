@@ -32,7 +32,7 @@ def draw(kind: str, source: Source, image: np.random.Generator) -> NDArray[np.ui
         """Impulses that excite the resonances."""
         count = np.floor(per_turn * turn + image.uniform())
         hits = np.diff(count, prepend=count[0])
-        ring = np.exp(-damping * _TIME) * np.sin(2 * np.pi * resonances[:, None] * _TIME).sum(0)
+        ring: NDArray[np.float64] = np.exp(-damping * _TIME) * np.sin(2 * np.pi * resonances[:, None] * _TIME).sum(0)
         strength = load * image.uniform(0.7, 1.3, _SAMPLES)
         return np.convolve(hits * strength, ring)[:_SAMPLES]
 
