@@ -244,16 +244,17 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    from moon.cli.help import paragraph
     from moon.cli.output import printable, show_table
     from moon.data import all_benchmarks, set_names
     from moon.data.embedded import EMBEDDED_SPLITS, INSTALL, is_installed
-    from moon.data.small import SMALL_SETS
+    from moon.data.small import SMALL_SETS, SUITE
 
     root: Path = arguments.data
     benchmarks, errors = all_benchmarks(root)
     print(f"Benchmarks, with the sets that are found (✓) and missing (✗) under {root}")
     show_table(_benchmark_table(root, [b for b in benchmarks if b.name not in SMALL_SETS]))
-    print(f"small benchmarks, drawn when used: {', '.join(b.name for b in benchmarks if b.name in SMALL_SETS)}")
+    print(paragraph(f"small benchmarks, drawn when used: small-NAME; NAME is one of {', '.join(SUITE)}"))
     listed = {name for b in benchmarks for name in (b.known_set, *b.near, *b.far)}
     if others := [name for name in set_names(root) if name not in listed]:
         print(f"other sets under {root}: {printable(', '.join(others))}")
