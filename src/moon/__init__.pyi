@@ -47,6 +47,7 @@ from moon.detect import (
     GradNorm as GradNorm,
     Klm as Klm,
     Knn as Knn,
+    Layers as Layers,
     Mahalanobis as Mahalanobis,
     MaxLogit as MaxLogit,
     Mds as Mds,

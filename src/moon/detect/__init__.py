@@ -11,6 +11,7 @@ from moon.detect.gen import Gen
 from moon.detect.gradnorm import GradNorm
 from moon.detect.klm import Klm
 from moon.detect.knn import Knn
+from moon.detect.layers import Layers
 from moon.detect.mahalanobis import Mahalanobis
 from moon.detect.max_logit import MaxLogit
 from moon.detect.msp import Msp
@@ -53,6 +54,7 @@ DETECTORS: dict[str, type[Detector]] = {
     "tempscale": TempScale,
     "fisher": Fisher,
     "rotpred": RotPredScore,
+    "layers": Layers,
 }
 
 # Each class may be called by its key, too; Msp, Knn and so on are.
@@ -62,6 +64,6 @@ Mls = MaxLogit
 
 __all__ = [
     "DETECTORS", "Ash", "Detector", "Dice", "Ebo", "Energy", "Entropy", "Fdbd", "Fisher", "Gen", "GradNorm", "Klm",
-    "Knn", "Mahalanobis", "MaxLogit", "Mds", "Mls", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds",
+    "Knn", "Layers", "Mahalanobis", "MaxLogit", "Mds", "Mls", "Msp", "NnGuide", "Odin", "OpenMax", "React", "Rmds",
     "RotPredScore", "Scale", "Scaled", "She", "TempScale", "TemperatureScaling", "Unknown", "Vim",
 ]  # fmt: skip

@@ -65,6 +65,7 @@ class Detector(ABC):
         can_be_scaled: Whether the order of the scores changes with the scale of the logits, but `NAME` is at T = 1 in
             all runs, as KLM is. There is a variant `NAME:scaled`.
         rotates: Whether it scores `Evidence.rotations`, for which the model runs on four rotations of each input.
+        layered: Whether it scores `Evidence.layers`.
 
     Example:
         A new detector needs only `score`:
@@ -86,6 +87,7 @@ class Detector(ABC):
     depends_on_scale: ClassVar[bool] = False
     can_be_scaled: ClassVar[bool] = False
     rotates: bool = False
+    layered: ClassVar[bool] = False
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Let `fit` of every subclass reject evidence that is not finite."""

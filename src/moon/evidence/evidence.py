@@ -16,6 +16,8 @@ from torch import Tensor
 from moon.evidence.derived import unit_features
 from moon.evidence.disk import mapped, taken
 
+_OPTIONAL = ("labels", "rotations", "layers")  # have a row for each input, if they are there at all
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -29,6 +31,10 @@ class Evidence:
         head: The classifier's weight and bias, for detectors that change features or weights.
         rotations: The logits of the rotation head for each input turned by 0 to 3 quarter turns, of shape (N, 4, 4),
             if they were computed.
+        layers: Mean and standard deviation of each output channel of up to 8 convolutions, side by side, (N, M), if
+            they were computed.
+        layer_sizes: How many columns of `layers` belong to each of these convolutions: first the means, then as many
+            deviations.
 
     Raises:
         ValueError: If the shapes do not fit together.
@@ -54,6 +60,8 @@ class Evidence:
     labels: Tensor | None = None
     head: tuple[Tensor, Tensor] | None = None
     rotations: Tensor | None = None
+    layers: Tensor | None = None
+    layer_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         outputs = self.logits.shape[-1]
@@ -62,7 +70,7 @@ class Evidence:
                 f"logits have shape {tuple(self.logits.shape)}; with num_known={self.num_known} they must be "
                 f"(N, {self.num_known}), or (N, {self.num_known + 1}) with the unknown output last"
             )
-        parts = {"features": self.features, "labels": self.labels, "rotations": self.rotations}
+        parts = {name: getattr(self, name) for name in _OPTIONAL} | {"features": self.features}
         for name, tensor in parts.items():
             if tensor is not None and len(tensor) != len(self.logits):
                 raise ValueError(f"{len(tensor)} {name} for {len(self.logits)} logits; give one per input")
@@ -125,7 +133,7 @@ class Evidence:
         return weight, bias
 
     def to(self, *args, **kwargs) -> Evidence:
-        """Convert logits, features and rotations with `Tensor.to`, and move the labels to the same device.
+        """Convert all but the labels with `Tensor.to`, and move the labels to the same device.
 
         Args:
             *args: Passed to `Tensor.to`, such as a dtype or a device.
@@ -143,8 +151,9 @@ class Evidence:
         logits = self.logits.to(*args, **kwargs)
         labels = None if self.labels is None else self.labels.to(logits.device)
         features = self.features.to(*args, **kwargs)
-        rotations = None if self.rotations is None else self.rotations.to(*args, **kwargs)
-        return replace(self, logits=logits, features=features, labels=labels, rotations=rotations)
+        others = {name: getattr(self, name) for name in ("rotations", "layers")}
+        others = {name: None if part is None else part.to(*args, **kwargs) for name, part in others.items()}
+        return replace(self, logits=logits, features=features, labels=labels, **others)
 
     def take(self, index: Tensor) -> Evidence:
         """Select inputs.
@@ -162,7 +171,7 @@ class Evidence:
             >>> evidence.take(torch.tensor([2, 0])).prediction
             tensor([2, 0])
         """
-        parts = {name: getattr(self, name) for name in ("logits", "features", "labels", "rotations")}
+        parts = {name: getattr(self, name) for name in ("logits", "features", *_OPTIONAL)}
         given = {name: part for name, part in parts.items() if part is not None}
         return replace(self, **{name: taken(part, index.to(part.device)) for name, part in given.items()})
 
@@ -174,7 +183,7 @@ class Evidence:
             parts: The evidence of each batch, at least one.
 
         Returns:
-            The evidence of all inputs, in order. It has labels, and rotations, if every part has.
+            The evidence of all inputs, in order. It has labels, rotations and layers if every part has.
 
         Raises:
             ValueError: If there are no parts.
@@ -194,8 +203,7 @@ class Evidence:
             found = [value for part in parts if (value := getattr(part, name)) is not None]
             return torch.cat(found) if len(found) == len(parts) else None
 
-        logits, features = (torch.cat([getattr(part, name) for part in parts]) for name in ("logits", "features"))
-        return Evidence(logits, features, parts[0].num_known, joined("labels"), parts[0].head, joined("rotations"))
+        return replace(parts[0], **{name: joined(name) for name in ("logits", "features", *_OPTIONAL)})
 
     @staticmethod
     def mean(views: Iterable[Evidence]) -> Evidence:
@@ -207,10 +215,10 @@ class Evidence:
             views: Evidence of the same inputs in the same order, at least one.
 
         Returns:
-            Evidence with the mean logits, features and rotations, and the labels and head of the first view.
+            Evidence with the mean logits, features, rotations and layers, and the labels and head of the first view.
 
         Raises:
-            ValueError: If there is no view, or only some have rotations.
+            ValueError: If there is no view, or only some have rotations or layers.
 
         Example:
             >>> import torch
@@ -220,11 +228,13 @@ class Evidence:
             tensor([[2., 2.]])
         """
         views = list(views)
-        if len({view.rotations is None for view in views}) != 1:
-            raise ValueError("views to average are missing, or only some of them have rotations")
+        optional = {tuple(getattr(view, name) is not None for name in ("rotations", "layers")) for view in views}
+        if len(optional) != 1:
+            raise ValueError("views to average are missing, or only some of them have rotations or layers")
         if len(views) == 1:
             return views[0]
-        names = ("logits", "features", *(["rotations"] if views[0].rotations is not None else []))
+        given = [name for name in ("rotations", "layers") if getattr(views[0], name) is not None]
+        names = ("logits", "features", *given)
 
         def mean(*parts: Tensor) -> Tensor:
             total: Any = sum(part / len(views) for part in parts)

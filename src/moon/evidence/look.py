@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 from moon.evidence.disk import Rows, Storage
 from moon.evidence.evidence import Evidence
 from moon.evidence.head import classifier_name, known_outputs
+from moon.evidence.layers import LayerRecording
 from moon.evidence.outputs import Inputs, Recording, only_tensor
 from moon.evidence.rotations import find_rotation_head, rotated
 
@@ -102,6 +103,7 @@ def read(
     classifier: str | None = None,
     rotate: bool = False,
     storage: Storage | None = None,
+    layers: bool = False,
 ) -> Evidence:
     """Run the model on a data set, in evaluation mode and without gradients.
 
@@ -117,6 +119,7 @@ def read(
         rotate: Whether to run the model on all four rotations of each image, for `Evidence.rotations`, which takes
             four times as long. The model needs a rotation head.
         storage: Where to keep the evidence if it is large; None: in memory.
+        layers: Whether to look at inner layers, for `Evidence.layers`.
 
     Returns:
         The evidence of all inputs, in order, on the model's device.
@@ -141,7 +144,7 @@ def read(
     if rotate:
         find_rotation_head(model)  # fails before anything is computed
     collected: _Collected | None = None
-    with evaluation_mode(model):
+    with evaluation_mode(model), LayerRecording(model) if layers else nullcontext() as recorded:
         for batch in loader:
             x, y = split_batch(batch, device)
             if perturb is not None or rotate:
@@ -154,7 +157,12 @@ def read(
                     )
                 x = tensor if perturb is None else perturb(model, tensor)
             with torch.no_grad():
+                if recorded is not None:
+                    recorded.start()
                 evidence, recording = _look(model, x, y, None)
+                if recorded is not None:
+                    found, sizes = recorded.found(evidence.features)
+                    evidence = replace(evidence, layers=found, layer_sizes=sizes)
                 if rotate:
                     evidence = _with_rotations(model, x, evidence)
             if collected is None:
@@ -170,9 +178,11 @@ class _Collected:
     """Evidence, batch by batch, in memory or on disk."""
 
     def __init__(self, first: Evidence, storage: Storage | None) -> None:
-        folder = None if storage is None else storage.place(first.logits, first.features)
+        more = [] if first.layers is None else [first.layers]
+        folder = None if storage is None else storage.place(first.logits, torch.cat([first.features, *more], 1))
         self._first = first
         self._parts = {"logits": Rows(folder), "features": Rows(folder), "labels": Rows(None), "rotations": Rows(None)}
+        self._parts["layers"] = Rows(folder)
         self._missing: set[str] = set()  # parts that some batch does not have
 
     def add(self, batch: Evidence) -> None:

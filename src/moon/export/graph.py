@@ -24,8 +24,10 @@ class Graph:
         input: The shape of an input, (C, H, W).
         ops: The operators in the order of computation.
         weights: The weights by name, float32.
-        features: The number of the tensor that enters the classifier.
+        features: The number of the tensor that enters the classifier, followed by the statistics of inner layers, if
+            there are any.
         logits: The number of the output.
+        layer_sizes: How wide the statistics of each inner layer are, as in `Evidence`.
     """
 
     input: tuple[int, ...]
@@ -33,6 +35,7 @@ class Graph:
     weights: dict[str, Tensor] = field(default_factory=dict)
     features: int = 0
     logits: int = 0
+    layer_sizes: tuple[int, ...] = ()
 
 
 def fold(graph: Graph) -> None:

@@ -29,12 +29,16 @@ def trace_detector(detector: Detector, evidence: Evidence) -> Program:
     detector.score(evidence)  # says so if it is not fitted
     head = None if evidence.head is None else (evidence.head[0].detach().cpu(), evidence.head[1].detach().cpu())
 
+    width, sizes = evidence.features.shape[1], evidence.layer_sizes if detector.layered else ()
+
     class Score(nn.Module):
         def forward(self, logits: Tensor, features: Tensor) -> Tensor:
-            return detector.score(Evidence(logits, features, evidence.num_known, head=head))
+            features, layers = features.split([width, sum(sizes)], 1) if sizes else (features, None)
+            return detector.score(Evidence(logits, features, evidence.num_known, None, head, None, layers, sizes))
 
-    inputs = tuple(
-        torch.zeros(IMAGES, part.shape[1], dtype=part.dtype) for part in (evidence.logits, evidence.features)
+    inputs = (
+        torch.zeros(IMAGES, evidence.logits.shape[1], dtype=evidence.logits.dtype),
+        torch.zeros(IMAGES, width + sum(sizes), dtype=evidence.features.dtype),
     )
     decompositions = default_decompositions()
     decompositions.pop(torch.ops.aten.logsumexp.default, None)

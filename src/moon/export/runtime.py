@@ -28,32 +28,36 @@ def runtime() -> Any:
     return moon_runtime
 
 
-def checked_graph(model: nn.Module, shape: tuple[int, ...]) -> Graph:
+def checked_graph(model: nn.Module, shape: tuple[int, ...], layers: bool = False) -> Graph:
     """Trace a network, and check that moon-runtime computes the same logits as PyTorch, on random images.
+
+    With `layers` the statistics of inner layers are compared, too.
 
     The network is in evaluation mode, on a CPU. Raises a ValueError if it cannot be traced, its output is not that of
     its classifier, or the logits differ; MissingPackage if moon-runtime is not installed.
     """
     import torch
 
-    from moon.evidence import classifier_name
-    from moon.evidence.outputs import logits_of
+    from moon.evidence import classifier_name, read
     from moon.export.file import network_bytes
     from moon.export.tracing import trace
 
-    graph, name = trace(model, shape), classifier_name(model)
+    graph, name = trace(model, shape, layers), classifier_name(model)
     made = next(op["weight"] for op in graph.ops if op["out"] == graph.logits)
     if made != f"{name}.weight".lstrip("."):  # the name is empty if the model itself is the classifier
         raise ValueError(f"its output is that of '{made.removesuffix('.weight')}', not of its classifier '{name}'")
     network = runtime().Network(network_bytes(graph), limit=float("inf"))
     images = torch.randn(_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = logits_of(model, images)
-    found = torch.from_numpy(network(images.numpy())["logits"])
-    difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
-    if not difference <= _TOLERANCE * max(1.0, largest):
-        raise ValueError(
-            f"moon-runtime and PyTorch compute different logits (a difference of {difference:.2g} on random images); "
-            "please report this network"
-        )
+    evidence, found = read(model, images, layers=layers), network(images.numpy())
+    pairs = {"logits": (evidence.logits, torch.from_numpy(found["logits"]))}
+    if evidence.layers is not None:
+        width = evidence.features.shape[1]
+        pairs["statistics of layers"] = evidence.layers, torch.from_numpy(found["features"])[:, width:]
+    for what, (expected, actual) in pairs.items():
+        difference, largest = float((actual - expected).abs().max()), float(expected.abs().max())
+        if not difference <= _TOLERANCE * max(1.0, largest):
+            raise ValueError(
+                f"moon-runtime and PyTorch compute different {what} (a difference of {difference:.2g} on random "
+                "images); please report this network"
+            )
     return graph

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.fx import Node
 
+from moon.evidence.layers import chosen
 from moon.export.graph import Graph, Op, fold
 from moon.suggest import first_line
 
@@ -19,11 +20,12 @@ _ACTIVATIONS = ("relu", "relu6", "silu", "gelu", "hardswish", "hardsigmoid", "si
 _SAME = ("dropout", "contiguous", "clone", "detach", "to", "alias", "identity", "feature_dropout")
 
 
-def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
+def trace(model: nn.Module, shape: tuple[int, ...], layers: bool = False) -> Graph:
     """Trace a network in evaluation mode, whose output is that of a Linear layer, with `torch.export` and convert it.
 
-    BatchNorm is folded into the convolution before it, where there is one. `shape` is that of an input, (C, H, W).
-    Raises a ValueError that names what cannot be traced or is not supported.
+    BatchNorm is folded into the convolution before it, where there is one. `shape` is that of an input, (C, H, W). With
+    `layers` the output `features` ends with the statistics of inner layers, `Evidence.layers`. Raises a ValueError that
+    names what cannot be traced or is not supported.
     """
     if model.training:
         raise ValueError(f"{type(model).__name__} is in training mode; call model.eval() first")
@@ -33,20 +35,20 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> Graph:
         program = export(model, (torch.zeros(2, *shape, device=parameter.device),))
     except Exception as error:  # tracing runs the model's own code, which may raise anything
         raise ValueError(f"{type(model).__name__} cannot be traced ({first_line(error)})") from error
-    return _Conversion(program, shape).graph
+    return _Conversion(program, shape, layers).graph
 
 
 class _Conversion:
     """Converts an exported program node by node."""
 
-    def __init__(self, program: ExportedProgram, shape: tuple[int, ...]) -> None:
+    def __init__(self, program: ExportedProgram, shape: tuple[int, ...], layers: bool) -> None:
         signature = program.graph_signature
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         constants = {**program.state_dict, **program.constants}
         names |= signature.inputs_to_lifted_tensor_constants
         self.graph = Graph(shape)
         self._constants = {node: constants[name].detach() for node, name in names.items()}
-        self._names = names
+        self._names, self._layers = names, layers
         self._tensors: dict[Node, int] = {}  # the number of each node's tensor
         self._made_by: dict[int, Op] = {}
         for node in program.graph.nodes:
@@ -221,7 +223,25 @@ class _Conversion:
         if made is None or made["op"] != "linear" or made["act"] is not None:
             raise ValueError("the output of the network must be that of a Linear layer")
         self.graph.features = made["in"][0]
+        if self._layers:
+            self._add_statistics()
         fold(self.graph)
+
+    def _add_statistics(self) -> None:
+        """Mean and deviation of each channel, directly after the convolutions, so that these need not be kept."""
+        ops = self.graph.ops
+        convolutions = [op for op in ops if op["op"] == "conv2d"]
+        parts, following = [self.graph.features], {}
+        for op in (convolutions[place] for place in chosen(len(convolutions))):
+            added = [self._add_op(name, [op["out"]]) for name in ("global_avg_pool", "global_deviation")]
+            following[op["out"]] = [self._made_by[number] for number in added]
+            parts += added
+            self.graph.layer_sizes += (2 * len(self.graph.weights[op["weight"]]),)
+        self.graph.features = self._add_op("concat", parts)
+        *before, last = ops
+        statistics = [op for group in following.values() for op in group]
+        ops[:] = [each for op in before if op not in statistics for each in (op, *following.get(op["out"], []))]
+        ops.append(last)
 
 
 def _shape(node: Node) -> tuple[int, ...]:

@@ -141,6 +141,7 @@ class BenchmarkImages:
         mirrored: bool = False,
         rotate: bool = False,
         storage: Storage | None = None,
+        layers: bool = False,
     ) -> Evidence:
         """Run the model on a set.
 
@@ -153,6 +154,7 @@ class BenchmarkImages:
             mirrored: Average the evidence of each image and its mirror image.
             rotate: Whether to run the network on four rotations of each image (RotPred).
             storage: Where to keep the evidence if it is large; None: in memory.
+            layers: Whether to look at inner layers, for `Evidence.layers`.
 
         Returns:
             The evidence; logits are float64, so that confidences near 1 do not tie.
@@ -170,14 +172,17 @@ class BenchmarkImages:
 
         if rotate:
             find_rotation_head(model)  # fails before anything is computed
-        faster = self.faster_model(model, dataset, precision)
+        faster = self.faster_model(model, dataset, precision, layers)
         batches = evaluation_batches(dataset, self.benchmark, next(model.parameters()).device)
         plain = None if perturb is None else perturbed
         views = (plain, mirror) if mirrored else (plain,)
-        evidence = Evidence.mean(read(faster, batches, view, rotate=rotate, storage=storage) for view in views)
+        how: Any = {"rotate": rotate, "storage": storage, "layers": layers}
+        evidence = Evidence.mean(read(faster, batches, view, **how) for view in views)
         return replace(evidence, logits=mapped(Tensor.double, evidence.logits))
 
-    def faster_model(self, model: nn.Module, dataset: AnySet, precision: str = "float32") -> nn.Module:
+    def faster_model(
+        self, model: nn.Module, dataset: AnySet, precision: str = "float32", layers: bool = False
+    ) -> nn.Module:
         """A model to evaluate several sets with, in less time; see `moon.run.sparse_reading.faster_model`.
 
         `evidence` calls this, too, but then it is done for each set.
@@ -186,12 +191,13 @@ class BenchmarkImages:
             model: The network. Its weights must not change while the result is in use.
             dataset: One of the sets.
             precision: As for `evidence`, and the same.
+            layers: As for `evidence`, and the same.
 
         Returns:
             A model without gradients that computes the same, or the model itself.
         """
         b = self.benchmark
-        return faster_model(model, (b.channels, b.size, b.size), len(dataset.labels), precision)
+        return faster_model(model, (b.channels, b.size, b.size), len(dataset.labels), precision, layers)
 
     def fingerprint(self) -> dict[str, Any]:
         """The data of a run: the known classes, digests of the known images and labels and of the outliers, and their

@@ -30,7 +30,9 @@ _MIN_FLOPS = 1e11  # of all dense products; below it, tracing takes longer than 
 _failures: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why models cannot be traced; trying takes long
 
 
-def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, precision: str = "float32") -> nn.Module:
+def faster_model(
+    model: nn.Module, shape: tuple[int, int, int], images: int, precision: str = "float32", layers: bool = False
+) -> nn.Module:
     """A model for `read` that computes the same as another one, up to rounding, in less time; or the model itself.
 
     Sparse networks on a CPU are computed by moon-runtime, if it is installed and there is enough to compute. If it is
@@ -45,7 +47,7 @@ def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, pre
     reason = _reason_for_torch(model, shape, math.inf if is_half else images)
     if reason is None:
         try:
-            return _RuntimeModel(model, _network(model, shape, precision), precision)
+            return _RuntimeModel(model, *_network(model, shape, precision, layers), precision)
         except ValueError as error:
             reason = str(error)
             if not is_half:
@@ -58,10 +60,10 @@ def faster_model(model: nn.Module, shape: tuple[int, int, int], images: int, pre
 class _RuntimeModel(nn.Module):
     """The features from moon-runtime, and the classifier of the model."""
 
-    def __init__(self, model: nn.Module, network: Network, precision: str) -> None:
+    def __init__(self, model: nn.Module, network: Network, layer_sizes: tuple[int, ...], precision: str) -> None:
         super().__init__()
         self.model, self.precision = model, precision
-        self._network = network
+        self._network, self._layer_sizes = network, layer_sizes
         self._name = classifier_name(model)
 
     def get_classifier(self) -> nn.Module:
@@ -69,7 +71,12 @@ class _RuntimeModel(nn.Module):
         return self.model.get_submodule(self._name)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.get_classifier()(torch.from_numpy(self._network(x.detach().numpy())["features"]))
+        classifier = self.get_classifier()
+        found = torch.from_numpy(self._network(x.detach().numpy())["features"])
+        layers = sum(self._layer_sizes)
+        features, summary = found.split([found.shape[1] - layers, layers], 1)
+        self.last_layers = summary, self._layer_sizes  # for `LayerRecording`
+        return classifier(features.contiguous())
 
 
 def _reason_for_torch(model: nn.Module, shape: tuple[int, int, int], images: float) -> str | None:
@@ -88,8 +95,10 @@ def _reason_for_torch(model: nn.Module, shape: tuple[int, int, int], images: flo
     return "there is too little to compute" if images * cost.dense < _MIN_FLOPS else None
 
 
-def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> Network:
-    """The network in moon-runtime; a ValueError says why that is impossible."""
+def _network(
+    model: nn.Module, shape: tuple[int, int, int], precision: str, layers: bool
+) -> tuple[Network, tuple[int, ...]]:
+    """The network in moon-runtime, and the sizes of its layers; a ValueError says why that is impossible."""
     try:
         kind = runtime().Network
     except MissingPackage as error:
@@ -98,11 +107,12 @@ def _network(model: nn.Module, shape: tuple[int, int, int], precision: str) -> N
         raise ValueError(_failures[model])
     try:
         with evaluation_mode(model):
-            graph = checked_graph(model, shape)
+            graph = checked_graph(model, shape, layers)
     except ValueError as error:
         _failures[model] = str(error)
         raise
-    return kind(network_bytes(graph), threads=torch.get_num_threads(), precision=precision)
+    network = kind(network_bytes(graph), threads=torch.get_num_threads(), precision=precision)
+    return network, graph.layer_sizes
 
 
 @cache

@@ -46,6 +46,7 @@ class EvidenceCache:
         mirrored: As for `BenchmarkImages.evidence`.
         memory_gib: Evidence of training images that needs more memory than this is read from temporary files in the
             folder instead.
+        layers: As for `BenchmarkImages.evidence`.
     """
 
     images: BenchmarkImages
@@ -56,6 +57,7 @@ class EvidenceCache:
     precision: str = "float32"
     mirrored: bool = False
     memory_gib: float = MEMORY_GIB
+    layers: bool = False
     _found: dict[str, Evidence] = field(default_factory=dict)
     _faster: nn.Module | None = None
 
@@ -95,6 +97,8 @@ class EvidenceCache:
                 header = file.metadata() or {}
                 if any(header.get(key) != value for key, value in self._header(data).items()):
                     return None
+                if self.layers and not header.get("layers"):
+                    return None
                 if device.type == "cpu" and path.stat().st_size > self.memory_gib * 2**30:
                     tensors = map_tensors(path)
                 else:
@@ -106,20 +110,26 @@ class EvidenceCache:
             return None
         logits = mapped(Tensor.double, tensors["logits"])  # as BenchmarkImages.evidence returns them
         labels = tensors.get("labels")
-        return Evidence(logits, tensors["features"], int(header["num_known"]), labels, _head(tensors))
+        sizes = tuple(map(int, header["layers"].split(","))) if self.layers else ()
+        kept = tensors["features"], int(header["num_known"]), labels, _head(tensors), None, tensors.get("layers"), sizes
+        return Evidence(logits, *kept)
 
     def _compute(self, name: str, data: AnySet) -> Evidence:
-        self._faster = self.images.faster_model(self._faster or self.model, data, self.precision)  # traced only once
+        faster = self.images.faster_model(self._faster or self.model, data, self.precision, self.layers)
+        self._faster = faster  # traced only once
         how = {"precision": self.precision, "mirrored": self.mirrored, "storage": self._storage(name, data)}
+        how["layers"] = self.layers
         found = self.images.evidence(self._faster, data, **how)
         path = self._path(name)
         if path is not None and self.keep:
             own_folder(path.parent)
             tensors = {"logits": mapped(Tensor.float, found.logits), "features": found.features}
             tensors |= {} if found.labels is None else {"labels": found.labels}
+            tensors |= {} if found.layers is None else {"layers": found.layers}
             tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
             tensors = {key: value.cpu().contiguous() for key, value in tensors.items()}
             header = self._header(data) | {"num_known": str(found.num_known), "sha256": _digest(tensors)}
+            header |= {"layers": ",".join(map(str, found.layer_sizes))} if self.layers else {}
             write_atomic(path, lambda partial: write_tensors(partial, tensors, header))
         return found
 

@@ -18,7 +18,7 @@ from moon.run.machine import usable_device
 from moon.score.auto import Track
 from moon.score.cache import EvidenceCache
 from moon.score.files import MODEL, NET, Scores, read_summary, scores_folder
-from moon.score.score import check_precision, check_unknown, named_detectors, score_network
+from moon.score.score import check_precision, check_unknown, named_detectors, need_layers, score_network
 from moon.score.writing import check_same_model
 from moon.training import locked
 
@@ -94,7 +94,8 @@ def score_checkpoint(
         pass
     # Two networks can have the same weights.
     both = hashlib.sha256(f"{digest} {net}".encode()).hexdigest()
-    cache = EvidenceCache(images, model.eval(), both, out, keep_evidence, precision, mirrored, memory_gib)
+    how = keep_evidence, precision, mirrored, memory_gib, need_layers(chosen)
+    cache = EvidenceCache(images, model.eval(), both, out, *how)
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
 
 

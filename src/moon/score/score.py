@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,8 @@ def score_run(
     about = identity(folder) | {MODEL: digest}
     check_same_model(home, recipe.objective, about)
     model = load(folder, device)
-    cache = EvidenceCache(images, model, digest, home, keep_evidence, precision, mirrored, memory_gib)
+    how = keep_evidence, precision, mirrored, memory_gib, need_layers(chosen)
+    cache = EvidenceCache(images, model, digest, home, *how)
     must_fit = detectors is not None and not skip_unfit
     return score_network(recipe, images, model, cache, chosen, about, home, must_fit, track)
 
@@ -120,6 +121,11 @@ def named_detectors(names: Iterable[str] | None, recipe: Recipe, images: Benchma
     return {
         name: None if name == AUTO else build.detector(name, recipe, images.benchmark) for name in check_names(names)
     }
+
+
+def need_layers(detectors: Mapping[str, Detector | None]) -> bool:
+    """Whether one of these detectors, or one that `auto` may choose, scores inner layers."""
+    return any(detector is None or detector.layered for detector in detectors.values())
 
 
 def score_network(
