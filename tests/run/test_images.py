@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from moon import DataError, lenet
+from moon.data import DataSet, load, save
 from moon.run.folder import check_data
 from moon.run.images import BenchmarkImages
 
@@ -45,6 +46,21 @@ def test_the_fingerprint_depends_on_images_and_labels(data_root):
     second = BenchmarkImages.open(data_root, "mnist").fingerprint()
     assert second["train"] == first["train"]
     assert second["test"]["labels_sha256"] != first["test"]["labels_sha256"]
+
+
+def test_unknown_sets_with_known_images_are_reported(data_root, caplog):
+    known = load(data_root, "mnist", "train")
+    noise = np.random.default_rng(1).integers(0, 256, (30, 28, 28, 1), np.uint8)
+    mixed = DataSet(np.concatenate([known.images[:3], noise]), np.zeros(33, int))
+    save(mixed, data_root, "mixed", "test")
+    save(known, data_root, "copy", "test")
+    for role in ("near", "outliers", "tune_on"):
+        caplog.clear()
+        BenchmarkImages.open(data_root, "mnist", **{role: "mixed"})
+        (message,) = [each for each in caplog.messages if "known set" in each]
+        assert message.startswith("mixed: 3 of 33 images are images of the known set mnist")
+        with pytest.raises(DataError, match=r"copy: all \d+ images are images of the known set mnist; name another"):
+            BenchmarkImages.open(data_root, "mnist", **{role: "copy"})
 
 
 @pytest.mark.slow
@@ -98,7 +114,7 @@ def test_known_images_of_another_size_are_rejected_unless_the_benchmark_resizes_
         np.savez(data_root / "mine" / f"{split}.npz", images=images, labels=labels)
     what = (
         r"mine/test: images are 32x32x1, but the known images of mine are 28x28x1; import them again \(`moon data "
-        r"import` with --size 28 --grey\), or declare a benchmark with resize_known = true in .*benchmarks.toml"
+        r"import` with --size 28x28 --grey\), or declare a benchmark with resize_known = true in .*benchmarks.toml"
     )
     with pytest.raises(DataError, match=what):
         BenchmarkImages.open(data_root, "mine")

@@ -57,6 +57,7 @@ from moon.data.sets import (
     AnySet as AnySet,
     count_images as count_images,
     has_set as has_set,
+    identities as identities,
     known_splits as known_splits,
     open_set as open_set,
     set_names as set_names,

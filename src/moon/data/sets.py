@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
 _COMPARED_FILES, _END = 100_000, 4096
+_NAMED = 3  # images that a message names
 AnySet = DataSet | ImageList
 """A set in memory, or a list of images on disk."""
 
@@ -216,19 +217,38 @@ def warn_of_overlap(
     if isinstance(first, ImageList) and isinstance(other, ImageList):
         both = _equal_files(first, other)
     else:
-        found = set(_identities(first))
-        both = sum(identity in found for identity in _identities(other))
+        found = set(identities(first))
+        both = sum(identity in found for identity in identities(other))
     if both:
         _log.warning("%s: %s of %s images are %s", where, f"{both:,}", f"{len(other.labels):,}", what)
 
 
-def _identities(dataset: AnySet) -> Iterator[bytes | str]:
+def identities(dataset: AnySet) -> Iterator[bytes | str]:
     """Yield what tells images apart: a digest of the pixels, or the path of a file that stays on disk."""
     if isinstance(dataset, ImageList):
         yield from dataset.paths
     else:
         for image in dataset.images:
             yield hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).digest()
+
+
+def warn_of_two_labels(splits: Mapping[str, DataSet], where: object) -> None:
+    """Log a warning if an image, the same pixels, is in two classes; unknown images are a class as well."""
+    first: dict[bytes | str, tuple[int, str]] = {}
+    pairs = []
+    for split, dataset in splits.items():
+        files = [f"{split} {i}" for i in range(len(dataset.labels))] if dataset.files is None else dataset.files
+        for identity, label, file in zip(identities(dataset), dataset.labels.tolist(), files, strict=True):
+            other = first.setdefault(identity, (label, str(file)))
+            if other[0] != label:
+                pairs.append(f"{other[1]} and {file}")
+    if pairs:
+        more = f", and {len(pairs) - _NAMED:,} more" if len(pairs) > _NAMED else ""
+        _log.warning(
+            "%s: %s of %s images are in two classes, with the same pixels: %s%s; remove one of each, or both",
+            where, f"{len(pairs):,}", f"{sum(len(d.labels) for d in splits.values()):,}",
+            ", ".join(pairs[:_NAMED]), more,
+        )  # fmt: skip
 
 
 def _equal_files(train: ImageList, other: ImageList) -> int:

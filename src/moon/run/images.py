@@ -22,6 +22,7 @@ from moon.data import (
     find_benchmark,
     fit_to,
     has_set,
+    identities,
     known_splits,
     open_set,
 )  # fmt: skip
@@ -107,7 +108,7 @@ class BenchmarkImages:
             if isinstance(data, ImageList) or _size(data) == _expected_size(benchmark):
                 return data  # images on disk are resized when they are decoded
             resized[name] = _size(data)
-            return fit_to(data, benchmark.size, benchmark.size, benchmark.channels)
+            return fit_to(data, *benchmark.input_shape[1:], benchmark.channels)
 
         splits = {}
         for split, data in known_splits(root, benchmark, track).items():
@@ -127,6 +128,9 @@ class BenchmarkImages:
         if outliers:
             split = "train" if has_set(root, outliers, "train", benchmark) else "test"
             trained_with = _as_outliers(opened(outliers, split), outliers)
+        _check_unknown(
+            splits, unknown | tuning | ({outliers: trained_with} if trained_with else {}), benchmark.known_set
+        )
         if resized:
             sizes = ", ".join(f"{name} {size}" for name, size in resized.items())
             _log.info("resized to %s: %s", _expected_size(benchmark), sizes)
@@ -196,18 +200,18 @@ class BenchmarkImages:
         Returns:
             A model without gradients that computes the same, or the model itself.
         """
-        b = self.benchmark
-        return faster_model(model, (b.channels, b.size, b.size), len(dataset.labels), precision, layers)
+        return faster_model(model, self.benchmark.input_shape, len(dataset.labels), precision, layers)
 
     def fingerprint(self) -> dict[str, Any]:
         """The data of a run: the known classes, digests of the known images and labels and of the outliers, and their
         preparation."""
         parts = self.splits | ({} if self.outliers is None else {"outliers": self.outliers})
         b = self.benchmark
-        prepared = {"size": b.size, "mean": list(b.mean), "std": list(b.std), "crop": b.crop, "flip": b.flip}
+        size = b.size if isinstance(b.size, int) else list(b.size)
+        prepared = {"size": size, "mean": list(b.mean), "std": list(b.std), "crop": b.crop, "flip": b.flip}
         prepared |= {"resize": b.resize} if b.folder else {}
         classes = list(self.splits["train"].classes)
-        known = {"num_known": b.num_known, "channels": b.channels, "size": b.size, "classes": classes}
+        known = {"num_known": b.num_known, "channels": b.channels, "size": size, "classes": classes}
         return {"known": known, "preparation": prepared} | {
             split: {
                 "images": [len(data.labels)] if isinstance(data, ImageList) else list(data.images.shape),
@@ -226,7 +230,8 @@ def _size(data: DataSet) -> str:
 
 
 def _expected_size(benchmark: Benchmark) -> str:
-    return f"{benchmark.size}x{benchmark.size}x{benchmark.channels}"
+    channels, height, width = benchmark.input_shape
+    return f"{height}x{width}x{channels}"
 
 
 def _check_size(data: AnySet, benchmark: Benchmark, where: str, root: Path) -> None:
@@ -234,7 +239,7 @@ def _check_size(data: AnySet, benchmark: Benchmark, where: str, root: Path) -> N
     expected = _expected_size(benchmark)
     if isinstance(data, ImageList) or benchmark.resize_known or _size(data) == expected:
         return
-    options = f"--size {benchmark.size}" + (" --grey" if benchmark.channels == 1 else "")
+    options = f"--size {expected.rpartition('x')[0]}" + (" --grey" if benchmark.channels == 1 else "")
     raise DataError(
         f"{where}: images are {_size(data)}, but the known images of {benchmark.name} are {expected}; import them "
         f"again (`moon data import` with {options}), or declare a benchmark with resize_known = true in "
@@ -242,23 +247,30 @@ def _check_size(data: AnySet, benchmark: Benchmark, where: str, root: Path) -> N
     )
 
 
-def _identities(data: AnySet) -> Iterable[object]:
-    """A key for each image that identifies it."""
-    if isinstance(data, ImageList):
-        return ((data.root, path) for path in data.paths)
-    return (image.tobytes() for image in data.images)
-
-
 def _check_disjoint(tuning: dict[str, AnySet], unknown: dict[str, AnySet]) -> None:
     """Raise a `DataError` if an image to tune on is also scored."""
-    scored = {image: name for name, data in unknown.items() for image in _identities(data)} if tuning else {}
+    scored = {image: name for name, data in unknown.items() for image in identities(data)} if tuning else {}
     for name, data in tuning.items():
-        shared = [scored[image] for image in _identities(data) if image in scored]
+        shared = [scored[image] for image in identities(data) if image in scored]
         if shared:
             raise DataError(
                 f"{len(shared)} image(s) of '{name}' are among the test images of '{shared[0]}'; "
                 "options must not be tuned on images that are scored; name another set to tune on"
             )
+
+
+def _check_unknown(splits: dict[str, AnySet], unknown: dict[str, AnySet], known_set: str) -> None:
+    """Log a warning for each unknown set with images of the known set, the same pixels; a DataError if all are."""
+    known = {image for data in splits.values() for image in identities(data)} if unknown else set()
+    for name, data in unknown.items():
+        shared, count = sum(image in known for image in identities(data)), len(data.labels)
+        if shared == count:
+            raise DataError(f"{name}: all {count:,} images are images of the known set {known_set}; name another set")
+        if shared:
+            _log.warning(
+                "%s: %s of %s images are images of the known set %s, which nothing can tell from known images; remove "
+                "them", name, f"{shared:,}", f"{count:,}", known_set
+            )  # fmt: skip
 
 
 def _as_outliers(data: AnySet, name: str) -> AnySet:
