@@ -29,7 +29,8 @@ def test_a_folder_of_splits_is_imported_at_once(moon, data_root, tmp_path):
     assert lines[at + 1] == "  3 classes: cat 2, dog 2, rabbit 2"
     at = lines.index(f"{data_root}/pets/test.npz: 2 images of 16x16x3")
     assert lines[at + 1] == "  1 class: dog 2"
-    assert f"{source}/train: 6 of 6 images resized from 40x30 to 16x16: shorter side resized, centre cropped" in lines
+    resized = "6 of 6 images resized from 30x40 to 16x16 (height x width): scaled to cover it, centre cropped"
+    assert f"{source}/train: {resized}" in lines
     assert f"warning: {source}: contains the splits train, val, test; ignored: extra" in err
     assert "warning: pets/test: no image of class cat and rabbit; accuracy is over the other class" in err
     assert {split: load(data_root, "pets", split).labels.tolist() for split in ("train", "val", "test")} == {
@@ -67,7 +68,8 @@ def test_a_set_without_test_images_can_hold_some_out(moon, tmp_path):
     code, out, _ = moon("data", "hold-out", "pets", "--name", "pets-held", "--share", "0.5")
     assert code == 0
     assert "pets-held/test.npz: 2 images of 32x32x3" in out
-    out = moon("data", "hold-out", "pets", "--name", "pets-groups", "--share", "0.5", "--groups", r".*\.")[1]
+    shares = "--share", "0.5", "--val-share", "0"
+    out = moon("data", "hold-out", "pets", "--name", "pets-groups", *shares, "--groups", r".*\.")[1]
     assert "pets/train: groups of images: 2 in train, 2 in test" in out
 
 

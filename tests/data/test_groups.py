@@ -69,12 +69,14 @@ def test_images_of_one_object_are_held_out_together(tmp_path, caplog):
     objects = [{file.partition("_")[0] for file in load(tmp_path, "held", saved.path.stem).files} for saved in splits]
     assert sum(map(len, objects)) == len(set.union(*objects)) == 20
     assert not any(saved.is_new for saved in hold_out(tmp_path, "pets", "held", 0.2, val_share=0.1, groups=".*_"))
+    splits = hold_out(tmp_path, "pets", "more", 0.2, groups=".*_")  # validation images have groups of their own
+    assert [len(saved.dataset.labels) for saved in splits] == [24, 8, 8]
     with pytest.raises(ValueError, match="too few groups of images to hold some out"):
         hold_out(tmp_path, "pets", "one", groups="class")
 
 
 def test_sets_imported_before_names_were_kept_get_them(tmp_path):
-    for name in ("a_1", "a_2", "b_1"):
+    for name in ("a_1", "a_2", "b_1", "c_1"):
         (tmp_path / "photos" / "cat").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32)).save(tmp_path / "photos" / "cat" / f"{name}.png")
     saved = import_set(tmp_path, tmp_path / "photos", "pets", "train")
@@ -83,4 +85,4 @@ def test_sets_imported_before_names_were_kept_get_them(tmp_path):
         hold_out(tmp_path, "pets", "held", groups=".*_")
     assert import_set(tmp_path, tmp_path / "photos", "pets", "train").is_new
     assert not import_set(tmp_path, tmp_path / "photos", "pets", "train").is_new
-    assert len(hold_out(tmp_path, "pets", "held", groups=".*_")[1].dataset.labels) == 1
+    assert [len(saved.dataset.labels) for saved in hold_out(tmp_path, "pets", "held", groups=".*_")] == [2, 1, 1]

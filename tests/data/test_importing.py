@@ -147,8 +147,94 @@ def test_size_and_channels_can_be_chosen_for_every_format(sources, tmp_path, cap
     saved = import_set(tmp_path, tmp_path / "test_batch.bin", "c", size=28, grey=True)
     assert saved.dataset.images.shape == (1, 28, 28, 1)
     assert caplog.messages == [
-        f"{tmp_path / 'test_batch.bin'}: images resized from 32x32 to 28x28: shorter side resized, centre cropped"
+        f"{tmp_path / 'test_batch.bin'}: images resized from 32x32 to 28x28 (height x width): scaled to cover it, "
+        "centre cropped"
     ]
+
+
+@pytest.fixture
+def flawed(tmp_path):
+    """Class folders with images that are damaged, missing from a list or of 12 bits, and one image in two classes."""
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.fromarray(np.full((8, 10), 4000, np.uint16)).save(tmp_path / "photos" / name / "deep.png")
+        for number in range(4):
+            (tmp_path / "photos" / name / f"bad{number}.png").write_bytes(b"no image")
+    for path in ("cat/1.png", "cat/2.png", "dog/3.png"):
+        Image.new("L", (10, 8), 8 * ord(path[4]) % 100).save(tmp_path / "photos" / path)
+    (tmp_path / "photos" / "dog" / "copy.png").write_bytes((tmp_path / "photos" / "cat" / "2.png").read_bytes())
+    lines = [f"{path.relative_to(tmp_path)} 0\n" for path in sorted((tmp_path / "photos").rglob("*.png"))]
+    (tmp_path / "list.txt").write_text("".join([*lines, "photos/none.png 0\n"]))
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_images_that_cannot_be_read_are_skipped_on_request(flawed, tmp_path, caplog, is_list):
+    source = tmp_path / "list.txt" if is_list else flawed
+    with pytest.raises(DataError):
+        import_set(tmp_path, source, "mine", to_8_bit=4095)
+    saved = import_set(tmp_path, source, "mine", size=8, to_8_bit=4095, skip_bad=True)
+    assert [name.rpartition("photos/")[2] for name in saved.dataset.files] == [
+        "cat/1.png", "cat/2.png", "cat/deep.png", "dog/3.png", "dog/copy.png", "dog/deep.png",
+    ]  # fmt: skip
+    lines = (tmp_path / "mine" / "test.skipped.txt").read_text().splitlines()
+    assert len(lines) == 8 + is_list
+    assert all("cannot be read as an image" in line for line in lines[:8])
+    (message,) = [each for each in caplog.messages if "left out" in each]
+    assert message.startswith(
+        f"{8 + is_list} of {14 + is_list} images cannot be read and are left out ({flawed}/cat/bad0"
+    )
+    assert message.endswith(f"bad2.png, ...); {tmp_path}/mine/test.skipped.txt says why")
+
+
+def test_an_image_of_two_classes_is_reported(flawed, tmp_path, caplog):
+    import_set(tmp_path, flawed, "mine", to_8_bit=4095, skip_bad=True)
+    (message,) = [each for each in caplog.messages if "two classes" in each]
+    pairs = "cat/2.png and dog/copy.png, cat/deep.png and dog/deep.png"
+    assert message == (
+        f"{flawed}: 2 of 6 images are in two classes, with the same pixels: {pairs}; remove one of each, or both"
+    )
+
+
+def test_an_image_of_two_classes_in_two_splits_is_reported(tmp_path, caplog):
+    source = write_splits(tmp_path / "photos", train=["cat", "dog"], test=["cat", "dog"])
+    (source / "test" / "dog" / "copy.png").write_bytes(next((source / "train" / "cat").iterdir()).read_bytes())
+    import_splits(tmp_path, source, "mine")
+    assert [each for each in caplog.messages if "two classes" in each and "test/dog/copy.png" in each]
+
+
+@pytest.mark.parametrize(
+    ("white", "pixel", "level", "what"),
+    [
+        (4095, 250, "INFO", "4,095 becomes 255; their largest value is 4,000"),
+        (65535, 15, "WARNING", "65,535 becomes 255; their largest value is 4,000, so that images are too dark"),
+        (255, 255, "WARNING", "255 becomes 255; their largest value is 4,000, so that images are too bright"),
+    ],
+)
+def test_images_of_more_bits_keep_the_upper_8_on_request(flawed, tmp_path, caplog, white, pixel, level, what):
+    caplog.set_level("INFO", "moon")
+    data = import_set(tmp_path, flawed, "mine", to_8_bit=white, skip_bad=True).dataset
+    assert (data.images[[file.endswith("deep.png") for file in data.files]] == pixel).all()
+    (record,) = [each for each in caplog.records if "more than 8 bits" in each.getMessage()]
+    assert record.levelname == level
+    assert f"2 of 6 images have more than 8 bits per channel: {what}" in record.getMessage()
+
+
+def test_colour_images_of_16_bits_keep_the_upper_8_only(tmp_path):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    (tmp_path / "photos" / "a" / "1.ppm").write_bytes(b"P6 2 2 65535\n" + bytes([200] * 24))
+    assert (import_set(tmp_path, tmp_path / "photos", "mine", to_8_bit=65535).dataset.images == 200).all()
+    with pytest.raises(DataError, match=r"1.ppm: has several channels .*; convert it, or use 65535"):
+        import_set(tmp_path, tmp_path / "photos", "other", to_8_bit=4095)
+
+
+def test_images_may_be_higher_than_wide(tmp_path):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photos" / "a" / "1.png")
+    (found,) = import_set(tmp_path, tmp_path / "photos", "mine", size=(20, 10)).dataset.images
+    expected = Image.fromarray(pixels).resize((30, 20), Image.Resampling.BILINEAR).crop((10, 0, 20, 20))
+    assert np.array_equal(found, np.asarray(expected))
 
 
 def test_grey_images_among_others_are_said(tmp_path, caplog):

@@ -56,10 +56,16 @@ def test_classes_must_be_numbered_from_zero_without_a_gap(tmp_path):
             find_benchmark(tmp_path, "mine")
 
 
-def test_images_must_be_square(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "net"), [((40, 48), "lenet-norm"), ((27, 99), "resnet18"), ((32, 128), "resnet18-imagenet")]
+)
+def test_images_need_not_be_square(tmp_path, size, net):
     (tmp_path / "mine").mkdir()
-    np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, 8, 9, 1), np.uint8), labels=np.array([0, 1]))
-    with pytest.raises(DataError, match=r"mine/train.npz: images are 8x9; they must be square"):
+    np.savez(tmp_path / "mine" / "train.npz", images=np.zeros((2, *size, 1), np.uint8), labels=np.array([0, 1]))
+    benchmark = find_benchmark(tmp_path, "mine")
+    assert (benchmark.input_shape, benchmark.net) == ((1, *size), net)
+    (tmp_path / "benchmarks.toml").write_text(f"[mine]\ncrop = {min(size)}")
+    with pytest.raises(DataError, match=rf"'crop' must be in 0..{min(size) - 1} pixels"):
         find_benchmark(tmp_path, "mine")
 
 

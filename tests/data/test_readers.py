@@ -274,11 +274,11 @@ def test_resizing_is_logged_with_the_original_sizes(tree, caplog):
     Image.new("RGB", (60, 40)).save(tree / "dog" / "d.png")
     read_folders(tree, 32)
     assert caplog.messages == [
-        f"{tree}: 1 of 4 images resized from 60x40 to 32x32: shorter side resized, centre cropped"
+        f"{tree}: 1 of 4 images resized from 40x60 to 32x32 (height x width): scaled to cover it, centre cropped"
     ]
     read_folders(tree, 16)
     assert caplog.messages[1] == (
-        f"{tree}: 4 of 4 images resized from 32x32..60x40 to 16x16: shorter side resized, centre cropped"
+        f"{tree}: 4 of 4 images resized from 32x32..40x60 to 16x16 (height x width): scaled to cover it, centre cropped"
     )
 
 

@@ -71,6 +71,7 @@ def test_photos_are_rotated_as_their_exif_orientation_says(root):
         ('"photos"', "3", "'folder' must be a string"),
         ("size = 28", "size = 64", "8 <= size <= resize <= 1024"),
         ("size = 28", "size = true", "must be integers"),
+        ("size = 28", "size = [28, 40, 3]", r"size may be \[height, width\]"),
         ("resize = 32", "flip = false", "'flip' cannot be used with 'folder'"),
         ("resize = 32", "sise = 3", "has an unknown field 'sise'"),
         ('"other"', '"others"', "names 'others'"),

@@ -89,6 +89,20 @@ def test_random_crops_have_the_stated_sizes():
     assert _random_box(1000, 2, np.random.default_rng(0)) == (499, 0, 501, 2)  # the centre of an elongated image
 
 
+def test_images_need_not_be_square(images):
+    batches = streamed(images, size=(16, 24), resize=18, augment="trivial+cutout")
+    assert {tuple(x.shape[1:]) for x, _ in [*batches, *batches.epoch(0)]} == {(3, 16, 24)}
+    with Image.open(images.root / "0.png") as image:  # 30x40, so that its shorter side is 18
+        pixels = np.asarray(image.resize((24, 18), Image.Resampling.BILINEAR).crop((0, 1, 24, 17)))
+    expected = (pixels / 255 - MEAN) / STD
+    assert np.allclose(next(iter(batches))[0][0].permute(1, 2, 0), expected, atol=1e-5)
+    boxes = [_random_box(90, 80, np.random.default_rng(seed), 1.5) for seed in range(200)]
+    ratios = [(right - left) / (bottom - top) for left, top, right, bottom in boxes]
+    assert 1.05 < min(ratios) < 1.2
+    assert 1.8 < max(ratios) < 2.1
+    assert _random_box(2, 1000, np.random.default_rng(0), 1.5) == (0, 499, 2, 500)
+
+
 def test_half_of_the_images_are_flipped(tmp_path):
     Image.fromarray(np.repeat(np.arange(32, dtype=np.uint8)[None, :, None] * 8, 3, 2).repeat(32, 0)).save(
         tmp_path / "a.png"

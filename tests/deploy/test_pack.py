@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import moon
 from moon.data import DataSet
@@ -51,6 +52,29 @@ def test_answers_are_those_of_pytorch(folder, images, tmp_path):
         row = facts["measured"][name]
         assert row["rejected"] == pytest.approx(1 - classifier(images.unknown[name].images).is_known.mean())
         assert row["auroc"] == pytest.approx(row["auroc_float32"], abs=1e-6)
+
+
+@pytest.mark.parametrize(("net", "channels"), [("lenet-norm", 1), ("resnet18-imagenet", 3)])
+def test_images_need_not_be_square(tmp_path, net, channels):
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    photo = rng.integers(0, 256, (50, 90, 3), np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photos" / "a" / "1.png")
+    imported = moon.data.import_set(tmp_path, tmp_path / "photos", "other", size=(40, 48), grey=channels == 1).dataset
+    for split, count in (("train", 40), ("test", 40), ("val", 40)):
+        pixels = rng.integers(0, 256, (count, 40, 48, channels), np.uint8)
+        moon.data.save(DataSet(pixels, np.arange(count) % 2), tmp_path, "mine", split)
+    images = BenchmarkImages.open(tmp_path, "mine", far="other")
+    settings = {"root": tmp_path, "net": net, "width": 1 if channels == 1 else 0.125, "epochs": 1, "batch_size": 8}
+    moon.train_run(moon.make_recipe("mine", augment="trivial+cutout", **settings), tmp_path / "run", images)
+    assert "msp" in score_run(tmp_path / "run", images)[0]["detectors"]
+    moon.pack_run(tmp_path / "run", images, tmp_path / "net.moon", "mls", precision="float32")
+    classifier, known = moon.load(tmp_path / "net.moon"), images.splits["test"]
+    evidence = images.evidence(load_run(tmp_path / "run"), known)
+    assert np.allclose(classifier(known.images).score, evidence.known_logits.amax(1), atol=1e-4)
+    assert classifier(imported.images).score == classifier([tmp_path / "photos" / "a" / "1.png"]).score
+    with pytest.raises(ValueError, match="'rotpred' rotates images, which must be square, not 40x48"):
+        moon.make_recipe("mine", "rotpred", **settings)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in DETECTORS.items() if not kind().reading])

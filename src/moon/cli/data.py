@@ -55,14 +55,13 @@ examples:
 """
 _HOLD_OUT_HELP = """
 The other training images become the training images of the new set. Options can then be tuned without using the
-test images of the original set. With --groups give --val-share as well: otherwise a tenth of the test images, of
-the same groups, is used for validation.
+test images of the original set.
 
 examples:
   moon data hold-out cifar10 --name cifar10-held
   moon data hold-out mine --name mine-held --share 0.2 --val-share 0.2
-  moon data hold-out mine --name mine-held --val-share 0.1 --groups '.*_'   cat/rex_1.jpg and cat/rex_2.jpg together
-  moon data hold-out mine --name mine-held --val-share 0.1 --groups objects.csv
+  moon data hold-out mine --name mine-held --groups '.*_'   cat/rex_1.jpg and cat/rex_2.jpg together
+  moon data hold-out mine --name mine-held --groups objects.csv
 """
 _DOWNLOAD_HELP = """
 A file is verified by its published digest. The same command resumes an interrupted download.
@@ -101,9 +100,12 @@ def _describe_import(actions: Any) -> None:
     add("source", metavar="SOURCE", type=Path, help="a file or folder in one of the formats below")
     add("--name", required=True, help="name of the new set")
     add("--split", help="train, val or test (default: all splits that SOURCE has as folders, else test)")
-    text = "height and width of the images (default: 32 for class folders and image lists, else unchanged)"
-    add("--size", type=whole, metavar="PIXELS", help=text)
+    text = "size of the images, 64 or 40x48 (height x width; default: 32 for class folders and lists, else unchanged)"
+    add("--size", type=_size, metavar="PIXELS", help=text)
     add("--grey", action="store_true", help="convert the images to one channel")
+    text = "accept class folders and lists of images with more than 8 bits: WHITE, such as 65535 or 4095, becomes 255"
+    add("--to-8-bit", type=whole, default=0, metavar="WHITE", help=text)
+    add("--skip-bad", action="store_true", help="leave out images that cannot be read, and list them beside the set")
     add(
         "--root",
         type=Path,
@@ -113,14 +115,24 @@ def _describe_import(actions: Any) -> None:
     add("--replace", action="store_true", help="overwrite a split that has other images")
 
 
+def _size(text: str) -> int | tuple[int, int]:
+    """A size as one number or HEIGHTxWIDTH."""
+    from moon.data.benchmarks import size_of
+
+    sides = [whole(side) for side in text.split("x")]
+    if len(sides) > 2:
+        raise argparse.ArgumentTypeError(f"must be a number or HEIGHTxWIDTH, such as 40x48, not '{text}'")
+    return size_of(sides[0], sides[-1])
+
+
 def _describe_hold_out(actions: Any) -> None:
     summary = "make a set whose test images are training images of another set"
     add = _add_action(actions, "hold-out", _hold_out, summary, _HOLD_OUT_HELP).add_argument
     add("source", metavar="SET", help="the set whose training images are divided")
     add("--name", required=True, help="name of the new set")
     add("--share", type=float, default=0.1, help="share of the training images to test on (default: %(default)s)")
-    text = "share to hold out for validation as well, for thresholds (default: none)"
-    add("--val-share", type=float, default=0.0, metavar="SHARE", help=text)
+    text = "share to hold out for validation as well, for thresholds (default: none; with --groups, as much as --share)"
+    add("--val-share", type=float, metavar="SHARE", help=text)
     add(
         "--groups",
         metavar="PATTERN",
@@ -160,7 +172,8 @@ def _import(arguments: argparse.Namespace) -> None:
     from moon.cli.screen import tracked
     from moon.data import find_splits, import_set, import_splits, path_of
 
-    settings: dict[str, Any] = {name: getattr(arguments, name) for name in ("size", "grey", "replace")}
+    names = "size", "grey", "to_8_bit", "skip_bad", "replace"
+    settings: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     settings["track"] = lambda images: tracked(images, "decoding")
     place = arguments.data, arguments.source, arguments.name
     if arguments.split is None and arguments.root is None and find_splits(arguments.source).splits:

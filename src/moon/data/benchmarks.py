@@ -8,6 +8,18 @@ from moon.data.small import FAR, SUITE
 
 # Of training images, besides crop and flip. They are named here because a recipe needs the names without torch.
 AUGMENTATIONS = ("none", "cutout", "trivial", "trivial+cutout")
+Size = int | tuple[int, int]
+"""Height and width of images in pixels; one number if they are square."""
+
+
+def sides(size: Size) -> tuple[int, int]:
+    """Return the height and the width."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def size_of(height: int, width: int) -> Size:
+    """Return the size of images; one number if they are square."""
+    return height if height == width else (height, width)
 
 
 @dataclass(frozen=True)
@@ -19,7 +31,8 @@ class Benchmark:
         near: Names of the near unknown sets.
         far: Names of the far unknown sets.
         num_known: Number of known classes, K.
-        size: Height and width of the network's input in pixels; unknown images of other sizes are resized.
+        size: Height and width of the network's input in pixels, one number if it is square; unknown images of other
+            sizes are resized.
         channels: Number of channels of the network's input; unknown images are converted.
         mean: Mean of the pixels per channel, in [0, 1].
         std: Standard deviation of the pixels per channel.
@@ -47,7 +60,7 @@ class Benchmark:
     near: tuple[str, ...]
     far: tuple[str, ...]
     num_known: int
-    size: int
+    size: Size
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -69,18 +82,19 @@ class Benchmark:
     @property
     def input_shape(self) -> tuple[int, int, int]:
         """The shape of an input of the network, (C, H, W)."""
-        return self.channels, self.size, self.size
+        return self.channels, *sides(self.size)
 
     def streams(self, name: str) -> bool:
         """Whether a set is the known set and is streamed from `folder`."""
         return bool(self.folder) and name == self.known_set
 
 
-def default_net(size: int, channels: int) -> str:
+def default_net(size: Size, channels: int) -> str:
     """The network for images of your own; large ones get a network that reduces the resolution first."""
-    if size >= 64:
+    height, width = sides(size)
+    if height * width >= 64 * 64:
         return "resnet18-imagenet"
-    return "lenet-norm" if channels == 1 and size >= 28 else "resnet18"  # LeNet accepts no smaller images
+    return "lenet-norm" if channels == 1 and min(height, width) >= 28 else "resnet18"  # LeNet accepts no smaller images
 
 
 _FAR_OF_CIFAR = ("mnist", "svhn", "dtd", "places")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moon.data.benchmarks import Size, sides
 from moon.data.class_names import check_distinct
 from moon.data.dataset import AnyPath, DataSet, Track, as_dataset
 from moon.data.decoding import decode_rgb
@@ -23,14 +25,25 @@ _log = logging.getLogger(__name__)
 _NAMED = 3  # images that a message names if more cannot be read
 
 
-def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: AnyPath | None = None) -> DataSet:
+def read_folders(
+    source: AnyPath,
+    size: Size = 32,
+    track: Track = iter,
+    *,
+    root: AnyPath | None = None,
+    to_8_bit: int = 0,
+    skipped: dict[Path, DataError] | None = None,
+) -> DataSet:
     """Read class folders of images, `<source>/<class>/<image>`.
 
     Args:
         source: The folder of class folders. Classes are numbered in alphabetical order of their names.
-        size: Height and width of the result: the shorter side is resized, then the centre is cropped.
+        size: Height and width of the result, one number if it is square: images are resized to cover it, then the
+            centre is cropped.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
         root: The folder that links must not lead out of; default: the source.
+        to_8_bit: The value that becomes 255 in images with more than 8 bits per channel; 0: they are an error.
+        skipped: Gets the images that cannot be read, which are then left out; None: they are an error.
 
     Returns:
         The data set, RGB, with the names of its classes.
@@ -55,7 +68,7 @@ def read_folders(source: AnyPath, size: int = 32, track: Track = iter, *, root: 
     source, root = Path(source), Path(root or source)
     found, names = class_images(source, root)
     entries: list[tuple[Path, int, object]] = [(path, label, path) for path, label in found]
-    return _decode_all(entries, size, track, source, names, upright=True, root=root)
+    return _decode_all(entries, size, track, source, names, True, root, to_8_bit, skipped)
 
 
 def class_images(source: Path, root: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
@@ -100,15 +113,26 @@ def _as_text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, track: Track = iter) -> DataSet:
+def read_list(
+    source: AnyPath,
+    root: AnyPath | None = None,
+    size: Size = 32,
+    track: Track = iter,
+    *,
+    to_8_bit: int = 0,
+    skipped: dict[Path, DataError] | None = None,
+) -> DataSet:
     """Read an image list: one `<path> <label>` per line, label -1 for an image of no known class.
 
     Args:
         source: The list, a text file.
         root: The folder that paths are relative to; default: the folder of the list. Paths outside it are
             rejected.
-        size: Height and width of the result: the shorter side is resized, then the centre is cropped.
+        size: Height and width of the result, one number if it is square: images are resized to cover it, then the
+            centre is cropped.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
+        to_8_bit: As for `read_folders`.
+        skipped: As for `read_folders`.
 
     Returns:
         The data set, RGB.
@@ -132,10 +156,10 @@ def read_list(source: AnyPath, root: AnyPath | None = None, size: int = 32, trac
     entries = read_entries(source)
     check_inside(entries, root)
     images: list[tuple[Path, int, object]] = [(root / relative, label, where) for relative, label, where in entries]
-    return _decode_all(images, size, track, source, root=root)
+    return _decode_all(images, size, track, source, root=root, to_8_bit=to_8_bit, skipped=skipped)
 
 
-def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: object) -> DataSet:
+def read_images(images: list[tuple[Path, int]], size: Size, track: Track, where: object) -> DataSet:
     """Read images given as (path, label); a `DataError` if there are none, or one cannot be decoded."""
     if not images:
         raise DataError(f"{where}: no images")
@@ -144,41 +168,59 @@ def read_images(images: list[tuple[Path, int]], size: int, track: Track, where: 
 
 def _decode_all(
     entries: list[tuple[Path, int, object]],
-    size: int,
+    size: Size,
     track: Track,
     where: object,
     classes: tuple[str, ...] = (),
     upright: bool = False,
     root: Path | None = None,
+    to_8_bit: int = 0,
+    skipped: dict[Path, DataError] | None = None,
 ) -> DataSet:
-    """Decode images given as (path, label, source for messages), with their paths below the root; log resizing."""
-    check_bytes(
-        len(entries) * size * size * 3, allowed_bytes(_status_of(path, source) for path, _, source in entries), where
-    )
-    images = np.empty((len(entries), size, size, 3), np.uint8)
-    resized: list[tuple[int, int]] = []
-    transparent = 0
+    """Decode images given as (path, label, source for messages), with their paths below the root; log changes."""
+    shape = sides(size)
+    statuses = (_status_of(path, source) for path, _, source in entries if skipped is None or path.exists())
+    check_bytes(len(entries) * shape[0] * shape[1] * 3, allowed_bytes(statuses), where)
+    images = np.empty((len(entries), *shape, 3), np.uint8)
+    decoded: list[Prepared] = []
+    kept: list[tuple[Path, int]] = []
     unreadable: dict[Path, DataError] = {}
-    for index, (path, _, source) in enumerate(track(entries)):
+    for path, label, source in track(entries):
         try:
-            images[index], original, is_transparent = decode_image(path, size, source, upright)
+            prepared = decode_image(path, size, source, upright, to_8_bit=to_8_bit)
         except DataError as error:
             unreadable[path] = error
             continue
-        transparent += is_transparent
-        if original != (size, size):
-            resized.append(original)
-    _check_readable(unreadable, len(entries))
-    if resized:
-        first, last = (f"{w}x{h}" for w, h in (f(resized, key=lambda s: s[0] * s[1]) for f in (min, max)))
+        images[len(kept)] = prepared.pixels
+        decoded.append(prepared._replace(pixels=images[len(kept)]))
+        kept.append((path, label))
+    if skipped is None or not kept:
+        _check_readable(unreadable, len(entries))
+    else:
+        skipped.update(unreadable)
+    _log_changes(decoded, shape, to_8_bit, where)
+    files = None if root is None else np.array([_as_text(os.path.relpath(path, root)) for path, _ in kept])
+    return as_dataset(images[: len(kept)], np.array([label for _, label in kept]), where, classes, files)
+
+
+def _log_changes(images: list[Prepared], shape: tuple[int, int], to_8_bit: int, where: object) -> None:
+    """Log how many images were resized, put on white or reduced to 8 bits."""
+    if resized := [image.original for image in images if image.original != shape]:
+        first, last = ("x".join(map(str, f(resized, key=prod))) for f in (min, max))
         _log.info(
-            "%s: %d of %d images resized from %s to %dx%d: shorter side resized, centre cropped",
-            where, len(resized), len(entries), first if first == last else f"{first}..{last}", size, size,
+            "%s: %d of %d images resized from %s to %dx%d (height x width): scaled to cover it, centre cropped",
+            where, len(resized), len(images), first if first == last else f"{first}..{last}", *shape,
         )  # fmt: skip
-    if transparent:
-        _log.warning("%s: %d of %d images are partly transparent; shown on white", where, transparent, len(entries))
-    files = None if root is None else np.array([_as_text(os.path.relpath(path, root)) for path, _, _ in entries])
-    return as_dataset(images, np.array([label for _, label, _ in entries]), where, classes, files)
+    if transparent := sum(image.is_transparent for image in images):
+        _log.warning("%s: %d of %d images are partly transparent; shown on white", where, transparent, len(images))
+    if deep := [image.largest for image in images if image.largest]:
+        fits = to_8_bit // 4 <= max(deep) <= to_8_bit
+        _log.log(
+            logging.INFO if fits else logging.WARNING,
+            "%s: %d of %d images have more than 8 bits per channel: %s becomes 255; their largest value is %s%s",
+            where, len(deep), len(images), f"{to_8_bit:,}", f"{max(deep):,}",
+            "" if fits else f", so that images are too {'dark' if max(deep) < to_8_bit else 'bright'} (--to-8-bit)",
+        )  # fmt: skip
 
 
 def _check_readable(errors: dict[Path, DataError], count: int) -> None:
@@ -201,30 +243,36 @@ class Prepared(NamedTuple):
     """An image in its final size, and what was done to it.
 
     Args:
-        pixels: Array (size, size, 3), RGB.
-        original: Its width and height in the file.
+        pixels: Array (height, width, 3), RGB.
+        original: Its height and width in the file.
         is_transparent: Whether parts of it were transparent, which are now on white.
+        largest: The largest value, if the image had more than 8 bits per channel; else 0.
     """
 
     pixels: NDArray[np.uint8]
     original: tuple[int, int]
     is_transparent: bool
+    largest: int
 
 
-def decode_image(path: Path, size: int, where: object, upright: bool = False) -> Prepared:
-    """Decode an image as OpenOOD prepares its test images: shorter side to `size` (bilinear), centre crop.
+def decode_image(
+    path: Path, size: Size, where: object, upright: bool = False, *, shorter_side: int = 0, to_8_bit: int = 0
+) -> Prepared:
+    """Decode an image as OpenOOD prepares its test images: resize it to cover `size` (bilinear), crop the centre.
 
-    What is transparent becomes white. If `upright`, the orientation that the file declares (EXIF) is applied.
+    The shorter side becomes `shorter_side` or more. What is transparent becomes white. If `upright`, the orientation
+    that the file declares (EXIF) is applied. `to_8_bit` is that of `decode_rgb`.
     """
     from PIL import Image
 
-    image, is_transparent = decode_rgb(path, where, upright=upright)
+    image, is_transparent, largest = decode_rgb(path, where, upright=upright, to_8_bit=to_8_bit)
     width, height = image.size
-    scale = size / min(width, height)
-    target = max(size, round(width * scale)), max(size, round(height * scale))
+    rows, columns = sides(size)
+    scale = max(rows / height, columns / width, shorter_side / min(width, height))
+    target = max(columns, round(width * scale)), max(rows, round(height * scale))
     if 4 * target[0] * (height + target[1]) > max_bytes():  # it is resized to its width, then to its height
-        raise DataError(f"{where}: {path.name} is {width}x{height}, too elongated to be resized to {size}")
+        raise DataError(f"{where}: {path.name} is {width}x{height}, too elongated to be resized to {rows}x{columns}")
     image = image.resize(target, Image.Resampling.BILINEAR)
-    left, top = (target[0] - size) // 2, (target[1] - size) // 2
-    pixels = np.asarray(image.crop((left, top, left + size, top + size)))
-    return Prepared(pixels, (width, height), is_transparent)
+    left, top = (target[0] - columns) // 2, (target[1] - rows) // 2
+    pixels = np.asarray(image.crop((left, top, left + columns, top + rows)))
+    return Prepared(pixels, (height, width), is_transparent, largest)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moon.data.benchmarks import BENCHMARKS
+from moon.data.benchmarks import BENCHMARKS, Size, sides
 from moon.data.dataset import (
     AnyPath,
     DataSet,
@@ -20,11 +20,13 @@ from moon.data.image_files import read_folders
 from moon.data.readers import LIST_SUFFIXES, note_ignored, read_any
 from moon.data.resizing import fit_to, note_grey
 from moon.data.saving import SavedSplit, check_new_name, check_target, save_all
-from moon.data.sets import open_set
+from moon.data.sets import open_set, warn_of_two_labels
 from moon.errors import DataError
+from moon.files import write_atomic
 from moon.suggest import did_you_mean
 
 _log = logging.getLogger(__name__)
+_Skipped = dict[Path, DataError] | None
 DEFAULT_SIZE = 32  # of images from class folders and image lists, in pixels
 
 
@@ -35,8 +37,10 @@ def import_set(
     split: str = "test",
     *,
     image_root: AnyPath | None = None,
-    size: int | None = None,
+    size: Size | None = None,
     grey: bool = False,
+    to_8_bit: int = 0,
+    skip_bad: bool = False,
     replace: bool = False,
     track: Track = iter,
 ) -> SavedSplit:
@@ -51,8 +55,13 @@ def import_set(
         name: The name of the set under the root.
         split: "train", "val" or "test".
         image_root: The folder that the paths of an image list are relative to; default: the folder of the list.
-        size: Height and width of the images; default: 32 for class folders and image lists, else unchanged.
+        size: Height and width of the images, one number if they are square; default: 32 for class folders and image
+            lists, else unchanged.
         grey: Whether to convert the images to one channel.
+        to_8_bit: The value that becomes 255 in images with more than 8 bits per channel, such as 65535, or 4095 for 12
+            bits; 0: such images are an error.
+        skip_bad: Whether to leave out images that cannot be read. They are listed in `<split>.skipped.txt` beside the
+            split.
         replace: Whether to overwrite a split that has other images.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
 
@@ -80,8 +89,12 @@ def import_set(
     check_target(root, name)
     if image_root is not None and Path(source).suffix not in LIST_SUFFIXES:
         raise ValueError(f"{source}: is not an image list, so {image_root} does not apply; leave it out (image_root)")
-    dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track)
-    return save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)[0]
+    skipped: _Skipped = {} if skip_bad else None
+    dataset = read_any(source, split, image_root, size or DEFAULT_SIZE, track, to_8_bit=to_8_bit, skipped=skipped)
+    (saved,) = save_all({split: _converted(dataset, size, grey, source)}, root, name, replace)
+    warn_of_two_labels({split: saved.dataset}, source)
+    _list_skipped(skipped, saved)
+    return saved
 
 
 def import_splits(
@@ -89,8 +102,10 @@ def import_splits(
     source: AnyPath,
     name: str,
     *,
-    size: int | None = None,
+    size: Size | None = None,
     grey: bool = False,
+    to_8_bit: int = 0,
+    skip_bad: bool = False,
     replace: bool = False,
     track: Track = iter,
 ) -> list[SavedSplit]:
@@ -103,8 +118,10 @@ def import_splits(
         root: The data root.
         source: A folder that contains train, val (valid, validation) or test (testing), in any case.
         name: The name of the set under the root.
-        size: Height and width of the images; default: 32.
+        size: Height and width of the images, one number if they are square; default: 32.
         grey: Whether to convert the images to one channel.
+        to_8_bit: As for `import_set`.
+        skip_bad: As for `import_set`.
         replace: Whether to overwrite splits that have other images.
         track: Wraps the list of images while they are decoded, for example in a progress bar.
 
@@ -134,11 +151,18 @@ def import_splits(
     if not found.splits:
         raise DataError(f"{source}: contains no splits; expected train/<class>/<image>, and val and test alike")
     note_ignored(source, found)
-    datasets = {
-        split: _converted(read_folders(folder, size or DEFAULT_SIZE, track, root=source), None, grey, folder)
-        for split, folder in found.splits.items()
-    }
-    return save_all(datasets, root, name, replace)
+    skipped: dict[str, _Skipped] = {split: {} if skip_bad else None for split in found.splits}
+    datasets = {}
+    for split, folder in found.splits.items():
+        images = read_folders(
+            folder, size or DEFAULT_SIZE, track, root=source, to_8_bit=to_8_bit, skipped=skipped[split]
+        )
+        datasets[split] = _converted(images, None, grey, folder)
+    saved = save_all(datasets, root, name, replace)
+    warn_of_two_labels(datasets, source)
+    for split, each in zip(found.splits, saved, strict=True):
+        _list_skipped(skipped[split], each)
+    return saved
 
 
 def hold_out(
@@ -147,7 +171,7 @@ def hold_out(
     name: str,
     share: float = 0.1,
     *,
-    val_share: float = 0.0,
+    val_share: float | None = None,
     groups: str | None = None,
     replace: bool = False,
 ) -> list[SavedSplit]:
@@ -162,8 +186,9 @@ def hold_out(
         source: The name of the set whose training images are divided.
         name: The name of the new set.
         share: Share of the training images that are held out for testing, above 0 and below 1.
-        val_share: Share that is held out for validation as well; 0 makes no validation split. Thresholds come from
-            validation images, and need more of them than a tenth of a small test split.
+        val_share: Share that is held out for validation as well; 0 makes no validation split, so that a tenth of the
+            test images is used instead. That is too few for the thresholds of a small set, and does not respect groups.
+            Default: 0, with `groups` as much as `share`.
         groups: What images of one group have in common, so that they stay together: a regular expression or a .csv
             file, see `moon.data.groups.group_images`.
         replace: Whether to overwrite splits that have other images.
@@ -188,6 +213,8 @@ def hold_out(
     """
     if not 0 < share < 1:
         raise ValueError(f"share must be above 0 and below 1, not {share:g}")
+    if val_share is None:
+        val_share = 0.0 if groups is None else share
     if not 0 <= val_share < 1 - share:
         raise ValueError(
             f"val_share must be at least 0 and leave images to train on beside {share:g}, not {val_share:g}"
@@ -217,15 +244,28 @@ def hold_out(
     return save_all(splits, root, name, replace)
 
 
-def _converted(dataset: DataSet, size: int | None, grey: bool, where: AnyPath) -> DataSet:
+def _list_skipped(skipped: _Skipped, saved: SavedSplit) -> None:
+    """Write the images that were left out to a file beside their split, and log the first ones."""
+    path = saved.path.with_suffix(".skipped.txt")
+    if not skipped:
+        path.unlink(missing_ok=True)
+        return
+    text = "".join(f"{error}\n" for error in skipped.values())
+    write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8", errors="replace"))
+    names = ", ".join(map(str, [*skipped][:3])) + (", ..." if len(skipped) > 3 else "")
+    count = f"{len(skipped):,} of {len(skipped) + len(saved.dataset.labels):,}"
+    _log.warning("%s images cannot be read and are left out (%s); %s says why", count, names, path)
+
+
+def _converted(dataset: DataSet, size: Size | None, grey: bool, where: AnyPath) -> DataSet:
     """Images in the given size and in grey; another size than before is logged."""
     height, width, channels = dataset.images.shape[1:]
-    if size and (height, width) != (size, size):
+    target = sides(size) if size else (height, width)
+    if target != (height, width):
         _log.info(
-            "%s: images resized from %dx%d to %dx%d: shorter side resized, centre cropped",
-            where, width, height, size, size,
+            "%s: images resized from %dx%d to %dx%d (height x width): scaled to cover it, centre cropped",
+            where, height, width, *target,
         )  # fmt: skip
-        height = width = size
     if not grey:
         note_grey(dataset, where)
-    return fit_to(dataset, height, width, 1 if grey else channels)
+    return fit_to(dataset, *target, 1 if grey else channels)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net
+from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net, sides, size_of
 from moon.data.classes import check_known, missing_classes, names_of_labels
 from moon.data.dataset import AnyPath, check_name, check_root, load, path_of
 from moon.data.sets import has_set
@@ -210,8 +210,8 @@ def _checked_field(where: str, key: str, value: Any, base: Benchmark) -> Any:
         if not all((0 <= v <= 1) if key == "mean" else (0 < v <= 1) for v in value):
             bounds = "in [0, 1]" if key == "mean" else "above 0 and at most 1"
             raise DataError(f"{where} '{key}' must be {bounds} (pixels are scaled to [0, 1]), not {value}")
-    if key == "crop" and not 0 <= value < base.size:
-        raise DataError(f"{where} 'crop' must be in 0..{base.size - 1} pixels, not {value}")
+    if key == "crop" and not 0 <= value < min(sides(base.size)):
+        raise DataError(f"{where} 'crop' must be in 0..{min(sides(base.size)) - 1} pixels, not {value}")
     return tuple(value) if is_list else value
 
 
@@ -226,8 +226,6 @@ def _benchmark_of_file(root: Path, name: str, file: tuple[int, ...]) -> Benchmar
     """`_benchmark_of_set`; images are read again only if the file, its size or its time of modification is another."""
     path, data = path_of(root, name, "train"), load(root, name, "train")
     height, width, channels = data.images.shape[1:]
-    if height != width:
-        raise DataError(f"{path}: images are {height}x{width}; they must be square")
     check_known(data.labels, np.iinfo(np.int64).max, path)
     num_known = len(data.classes) or len(np.unique(data.labels))
     if len(missing := missing_classes(data.labels, num_known)):
@@ -238,10 +236,9 @@ def _benchmark_of_file(root: Path, name: str, file: tuple[int, ...]) -> Benchmar
     if num_known < 2:
         raise DataError(f"{path}: has images of one class only; a classifier needs two classes or more")
     mean, std = _mean_and_std(data.images)
-    net = default_net(height, channels)
-    return Benchmark(
-        name, near=(), far=(), num_known=num_known, size=height, channels=channels, mean=mean, std=std, net=net
-    )
+    size = size_of(height, width)
+    net = default_net(size, channels)
+    return Benchmark(name, (), (), num_known=num_known, size=size, channels=channels, mean=mean, std=std, net=net)
 
 
 def _mean_and_std(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from moon.data.benchmarks import Size
 from moon.data.dataset import DataSet, Track, check_name, load, save
 from moon.data.image_files import read_list
 from moon.data.image_lists import check_inside, read_entries
@@ -80,7 +81,7 @@ def open_list(root: Path, known_set: str, version: str, name: str, split: str) -
 
 
 def read_list_cached(
-    root: Path, known_set: str, version: str, name: str, split: str, size: int, track: Track = iter
+    root: Path, known_set: str, version: str, name: str, split: str, size: Size, track: Track = iter
 ) -> DataSet:
     """Read the images of an OpenOOD list into memory, at `size` pixels; decoded images are cached under the root."""
     images = open_list(root, known_set, version, name, split)
@@ -94,7 +95,7 @@ def read_list_cached(
         return dataset
 
 
-def _cache_key(images: ImageList, size: int) -> str:
+def _cache_key(images: ImageList, size: Size) -> str:
     """Digest of a list and of the size and time of modification of its images: changed images are decoded again."""
     digest = hashlib.sha256(f"{images.root.name} {size}".encode())
     for relative, label in zip(images.paths, images.labels.tolist(), strict=True):

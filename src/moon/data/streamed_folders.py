@@ -2,7 +2,7 @@
 
 [flowers]
 folder = "flowers"      # under the data root: flowers/train/<class>/<image>, test and, optionally, val
-size = 224              # of the network's input
+size = 224              # of the network's input, or [height, width]
 near = ["birds"]        # sets under the root, as for other benchmarks
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net
+from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net, size_of
 from moon.data.folders import find_splits
 from moon.data.image_files import class_images
 from moon.data.streams import ImageList
@@ -44,16 +44,21 @@ def streamed_benchmark(root: Path, name: str, table: dict[str, Any], where: str)
     The images are not read, so mean and standard deviation are those of ImageNet unless the declaration has others.
     """
     folder, size = table["folder"], table.get("size", 224)
-    resize = table.get("resize", round(size * 256 / 224) if type(size) is int else 0)
+    both: list[Any] = size if isinstance(size, list) and len(size) == 2 else [size, size]
+    is_size = all(type(side) is int and 8 <= side <= _MAX_SIZE for side in both)
+    resize = table.get("resize", round(min(both) * 256 / 224) if is_size else 0)
     if not isinstance(folder, str) or not folder:
         raise DataError(f"{where} 'folder' must be a string, not {folder!r}")
-    if type(size) is not int or type(resize) is not int or not 8 <= size <= resize <= _MAX_SIZE:
-        raise DataError(f"{where} 'size' and 'resize' must be integers, 8 <= size <= resize <= {_MAX_SIZE}")
+    if not is_size or type(resize) is not int or not min(both) <= resize <= _MAX_SIZE:
+        raise DataError(
+            f"{where} 'size' and 'resize' must be integers, 8 <= size <= resize <= {_MAX_SIZE}; size may be "
+            "[height, width]"
+        )
     if not (root / folder).is_dir():
         raise DataError(f"{where} folder = '{folder}': there is no folder {root / folder}")
     usual = BENCHMARKS["imagenet-v1.5"]
     made = Benchmark(
-        name, near=(), far=(), num_known=0, size=size, channels=3, mean=usual.mean, std=usual.std,
-        net=default_net(size, channels=3), resize=resize, folder=folder,
+        name, near=(), far=(), num_known=0, size=size_of(*both), channels=3, mean=usual.mean, std=usual.std,
+        net=default_net(size_of(*both), channels=3), resize=resize, folder=folder,
     )  # fmt: skip
     return replace(made, num_known=len(open_folder(root, made, "train").classes))

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from moon.data.augment import Augmentation
 from moon.data.batches import batch_sizes
+from moon.data.benchmarks import Size, sides
 from moon.data.class_names import described
 from moon.data.decoding import decode_rgb
 from moon.data.image_files import decode_image
@@ -80,19 +81,19 @@ class ImageList:
 class StreamedBatches:
     """Batches (x, y) of images that are read from disk as they are needed.
 
-    x is (B, 3, size, size) float32, normalised to (value / 255 - mean) / std; y is (B,) int64.
+    x is (B, 3, height, width) float32, normalised to (value / 255 - mean) / std; y is (B,) int64.
 
-    Iterating yields all images in order: the shorter side is resized to `resize`, and the centre `size` x `size` pixels
-    are used. `epoch(e)` yields them shuffled, with a random resized crop and flip, then TrivialAugment and Cutout. The
-    augmentation of an image depends only on the seed, the epoch and its index, not on the number of workers or
-    processes.
+    Iterating yields all images in order: they are resized to cover `size`, the shorter side to `resize` or more, and
+    the centre is used. `epoch(e)` yields them shuffled, with a random resized crop and flip, then TrivialAugment and
+    Cutout. The augmentation of an image depends only on the seed, the epoch and its index, not on the number of workers
+    or processes.
 
     Args:
         images: The list of images.
         mean: Mean of the pixels per channel, in [0, 1].
         std: Standard deviation of the pixels per channel.
-        size: Height and width of the images in a batch.
-        resize: Length of the shorter side before the centre crop, at least `size`.
+        size: Height and width of the images in a batch, one number if they are square.
+        resize: Least length of the shorter side before the centre crop, at least that of `size`.
         batch_size: Images per batch, over all processes. A last batch of one image is merged into the previous one.
         seed: Seed of the order and the augmentation.
         augment: What is done besides crop and flip: "none", "cutout", "trivial" or "trivial+cutout".
@@ -125,7 +126,7 @@ class StreamedBatches:
         mean: Sequence[float],
         std: Sequence[float],
         *,
-        size: int = 224,
+        size: Size = 224,
         resize: int = 256,
         batch_size: int = 128,
         seed: int = 0,
@@ -134,12 +135,12 @@ class StreamedBatches:
         part: tuple[int, int] = (0, 1),
         device: torch.device | str = "cpu",
     ) -> None:
-        if batch_size < 1 or size < 1 or resize < size:
+        if batch_size < 1 or min(sides(size)) < 1 or resize < min(sides(size)):
             raise ValueError(
                 f"batch_size={batch_size} and size={size} must be at least 1, resize={resize} at least size"
             )
         self.images, self.size, self.resize, self.seed = images, size, resize, seed
-        self.augmentation = Augmentation(augment, size, size, device)
+        self.augmentation = Augmentation(augment, *sides(size), device)
         self.batch_size, self.workers, self.part, self.device = batch_size, workers, part, torch.device(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float32)))[:, None, None].to(device)
         self.shift = (-torch.tensor(mean) / torch.tensor(std)).float()[:, None, None].to(device)
@@ -182,7 +183,7 @@ class StreamedBatches:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        augmentation = Augmentation("none", self.size, self.size) if epoch == _EVALUATION else self.augmentation
+        augmentation = Augmentation("none", *sides(self.size)) if epoch == _EVALUATION else self.augmentation
         numbers = augmentation.draw(len(self.images.paths), self.seed, epoch)
         for batch, (images, labels, transparent) in zip(batches, loader, strict=True):
             if transparent.any():
@@ -205,33 +206,32 @@ class StreamedBatches:
 class _Images(Dataset):
     """Images by (epoch, index), as a worker process decodes them."""
 
-    def __init__(self, images: ImageList, size: int, resize: int, seed: int) -> None:
+    def __init__(self, images: ImageList, size: Size, resize: int, seed: int) -> None:
         self.images, self.size, self.resize, self.seed = images, size, resize, seed
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int, bool]:
         epoch, index = key
         path = self.images.root / self.images.paths[index]
         if epoch == _EVALUATION:
-            image, _, is_transparent = decode_image(path, self.resize, path, self.images.upright)
-            edge = (self.resize - self.size) // 2
-            image = image[edge : edge + self.size, edge : edge + self.size]
+            prepared = decode_image(path, self.size, path, self.images.upright, shorter_side=self.resize)
+            image, is_transparent = prepared.pixels, prepared.is_transparent
         else:
             seed = derive("augment", self.seed, epoch, index)
             image, is_transparent = random_resized_crop(path, self.size, seed, self.images.upright)
         return torch.from_numpy(image.copy()), int(self.images.labels[index]), is_transparent
 
 
-def random_resized_crop(path: Path, size: int, seed: int, upright: bool = False) -> tuple[NDArray[np.uint8], bool]:
+def random_resized_crop(path: Path, size: Size, seed: int, upright: bool = False) -> tuple[NDArray[np.uint8], bool]:
     """Decode a random part of an image (Szegedy et al. 2015), resized and flipped with probability 1/2.
 
     Args:
         path: The image.
-        size: Height and width of the result.
+        size: Height and width of the result, one number if it is square.
         seed: Seed of the crop and the flip.
         upright: Whether to rotate the image as its EXIF orientation says.
 
     Returns:
-        Array (size, size, 3): 8 to 100% of the image's area, with an aspect ratio of 3/4 to 4/3; and whether parts of
+        Array (height, width, 3): 8 to 100% of the image's area, stretched by 3/4 to 4/3; and whether parts of
         the image were transparent, which are now white.
 
     Raises:
@@ -240,22 +240,26 @@ def random_resized_crop(path: Path, size: int, seed: int, upright: bool = False)
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    image, is_transparent = decode_rgb(path, path, upright=upright)
-    box = _random_box(image.width, image.height, rng)
-    image = image.resize((size, size), Image.Resampling.BILINEAR, box)
+    image, is_transparent, _ = decode_rgb(path, path, upright=upright)
+    rows, columns = sides(size)
+    box = _random_box(image.width, image.height, rng, columns / rows)
+    image = image.resize((columns, rows), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)
     return (pixels[:, ::-1] if rng.random() < 0.5 else pixels), is_transparent
 
 
-def _random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Draw the (left, top, right, bottom) of a crop; the centre square if ten draws do not fit into the image."""
+def _random_box(width: int, height: int, rng: np.random.Generator, shape: float = 1.0) -> tuple[int, int, int, int]:
+    """Draw the (left, top, right, bottom) of a crop; the largest in the centre if ten draws do not fit into the image.
+
+    `shape` is the width of the result, divided by its height.
+    """
     for _ in range(10):
         area = width * height * rng.uniform(0.08, 1.0)
-        ratio = exp(rng.uniform(log(3 / 4), log(4 / 3)))
+        ratio = shape * exp(rng.uniform(log(3 / 4), log(4 / 3)))
         w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
             return left, top, left + w, top + h
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    return left, top, left + side, top + side
+    w, h = min(width, max(1, round(height * shape))), min(height, max(1, round(width / shape)))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h

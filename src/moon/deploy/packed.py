@@ -23,7 +23,7 @@ _ANY_THRESHOLD = {"threshold": np.zeros(1), "calibration": np.zeros(1)}
 
 def preprocessing(benchmark: Benchmark) -> dict[str, Any]:
     """How images are prepared, as a file states it: resize, crop the centre, then (pixel / 255 - mean) / std."""
-    sizes = {"resize": "cover", "shorter_side": benchmark.resize or benchmark.size}
+    sizes = {"resize": "cover", "shorter_side": benchmark.resize or min(benchmark.input_shape[1:])}
     return {"mean": list(benchmark.mean), "std": list(benchmark.std), **sizes}
 
 

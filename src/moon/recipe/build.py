@@ -56,6 +56,11 @@ def network(recipe: Recipe, benchmark: Benchmark, device: torch.device | str) ->
         if kind.extra_logits:
             model = open_head(model)
         if kind.rotates:
+            if benchmark.input_shape[1] != benchmark.input_shape[2]:
+                raise ValueError(
+                    f"objective '{recipe.objective}' rotates images, which must be square, not "
+                    f"{'x'.join(map(str, benchmark.input_shape[1:]))}; use another, or import square images (--size)"
+                )
             model = rotation_head(model)
     return model.to(device).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
@@ -257,7 +262,7 @@ def _try_out(model: nn.Module, objective: Objective, recipe: Recipe, benchmark: 
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        size = f"{benchmark.size}x{benchmark.size}"
+        size = "x".join(map(str, benchmark.input_shape[1:]))
         reason = first_line(error)
         raise ValueError(f"net '{recipe.net}' does not accept images of {size} ({reason}); use another net") from None
     state = [(part, n, b.clone()) for part in objective.modules() for n, b in part.named_buffers(recurse=False)]

@@ -143,8 +143,9 @@ def trained_on(folder: Path | str) -> Benchmark:
     facts = _load_json(folder / "data.json")
     known, how = facts["known"], facts["preparation"]
     return Benchmark(
-        recipe.benchmark, near=(), far=(), num_known=known["num_known"], size=how["size"], channels=known["channels"],
-        mean=tuple(how["mean"]), std=tuple(how["std"]), net=recipe.net, crop=how["crop"], flip=how["flip"],
+        recipe.benchmark, near=(), far=(), num_known=known["num_known"], channels=known["channels"],
+        size=how["size"] if isinstance(how["size"], int) else tuple(how["size"]), mean=tuple(how["mean"]),
+        std=tuple(how["std"]), net=recipe.net, crop=how["crop"], flip=how["flip"],
     )  # fmt: skip
 
 

@@ -227,7 +227,7 @@ def flops(model: nn.Module, recipe: Recipe, images: BenchmarkImages, training: T
     """
     benchmark = images.benchmark
     densities = {name: float(mask.float().mean()) for name, mask in training.masks.items()}
-    shape = benchmark.channels, benchmark.size, benchmark.size
+    shape = benchmark.input_shape
     layers = layer_costs(model, shape, densities)
     cost = net_cost(layers)
     per_image = cost.training(type(training.topology), recipe.delta_t_steps, recipe.t_end_share)

@@ -25,8 +25,8 @@ _LEAST_STEPS = 5000  # of the run that the measured steps are taken from
 
 def noise(benchmark: Benchmark, count: int, seed: int = 0) -> DataSet:
     """Random images of the benchmark's shape; times do not depend on the content."""
-    shape = count, benchmark.size, benchmark.size, benchmark.channels
-    images = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    channels, height, width = benchmark.input_shape
+    images = np.random.default_rng(seed).integers(0, 256, (count, height, width, channels), dtype=np.uint8)
     return DataSet(images, np.arange(count, dtype=np.int64) % benchmark.num_known)
 
 
