@@ -8,6 +8,7 @@ from moon.data.small import FAR, SUITE
 
 # Of training images, besides crop and flip. They are named here because a recipe needs the names without torch.
 AUGMENTATIONS = ("none", "cutout", "trivial", "trivial+cutout")
+FEW = 5_000  # training images; with no more of them, images of your own get a preset of their own
 Size = int | tuple[int, int]
 """Height and width of images in pixels; one number if they are square."""
 
@@ -48,6 +49,7 @@ class Benchmark:
         validation: Unknown sets that the lists reserve for choosing options.
         resize_known: Whether images of the known set in another size are resized; otherwise they are an error. Images
             of unknown sets are always resized.
+        preset: The preset that is used where neither an objective nor a preset is named; "" for none.
 
     Example:
         >>> from moon.data import BENCHMARKS
@@ -73,6 +75,7 @@ class Benchmark:
     folder: str = ""
     validation: tuple[str, ...] = ()
     resize_known: bool = False
+    preset: str = ""
 
     @property
     def known_set(self) -> str:
@@ -95,6 +98,12 @@ def default_net(size: Size, channels: int) -> str:
     if height * width >= 64 * 64:
         return "resnet18-imagenet"
     return "lenet-norm" if channels == 1 and min(height, width) >= 28 else "resnet18"  # LeNet accepts no smaller images
+
+
+def default_preset(size: Size, images: int) -> str:
+    """The preset for images of your own: that for few small images, or none."""
+    height, width = sides(size)
+    return "small" if images <= FEW and height * width < 64 * 64 else ""
 
 
 _FAR_OF_CIFAR = ("mnist", "svhn", "dtd", "places")
@@ -160,7 +169,7 @@ BENCHMARKS |= {
         f"small-{name}", near=(f"small-{name}-near",),
         far=(*(f"small-{name}-{kind}" for kind in FAR), *(f"small-{other}" for other in small.others)),
         num_known=len(small.known), size=small.size, channels=small.channels, mean=small.mean, std=small.std,
-        net="lenet-norm", flip=small.flip,
+        net="lenet-norm", flip=small.flip, preset="small",
     )
     for name, small in SUITE.items()
 }  # fmt: skip

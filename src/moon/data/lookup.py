@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net, sides, size_of
+from moon.data.benchmarks import BENCHMARKS, Benchmark, default_net, default_preset, sides, size_of
 from moon.data.classes import check_known, missing_classes, names_of_labels
 from moon.data.dataset import AnyPath, check_name, check_root, load, path_of
 from moon.data.sets import has_set
@@ -238,7 +238,8 @@ def _benchmark_of_file(root: Path, name: str, file: tuple[int, ...]) -> Benchmar
     mean, std = _mean_and_std(data.images)
     size = size_of(height, width)
     net = default_net(size, channels)
-    return Benchmark(name, (), (), num_known=num_known, size=size, channels=channels, mean=mean, std=std, net=net)
+    facts = {"num_known": num_known, "size": size, "channels": channels, "mean": mean, "std": std}
+    return Benchmark(name, (), (), **facts, net=net, preset=default_preset(size, len(data.labels)))
 
 
 def _mean_and_std(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:

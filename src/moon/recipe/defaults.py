@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
@@ -25,6 +26,7 @@ from moon.sparse.schedule import FEW_CHANGES, check_fraction
 from moon.suggest import counted, did_you_mean
 from moon.training import CosineRate
 
+_log = logging.getLogger(__name__)
 _TYPES = get_type_hints(Recipe)
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
@@ -85,6 +87,12 @@ def make_recipe(
         benchmark = find_benchmark(Path(root), benchmark)
     options = _as_dict(options) | _as_dict(settings.pop("objective_options", None))
     settings = {name: converted(name, _TYPES.get(name), value) for name, value in settings.items() if value is not None}
+    if preset is None and objective is None and benchmark.preset and not options:
+        preset = benchmark.preset
+        _log.info(
+            "%s has few small images: trained with the preset %s (moon methods %s); name an objective or a preset for "
+            "anything else", benchmark.name, preset, preset
+        )  # fmt: skip
     if preset is not None:
         named = pick("preset", preset)
         if objective is not None:
@@ -94,6 +102,8 @@ def make_recipe(
         if "warmup" in usual:
             epochs = min(settings.get("epochs", Recipe.epochs), Recipe.epochs)
             usual["warmup"] = usual["warmup"] * epochs / Recipe.epochs  # in this order 7 epochs have 0.35, exactly
+        if "pattern" in settings or settings.get("topology") == "dense":  # which determine the sparsity
+            usual.pop("sparsity", None)
         settings = usual | settings | ({} if rates is None else {"rates": rates})
         rates = settings.pop("rates", None)
     recipe = _filled(benchmark, objective or "moon", options, rates, dict(settings))

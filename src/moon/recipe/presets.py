@@ -60,6 +60,11 @@ PRESETS: dict[str, Preset] = {
     "without-at-final": Preset("moon", {"schedule": "final"}, summary="MOON with its final weight from the start"),
     "without-at-initial": Preset("moon", {"schedule": "initial"}, summary="MOON with its initial weight to the end"),
     "without-vt": Preset("moon", settings={"vote_share": 0.0}, summary="MOON without its vote"),
+    "small": Preset(
+        "cross-entropy",
+        settings={"rates": "plain", "vote_share": 0.2, "net": "resnet8", "sparsity": 0.8, "batch_size": 32},
+        summary="for up to 5,000 small images: a small residual network, 80% sparse, small batches, vote; pack: layers",
+    ),
     "best-1": Preset(
         "moon-logitnorm",
         settings={"epochs": 300},
