@@ -9,6 +9,7 @@ from images import ends, over_images
 from kept import Kept
 from sources import PRIMARY
 
+from moon.paper.spec import SPARSITIES
 from moon.results.format import MISSING, interval_text, signed
 
 BLOCKS = Blocks()
@@ -27,6 +28,7 @@ CANDIDATES = {
     "dense/rotpred+logitnorm,copies=1,augment=trivial": "dense: + RotPred and TrivialAugment",
 }
 NAMES = {"msp": "MSP", "ebo": "EBO", "knn": "KNN", "fisher": "Fisher"}
+WEIGHTS = {"dense": "100%"} | {f"rigl{100 * sparsity:g}": f"{1 - sparsity:.0%}" for sparsity in SPARSITIES}
 GOALS = {"fisher near": 94.0, "fisher far": 98.0, "accuracy": 95.3, "ece-scaled": 0.008}
 
 
@@ -59,20 +61,33 @@ def sparsity(kept: Kept) -> str:
     }  # fmt: skip
     rows = []
     for training in ("plain", "control", "moon", "quick@300"):
-        for topology, density in (("dense", "100%"), ("rigl95", "5%"), ("rigl99", "1%")):
+        for topology, weights in WEIGHTS.items():
             network = f"cifar10-open/{topology}/{training}"
-            found = [cell(kept, network, [metric], digits) for metric, digits in columns.values()]
-            rows.append([label(training), density, str(len(kept.runs(network))), *found])
+            if number := len(kept.runs(network)):
+                found = [cell(kept, network, [metric], digits) for metric, digits in columns.values()]
+                rows.append([label(training), weights, str(number), *found])
     return markdown(["training", "weights", "n", *columns], rows)
 
 
 @BLOCKS.add
 def sparsity_primary(kept: Kept) -> str:
-    pairs = [(a, b) for a, b in PRIMARY["sparsity-cost"]["pairs"]]
-    columns = ["Fisher", "accuracy %"]
-    return differences_table(
-        kept, "sparsity-cost", pairs, columns, "5% - 100% of the weights", lambda pair: label(pair[0].split("/")[2])
-    )
+    return _minus_dense(kept, "sparsity-cost")
+
+
+@BLOCKS.add
+def sparsity_levels(kept: Kept) -> str:
+    return _minus_dense(kept, "sparsity-levels")
+
+
+def _minus_dense(kept: Kept, question: str) -> str:
+    """The primary comparisons of sparse networks with the dense one of the same training."""
+
+    def name(pair: tuple[str, str]) -> str:
+        _, topology, training = pair[0].split("/")
+        return f"{label(training)}, {WEIGHTS[topology]}"
+
+    pairs = [(a, b) for a, b in PRIMARY[question]["pairs"]]
+    return differences_table(kept, question, pairs, ["Fisher", "accuracy %"], "minus 100% of the weights", name)
 
 
 @BLOCKS.add
