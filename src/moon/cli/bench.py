@@ -1,4 +1,4 @@
-"""Time training steps, scoring, or inference on a CPU; what is compared is interleaved in one run."""
+"""Time training steps, scoring or inference, or measure rejection on small data sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moon.cli import bench_kernels, bench_predict, bench_steps
+from moon.cli import bench_kernels, bench_predict, bench_small, bench_steps
 from moon.cli.arguments import add_action, add_data, add_device, add_inexact, device_of, whole
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ examples:
   moon bench train                                       MOON and cross-entropy, ResNet-18
   moon bench score --queries 2000 --bank 2000            all detectors
   moon bench predict                                     moon-runtime against ONNX Runtime and others, on this CPU
+  moon bench small                                       what packed files accept, on small data sets
 
 `moon bench ACTION --help` explains an action and its arguments.
 """
@@ -45,6 +46,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
     _describe_score(_add_action(actions, "score", _score, "time scoring with detectors", _SCORE_HELP))
     summary = "time the inference of sparse networks on a CPU"
     bench_predict.describe(_add_action(actions, "predict", bench_predict.measure, summary, bench_predict.HELP))
+    summary = "measure what packed files accept, on twelve small data sets"
+    small = add_action(actions, "small", summary, bench_small.HELP, measure=bench_small.measure)
+    small.add_argument("--out", type=Path, metavar="FILE", help="also write the results as JSON")
+    bench_small.describe(small)
 
 
 def _add_action(
