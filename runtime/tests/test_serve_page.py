@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,19 @@ def test_chosen_images_are_answered(
         assert errors(browser) == []
         browser.run("document.getElementById('clear').click()")
         assert browser.run("document.querySelectorAll('#results li').length") == 0
+
+
+def test_the_page_promises_what_its_file_says(server: Server, tmp_path: Path) -> None:
+    about = "document.getElementById('about')"
+    with Browser(tmp_path) as browser:
+        browser.open(server.url)
+        browser.wait(f"{about}.textContent.startsWith('This network knows')")
+        assert browser.run(f"{about}.textContent").endswith("does not say how many other images it rejects.")
+        for is_reliable in (True, False):
+            found = {"verdict": "rejects 8% of 8 kinds of other images", "is_reliable": is_reliable}
+            browser.run(f"model.rejection = {json.dumps(found)}; describe()")
+            assert browser.run(f"{about}.textContent").endswith(" It rejects 8% of 8 kinds of other images.")
+            assert browser.run(f"{about}.className === 'quiet bad'") is not is_reliable
 
 
 def test_images_can_be_dropped_pasted_and_taken(server: Server, tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
     assert code == 0
     # Whether the network classifies all five correctly, so that no temperature is optimal, depends on rounding.
     is_warned = err.startswith(f"warning: {run}: the temperature fitted on 5 validation images, T = ")
-    assert err.count("\n") == is_warned
+    is_reliable = load(tmp_path / "a.moon").metadata["provenance"]["rejection"]["is_reliable"]
+    assert err.count("\n") == is_warned + (not is_reliable)
+    assert ('so "unknown" is not reliable; what may help: ' in err) is not is_reliable
     assert load(tmp_path / "a.moon").metadata["provenance"].get("temperature_no_optimum", False) is is_warned
     assert "a.moon: " in out
     assert "kB (" in out
@@ -72,6 +74,7 @@ def test_pack_says_what_the_file_does(moon, trained_runs, data_root, tmp_path):
     assert "accepts a known image with a probability of 50% or more; from 5 validation images" in out
     for name in ("known", "notmnist", "fashionmnist", "dtd"):
         assert name in out
+    assert re.search(r"^verdict: rejects .* of 9 kinds of other images .*; rejects .* of near unknowns", out, re.M)
     assert out.splitlines()[-1] == f"next: moon predict {tmp_path / 'a.moon'} IMAGE"
     assert (tmp_path / "a.moon").exists()
 

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 import moon
-from moon.data import DataSet
 from moon.deploy.calibration import Guarantee
 from moon.deploy.formats import write_onnx
 from moon.deploy.pack import _divide, pack_run
@@ -142,7 +141,7 @@ def test_a_detector_fitted_on_validation_images_is_calibrated_on_others(folder, 
 
 
 def test_too_few_validation_images_are_an_error_before_anything_is_computed(folder, images, tmp_path, monkeypatch):
-    monkeypatch.setattr("moon.deploy.pack.load", None)
+    monkeypatch.setattr("moon.deploy.pack.EvidenceCache", None)
     with pytest.raises(ValueError, match="10 validation images are too few for a threshold that accepts a known image "
                                          "with a probability of 95% or more; at least 19 are needed"):  # fmt: skip
         pack_run(folder, images, tmp_path / "net.moon", "mls")
@@ -169,6 +168,20 @@ def test_the_file_names_the_first_weights_but_not_where_they_were(folder, images
     assert facts["recipe"] == recipe | {"pretrained": "weights.safetensors"}
     assert moon.load(tmp_path / "net.moon").metadata["provenance"]["recipe"] == facts["recipe"]
     assert b"someone" not in (tmp_path / "net.moon").read_bytes()
+
+
+def test_a_network_that_has_learned_nothing_is_refused_unless_forced(folder, images, tmp_path, monkeypatch, caplog):
+    model = load_run(folder)
+    torch.nn.init.zeros_(model.fc.weight)
+    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: model)
+    nothing = "has learned nothing: its accuracy on 10 validation images is 10.0%, and always predicting the most"
+    with pytest.raises(ValueError, match=nothing):
+        pack_run(folder, images, tmp_path / "net.moon", "mls", HALF, checked=0)
+    assert not (tmp_path / "net.moon").exists()
+    facts = pack_run(folder, images, tmp_path / "net.moon", "mls", HALF, checked=0, force=True)
+    assert nothing in caplog.text
+    assert facts["rejection"]["is_reliable"] is False
+    assert moon.load(tmp_path / "net.moon").metadata["provenance"]["rejection"] == facts["rejection"]
 
 
 def test_what_cannot_be_packed_is_refused(folder, images, tmp_path):
@@ -300,11 +313,10 @@ def test_a_combination_is_packed_with_its_parts(folder, images, tmp_path):
 @pytest.mark.parametrize("count", [5, 40, 41])
 @pytest.mark.parametrize(("detector", "is_chosen"), [(Fisher(), False), (Fisher(), True), (Msp(), True)])
 def test_what_a_detector_is_fitted_on_or_chosen_with_and_what_calibrates_it_share_no_image(count, detector, is_chosen):
-    images = DataSet(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.zeros(count, np.int64))
-    fitted, calibrated = ({*part.images.ravel().tolist()} for part in _divide(images, detector, "mine", is_chosen))
+    fitted, calibrated = ({*part.tolist()} for part in _divide(count, detector, "mine", is_chosen))
     chosen_on, left = halves(count)  # `Scoring` chooses and tunes on the first of these
     assert (fitted, calibrated) == ({*chosen_on.tolist()}, {*left.tolist()})
     assert not fitted & calibrated
     assert fitted | calibrated == {*range(count)}
     assert len(calibrated) - len(fitted) in (0, 1)  # the threshold gets the larger half
-    assert _divide(images, Msp(), "mine", False) == (images, images)
+    assert [part.tolist() for part in _divide(count, Msp(), "mine", False)] == 2 * [list(range(count))]

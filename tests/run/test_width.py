@@ -118,7 +118,9 @@ def test_a_run_of_another_width_is_trained_scored_packed_and_answers(data_root, 
     assert result["flops"]["training"] > 3 * 256 * result["flops"]["inference"] * 0.99
 
     score_run(tmp_path / "run", images, ["msp"])
-    pack_run(tmp_path / "run", images, tmp_path / "net.moon", "msp", Guarantee(accept=0.5), precision="float32")
+    pack_run(
+        tmp_path / "run", images, tmp_path / "net.moon", "msp", Guarantee(accept=0.5), precision="float32", force=True
+    )
     answers = moon.load(tmp_path / "net.moon")(images.splits["test"].images)
     evidence = images.evidence(model, images.splits["test"])
     assert np.mean(answers.label == evidence.prediction.numpy()) > 0.98

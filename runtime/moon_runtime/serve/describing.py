@@ -37,6 +37,7 @@ def describe_model(classifier: Classifier, content: bytes, settings: Settings) -
         "sha256": hashlib.sha256(content).hexdigest(),
         "bytes": len(content),
         "versions": {"moon": provenance.get("moon"), "moon_runtime": moon_runtime.__version__},
+        "rejection": provenance.get("rejection"),
         "provenance": provenance,
         "limits": {
             "body_bytes": settings.max_body, "images": settings.max_images, "pixels": settings.max_pixels,

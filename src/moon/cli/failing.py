@@ -24,6 +24,7 @@ EXIT_CODES: dict[type[Exception], int] = {
 _FLAGS = {
     "accept": "--accept",
     "data": "--data",
+    "force": "--force",
     "image_root": "--root",
     "replace": "--replace",
     "val_share": "--val-share",

@@ -63,8 +63,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         default=2000,
-        help="images of each test set on which the file is measured; 0 for none (default: %(default)s)",
+        help="images of each test set on which the file is measured; 0: generated images only (default: %(default)s)",
     )
+    add("--force", action="store_true", help="pack a network that has learned nothing, too")
     add_unknown_sets(parser)
     add_data(parser)
     add_device(parser)
@@ -99,7 +100,7 @@ def act(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     facts = pack_run(
         arguments.run, images, path, arguments.detector, guarantee, bank=arguments.bank, precision=arguments.precision,
-        checked=arguments.check, device=device_of(arguments.device), track=tracked,
+        checked=arguments.check, force=arguments.force, device=device_of(arguments.device), track=tracked,
     )  # fmt: skip
     _show(path, facts, guarantee)
     return {"file": path, **facts}
@@ -124,6 +125,8 @@ def _show(path: Path, facts: dict[str, Any], guarantee: Guarantee) -> None:
     print(f"threshold: {guarantee.describe()}; from {counted(facts['calibration_images'], 'validation image')}")
     if facts["measured"]:
         show_table(_table(facts["measured"]))
+    verdict = facts["rejection"]["verdict"]
+    print(f"verdict: {verdict}{' (--near)' if verdict.endswith('not measured') else ''}")
     print(f"next: moon predict {path} IMAGE")
 
 

@@ -32,17 +32,20 @@ class Named(NamedTuple):
     left: int = 0
 
 
-def named_or_chosen(name: str, folder: Path, recipe: Recipe, benchmark: Benchmark) -> Named:
+def named_or_chosen(name: str, folder: Path | None, recipe: Recipe, benchmark: Benchmark) -> Named:
     """Find which detector to pack; a ValueError if it cannot be packed.
 
     `auto` is the choice that `moon score` recorded in the run folder, with the options that it was tuned to then. If
     that detector cannot be packed, it is the next best of those that were compared, with default options. Without a
-    record it is the one that the rule names.
+    record, or without a run folder, it is the one that the rule names.
     """
     (name,) = check_names([name])
     if name != AUTO:
         check_single_pass(build.detector(name, recipe, benchmark))
-        return Named(name, {}, "", *_chosen_before(name, folder, recipe))
+        return Named(name, {}, "", *_chosen_before(name, folder, recipe)) if folder else Named(name, {})
+    if folder is None:
+        choice = choose_by_rule(None, benchmark.num_known)
+        return Named(choice["detector"], {}, choice["why"])
     if (choice := _recorded(folder, recipe)) is None:
         choice = choose_by_rule(recipe.objective, benchmark.num_known)
         return Named(choice["detector"], {}, f"{choice['why']}; {folder.name} has no scores with a choice of auto")

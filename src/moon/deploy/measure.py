@@ -34,7 +34,7 @@ def measure(
     result: dict[str, dict[str, Any]] = {}
     scores: dict[str, tuple[NDArray, NDArray]] = {}
     for name in track(list(sets), "measuring"):
-        part = _evenly(sets[name], checked)
+        part = evenly(sets[name], checked)
         answers, evidence = packed.answer(part, benchmark), cache.get(f"pack/{name}", part)
         scores[name] = answers["score"], detector.score(evidence).cpu().numpy()
         result[name] = {"images": len(part.labels)}
@@ -53,7 +53,7 @@ def measure(
     return result
 
 
-def _evenly(data: AnySet, count: int) -> AnySet:
+def evenly(data: AnySet, count: int) -> AnySet:
     """At most `count` images of a set, evenly spaced."""
     total = len(data.labels)
     return data if total <= count else data.take(np.linspace(0, total - 1, count).round().astype(int))

@@ -74,12 +74,12 @@ class PackedNetwork:
     def answer(self, images: AnySet, benchmark: Benchmark) -> dict[str, NDArray]:
         """Answer about images in the size of the benchmark with the runtime, as the written file would."""
         classifier = runtime().load(self.content(), threads=torch.get_num_threads(), limit=float("inf"))
-        answers = [classifier(pixels) for pixels in _pixels(images, benchmark)]
+        answers = [classifier(pixels) for pixels in pixels_of(images, benchmark)]
         fields = ("label", "probability", "score", "p_value", "is_known")
         return {name: np.concatenate([getattr(part, name) for part in answers]) for name in fields}
 
 
-def _pixels(images: AnySet, benchmark: Benchmark) -> Iterator[NDArray[np.uint8]]:
+def pixels_of(images: AnySet, benchmark: Benchmark) -> Iterator[NDArray[np.uint8]]:
     """Batches of pixels; images that are read from disk are resized and cropped as for evaluation."""
     if not isinstance(images, ImageList):
         for start in range(0, len(images.labels), _BATCH):

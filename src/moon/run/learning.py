@@ -30,7 +30,7 @@ def warn_early(accuracy: float, labels: NDArray, done: int, recipe: Recipe) -> N
 
     With few validation images nothing is said.
     """
-    if len(labels) >= _FEW and (constant := _chance(accuracy, labels)) is not None:
+    if len(labels) >= _FEW and (constant := chance(accuracy, labels)) is not None:
         _log.warning(
             "after %d of %d epochs the network has learned nothing yet: its validation accuracy is %.1f%%, and always "
             "predicting the most frequent class has %.1f%%; what may help: %s",
@@ -40,7 +40,7 @@ def warn_early(accuracy: float, labels: NDArray, done: int, recipe: Recipe) -> N
 
 def warn_at_end(accuracy: float, labels: NDArray, recipe: Recipe) -> None:
     """Log a warning if a trained network is not clearly better than always predicting the most frequent class."""
-    if (constant := _chance(accuracy, labels)) is not None:
+    if (constant := chance(accuracy, labels)) is not None:
         advice = ["more epochs (--epochs)"]
         advice += ["smaller batches (--batch-size)"] if recipe.batch_size > _SMALL_BATCH else []
         _log.warning(
@@ -50,7 +50,7 @@ def warn_at_end(accuracy: float, labels: NDArray, recipe: Recipe) -> None:
         )  # fmt: skip
 
 
-def _chance(accuracy: float, labels: NDArray) -> float | None:
+def chance(accuracy: float, labels: NDArray) -> float | None:
     """The accuracy of always predicting the most frequent class, if a network is not clearly better; else None."""
     constant = max(Counter(labels.tolist()).values()) / len(labels)
     limit = constant + 2 * (constant * (1 - constant) / len(labels)) ** 0.5

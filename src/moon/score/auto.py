@@ -57,19 +57,23 @@ def halves(images: int) -> tuple[Tensor, Tensor]:
     return order[: images // 2].sort().values, order[images // 2 :].sort().values
 
 
-def choose_by_rule(objective: str, num_known: int) -> Choice:
-    """Choose a detector by what is known of a network, and say why.
+def choose_by_rule(objective: str | None, num_known: int) -> Choice:
+    """Choose a detector by what is known of a network, and say why; the objective is None if it is not known.
 
     Fisher for networks whose logits or features are normalised in training, or that know more than 10 classes; KNN for
     all others.
     """
-    if normalises_logits(objective):
+    if objective and normalises_logits(objective):
         name, kind = "fisher", "trained with normalised logits or features"
     elif num_known > FEW_CLASSES:
         name, kind = "fisher", f"with more than {FEW_CLASSES} known classes"
     else:
         name, kind = "knn", f"with at most {FEW_CLASSES} known classes, trained without normalised logits or features"
-    return {"detector": name, "why": f"by the rule for networks {kind}"}
+    note = ""
+    if objective is None and num_known <= FEW_CLASSES:  # with more, the rule does not need to know it
+        unknown = "whether its logits or features were normalised in training"
+        note = f"; a checkpoint does not say {unknown}, which is taken as no"
+    return {"detector": name, "why": f"by the rule for networks {kind}{note}"}
 
 
 def rank(

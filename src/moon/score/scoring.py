@@ -21,7 +21,7 @@ from moon.evidence import Evidence
 from moon.recipe import Recipe, build
 from moon.recipe.variants import Variant
 from moon.run.images import BenchmarkImages
-from moon.score.auto import AUTO, FEW_CLASSES, Choice, Track, choice_of, choose_by_rule, halves, rank
+from moon.score.auto import AUTO, Choice, Track, choice_of, choose_by_rule, halves, rank
 from moon.score.cache import TRAINING, EvidenceCache
 from moon.score.files import Scores, scored_sets
 from moon.score.tune import tune
@@ -63,12 +63,8 @@ class Scoring:
         """Choose the detector of `auto`."""
         images, recipe = self.images, self.recipe
         if not images.tuning:
-            self.choice = choose_by_rule(recipe.objective, images.benchmark.num_known)
-            if (
-                not self.is_run and images.benchmark.num_known <= FEW_CLASSES
-            ):  # with more, the rule does not need to know it
-                unknown = "whether its logits or features were normalised in training"
-                self.choice["why"] += f"; a checkpoint does not say {unknown}, which is taken as no"
+            objective = recipe.objective if self.is_run else None
+            self.choice = choose_by_rule(objective, images.benchmark.num_known)
             return
         known, unknown = images.splits["val"], images.tuning
         chosen_on, left = self.halves

@@ -38,8 +38,10 @@ function needToken(reason) {
 
 function describe() {
   const names = model.classes, shown = names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
-  $("about").textContent = `This network knows ${names.length} classes: ${shown}. To images unlike these it says “unknown”; ` +
-    `its threshold accepts ${Math.round(1000 * model.threshold.accept) / 10}% of known images.`;
+  $("about").textContent = `This network knows ${names.length} classes: ${shown}. Its threshold accepts ` +
+    `${Math.round(1000 * model.threshold.accept) / 10}% of known images. ` +
+    (model.rejection?.verdict ? `It ${model.rejection.verdict}.` : "Its file does not say how many other images it rejects.");
+  $("about").classList.toggle("bad", model.rejection?.is_reliable === false);
   const {channels, rows, columns} = model.input;
   $("facts").textContent = `Detector ${model.detector}, input ${columns}×${rows} ${channels === 1 ? "grey" : "colour"}, ` +
     `${(model.bytes / 1000).toLocaleString("en", {maximumFractionDigits: 0})} kB, calibrated on ` +
