@@ -7,7 +7,7 @@ import torch
 
 from moon import demo
 from moon.deploy.calibration import Guarantee
-from moon.deploy.pack import pack_run
+from moon.deploy.packing import pack_run
 
 
 def test_the_recipes_differ_only_in_the_method():

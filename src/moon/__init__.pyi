@@ -32,6 +32,7 @@ from moon.deploy import (
     images_needed as images_needed,
     load as load,
     p_values as p_values,
+    pack as pack,
     pack_run as pack_run,
 )
 from moon.detect import (

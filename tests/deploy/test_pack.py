@@ -12,7 +12,7 @@ from PIL import Image
 import moon
 from moon.deploy.calibration import Guarantee
 from moon.deploy.formats import write_onnx
-from moon.deploy.pack import _divide, pack_run
+from moon.deploy.packing import _divide, pack_run
 from moon.detect import DETECTORS, Fisher, Msp
 from moon.errors import DamagedCheckpoint, MissingPackage
 from moon.export.program import trace_detector
@@ -86,7 +86,7 @@ def test_every_detector_answers(name, folder, trained_runs, images, tmp_path, mo
         fitted.append(detector)
         return trace_detector(detector, *arguments)
 
-    monkeypatch.setattr("moon.deploy.pack.trace_detector", trace)
+    monkeypatch.setattr("moon.deploy.packing.trace_detector", trace)
     pack_run(folder, images, tmp_path / "net.moon", name, Guarantee(0.3), precision="float32", checked=0)
     classifier, model = moon.load(tmp_path / "net.moon"), load_run(folder)
     assert classifier.detector == name
@@ -141,7 +141,7 @@ def test_a_detector_fitted_on_validation_images_is_calibrated_on_others(folder, 
 
 
 def test_too_few_validation_images_are_an_error_before_anything_is_computed(folder, images, tmp_path, monkeypatch):
-    monkeypatch.setattr("moon.deploy.pack.EvidenceCache", None)
+    monkeypatch.setattr("moon.deploy.packing.EvidenceCache", None)
     with pytest.raises(ValueError, match="10 validation images are too few for a threshold that accepts a known image "
                                          "with a probability of 95% or more; at least 19 are needed"):  # fmt: skip
         pack_run(folder, images, tmp_path / "net.moon", "mls")
@@ -153,7 +153,7 @@ def test_too_few_validation_images_are_an_error_before_anything_is_computed(fold
 
 
 def test_a_folder_that_does_not_exist_is_said_before_anything_is_computed(folder, images, tmp_path, monkeypatch):
-    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: pytest.fail("the network is loaded"))
+    monkeypatch.setattr("moon.deploy.packing.load", lambda *_: pytest.fail("the network is loaded"))
     with pytest.raises(ValueError, match="nowhere: there is no such folder; create it first"):
         pack_run(folder, images, tmp_path / "nowhere" / "net.moon", "mls", HALF)
     with pytest.raises(ValueError, match="is a folder; choose another file"):
@@ -173,7 +173,7 @@ def test_the_file_names_the_first_weights_but_not_where_they_were(folder, images
 def test_a_network_that_has_learned_nothing_is_refused_unless_forced(folder, images, tmp_path, monkeypatch, caplog):
     model = load_run(folder)
     torch.nn.init.zeros_(model.fc.weight)
-    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: model)
+    monkeypatch.setattr("moon.deploy.packing.load", lambda *_: model)
     nothing = "has learned nothing: its accuracy on 10 validation images is 10.0%, and always predicting the most"
     with pytest.raises(ValueError, match=nothing):
         pack_run(folder, images, tmp_path / "net.moon", "mls", HALF, checked=0)
@@ -199,7 +199,7 @@ def test_an_operator_that_the_runtime_lacks_is_named_and_onnx_offered(folder, im
         def forward(self, x):
             return x.tanh()
 
-    monkeypatch.setattr("moon.deploy.pack.load", lambda *_: torch.nn.Sequential(Tanh(), load_run(folder)).eval())
+    monkeypatch.setattr("moon.deploy.packing.load", lambda *_: torch.nn.Sequential(Tanh(), load_run(folder)).eval())
     with pytest.raises(ValueError, match=r"cannot be packed: '0': the operator 'aten.tanh.default'.*--network-only"):
         pack_run(folder, images, tmp_path / "net.moon", "mls", HALF)
 

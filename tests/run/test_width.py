@@ -11,7 +11,7 @@ from torch import nn
 import moon
 from moon.data import BENCHMARKS
 from moon.deploy.calibration import Guarantee
-from moon.deploy.pack import pack_run
+from moon.deploy.packing import pack_run
 from moon.nets import NETS, resnet18, resnet18_imagenet, resnet50
 from moon.recipe import make_recipe
 from moon.recipe.labels import labels

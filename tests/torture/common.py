@@ -62,7 +62,7 @@ def make_data(root: Path) -> Path:
 def import_everything() -> None:
     """Import what the commands need, so that forked processes start at once. Nothing is computed here."""
     for name in ("matplotlib.pyplot", "scipy.special", "torch.export._trace", "torch._functorch.aot_autograd",
-                 "torch.utils.tensorboard", "moon.cli.scoring", "moon.cli.screen", "moon.deploy.pack",
+                 "torch.utils.tensorboard", "moon.cli.scoring", "moon.cli.screen", "moon.deploy.packing",
                  "moon.export.runtime", "moon.report.page", "moon.run.train",
                  "moon_runtime.serve.listening"):  # fmt: skip
         with suppress(ImportError):  # some packages are optional

@@ -113,7 +113,7 @@ def pack_run(
         >>> import tempfile
         >>> import moon
         >>> images = moon.BenchmarkImages.open("data", "digits")  # embedded
-        >>> recipe = moon.make_recipe("digits", "cross-entropy", topology="static", epochs=1, batch_size=512)
+        >>> recipe = moon.make_recipe("digits", "cross-entropy", topology="static", epochs=2, batch_size=64)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = moon.train_run(recipe, folder, images)
         ...     facts = moon.pack_run(folder, images, f"{folder}/digits.moon", checked=0)
