@@ -70,7 +70,7 @@ def measure(
 
 
 def summary(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each training and detector: shares of images that are accepted, means over benchmarks, sets and seeds."""
+    """A row for each training and detector: shares of images that are accepted, means over benchmarks and seeds."""
     rows = []
     for training, detector in dict.fromkeys((r["training"], name) for r in results for name in r["accepted"]):
         ours = [r for r in results if r["training"] == training]

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import moon
+from moon.data import DataSet
 from moon.deploy.calibration import Guarantee
 from moon.deploy.formats import write_onnx
 from moon.deploy.packing import _divide, pack_run

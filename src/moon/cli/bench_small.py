@@ -35,10 +35,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"unknown training '{unknown[0]}'; choose from: {', '.join(TRAININGS)}")
     names = benchmarks_of(arguments.half)
     jobs = len(names) * len(arguments.seed) * len(arguments.training)
-    results: list[dict[str, Any]] = []
-    found = measure(names, arguments.training, arguments.seed, arguments.runs, arguments.workers)
-    for _ in tracked([str(number) for number in range(jobs)], "training and packing"):
-        results.append(next(found))
+    found = iter(measure(names, arguments.training, arguments.seed, arguments.runs, arguments.workers))
+    results = [next(found) for _ in tracked([str(number) for number in range(jobs)], "training and packing")]
     results.sort(key=lambda r: (r["benchmark"], r["training"], r["seed"]))
     rows = summary(results)
     show_table(_table(rows, arguments.half))

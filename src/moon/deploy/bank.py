@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from moon.detect import Detector, Fisher, Knn, NnGuide, Scaled
+from moon.detect import Detector, Fisher, Knn, Layers, NnGuide, Scaled
 from moon.detect.knn import k_among
 from moon.detect.moments import long_directions
 from moon.evidence import Evidence, chunks, taken
@@ -71,8 +71,8 @@ def reduced(detector: Detector, bank: int, images: int) -> Detector:
         return NnGuide(detector.k, min(detector.share, bank / images, 1.0))
     if isinstance(detector, Knn):
         return CompactKnn(detector.k, bank)
-    if isinstance(detector, Fisher):
-        made = Fisher(**detector.options())
+    if isinstance(detector, (Fisher, Layers)):
+        made = type(detector)(**detector.options())
         made.parts = {name: reduced(part, bank, images) for name, part in made.parts.items()}
         return made
     return detector
@@ -81,7 +81,7 @@ def reduced(detector: Detector, bank: int, images: int) -> Detector:
 def features_kept(detector: Detector) -> int:
     """Of how many training images a fitted detector keeps features; for a combination, the most of a part."""
     inner: Any = detector.inner if isinstance(detector, Scaled) else detector
-    if isinstance(inner, Fisher):
+    if isinstance(inner, (Fisher, Layers)):
         return max(features_kept(part) for part in inner.parts.values())
     kept = inner.kept if isinstance(inner, CompactKnn) else getattr(inner, "bank", None)
     return 0 if kept is None else len(kept)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from moon.data import AnySet, Benchmark, DataSet
+from moon.data.benchmarks import size_of
 from moon.data.dataset import as_dataset
 from moon.deploy.bank import BANK
 from moon.deploy.calibration import Guarantee
@@ -122,15 +123,12 @@ def pack(
             name: _images(model, loader, scale, name) for name, loader in {**near, **far}.items()
         }
         rows, columns, channels = held_out.images.shape[1:]
-        if rows != columns:
-            raise ValueError(f"inputs have {rows} rows and {columns} columns; only square inputs can be packed")
-        benchmark = Benchmark(
-            "own", tuple(near), tuple(far), known, size=rows, channels=channels, mean=tuple(map(float, mean)),
-            std=tuple(map(float, std)), net="resnet18", resize=resize,
-        )  # fmt: skip
+        prepared = tuple(map(float, mean)), tuple(map(float, std))
+        shape = known, size_of(rows, columns), channels
+        benchmark = Benchmark("own", tuple(near), tuple(far), *shape, *prepared, net="resnet18", resize=resize)
 
-        def training() -> Evidence:
-            found = read(model, train)
+        def training(layers: bool) -> Evidence:
+            found = read(model, train, layers=layers)
             return replace(found, logits=mapped(Tensor.double, found.logits))  # as for the other images
 
         trained = Trained(

@@ -60,7 +60,7 @@ class Trained:
     provenance: Mapping[str, Any]
     folder: Path | None = None
     digest: str = ""
-    training: Callable[[], Evidence] | None = None
+    training: Callable[[bool], Evidence] | None = None
 
 
 def pack_run(
@@ -163,13 +163,14 @@ def pack_network(
         half = ", half of them for the detector (--detector mls needs none)"
     _check_enough(len(validation.labels), half, b.num_known, guarantee)
     device = next(model.parameters()).device
-    cache = EvidenceCache(images, model, trained.digest, folder)
+    cache = EvidenceCache(images, model, trained.digest, folder, layers=original.layered)
     found = cache.get("fit/val", validation)
     _check_learned(found, force)
     known = {"validation": found.take(fitting)}
     if "train" in original.fits_on_splits:
         for _ in track(["training images"], "evaluating"):
-            known["train"] = trained.training() if trained.training else cache.get(TRAINING, images.splits["train"])
+            own = trained.training
+            known["train"] = own(original.layered) if own else cache.get(TRAINING, images.splits["train"])
         if (labels := known["train"].labels) is not None:
             warn_of_small_classes({detector: original}, labels.cpu().numpy())
     made = build.detector(detector, recipe, b, **options)
@@ -182,7 +183,7 @@ def pack_network(
         "detector": {"name": detector, "options": small.options()},
     }
     try:
-        graph = _traced(model.cpu(), b.input_shape)
+        graph = _traced(model.cpu(), b.input_shape, original.layered)
     finally:
         model.to(device)
     packed = PackedNetwork(graph, trace_detector(small, known["validation"]), description, precision)
@@ -273,11 +274,11 @@ def _check_enough(count: int, half: str, classes: int, guarantee: Guarantee) -> 
         )
 
 
-def _traced(model: nn.Module, shape: tuple[int, ...]) -> Graph:
+def _traced(model: nn.Module, shape: tuple[int, ...], layers: bool) -> Graph:
     if any(isinstance(module, RotationHead) for module in model.modules()):
         _log.info("the rotation head is not packed: only the detector rotpred uses it, which cannot be packed")
     try:
-        return checked_graph(model, shape)
+        return checked_graph(model, shape, layers)
     except ValueError as error:
         instead = "moon export RUN --onnx FILE --network-only writes any network, without a detector"
         raise ValueError(f"the network cannot be packed: {error}; {instead}") from error
