@@ -73,7 +73,7 @@ def seconds_per_image(file: Path, run: Path, images: BenchmarkImages, rounds: in
 
 def _in_onnx_runtime(file: Path, pixels: NDArray) -> dict[str, Callable[[int], object]]:
     """The same network with its detector in ONNX Runtime, by name; nothing if that is not installed."""
-    if any(find_spec(name) is None for name in ("onnx", "onnxruntime")):
+    if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
         return {}
     import onnxruntime
 

@@ -7,54 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from moon import lenet, open_head, resnet18, resnet50
+from moon.export.content import run_network
 from moon.export.file import network_bytes
-from moon.export.graph import Graph
 from moon.export.tracing import trace
-
-ACTIVATIONS = {
-    "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu, "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, None: lambda x: x,
-}  # fmt: skip
-
-
-def run(graph: Graph, x: torch.Tensor) -> dict[int, torch.Tensor]:
-    """All tensors of a graph, by number."""
-    found, w = {0: x}, graph.weights
-    for op in graph.ops:
-        a = [found[number] for number in op["in"]]
-        match op["op"]:
-            case "conv2d":
-                bias = None if op["bias"] is None else w[op["bias"]]
-                y = F.conv2d(a[0], w[op["weight"]], bias, op["stride"], op["padding"], op["dilation"], op["groups"])
-            case "linear":
-                y = F.linear(a[0], w[op["weight"]], None if op["bias"] is None else w[op["bias"]])
-            case "affine":
-                y = a[0] * w[op["scale"]].view(-1, 1, 1) + w[op["shift"]].view(-1, 1, 1)
-            case "add":
-                y = a[0] + a[1]
-            case "mul":
-                y = a[0] * a[1]
-            case "concat":
-                y = torch.cat(a, 1)
-            case "max_pool":
-                how = op["kernel"], op["stride"], op["padding"], op["dilation"], op["ceil_mode"]
-                y = F.max_pool2d(a[0], *how)
-            case "avg_pool":
-                how = op["kernel"], op["stride"], op["padding"], op.get("ceil_mode", False)
-                y = F.avg_pool2d(a[0], *how, op.get("count_include_pad", True))
-            case "global_avg_pool":
-                y = a[0].mean((2, 3), keepdim=True)
-            case "flatten":
-                y = a[0].flatten(1)
-            case "act":
-                assert op["act"]
-                y = a[0]
-            case "softmax":
-                y = a[0].softmax(1)
-            case _:
-                raise AssertionError(op)
-        found[op["out"]] = ACTIVATIONS[op["act"]](y)
-    return found
 
 
 def settled(model: nn.Module) -> nn.Module:
@@ -177,11 +132,13 @@ def test_the_graph_computes_what_the_network_computes(make, shape):
     model = settled(make())
     graph = trace(model, shape)
     x = torch.randn(3, *shape)
-    found = run(graph, x)
+    outputs = {"logits": graph.logits, "features": graph.features}
+    weights = {name: weight.numpy() for name, weight in graph.weights.items()}
+    logits, features = run_network({"graph": graph.ops, "outputs": outputs}, weights, x)
     head = next(module for module in reversed(list(model.modules())) if isinstance(module, nn.Linear))
     with torch.no_grad():
-        torch.testing.assert_close(found[graph.logits], model(x), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(head(found[graph.features]), found[graph.logits])
+        torch.testing.assert_close(logits, model(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(head(features), logits)
 
 
 @pytest.mark.parametrize("density", [1.0, 0.2])

@@ -84,7 +84,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
             check_output(path, f"choose another file (--{flag})")
             if (other := taken.setdefault(path.resolve(), f"--{flag}")) != f"--{flag}":
                 raise ValueError(f"{path}: is also {other}; choose another file (--{flag})")
-    needed = ["onnx"] * bool(arguments.onnx) + ["onnxscript"] * arguments.network_only
+    needed = ["onnx", "onnxscript"] if arguments.onnx else []
     if missing := [name for name in needed if find_spec(name) is None]:
         raise ValueError(f"--onnx needs {' and '.join(missing)}; pip install {' '.join(missing)}")
 

@@ -70,7 +70,7 @@ def write_network_onnx(folder: Path | str, path: Path | str) -> str:
     import torch
     from onnx import helper
 
-    from moon.export.from_torch import network_to_onnx
+    from moon.export.onnx import network_to_onnx
 
     model, facts = _trained(folder)
     made = network_to_onnx(model, facts["input"])

@@ -1,29 +1,32 @@
-"""ONNX: one graph from pixels to class, probability, score, p-value and verdict, made from the content of a file."""
+"""ONNX models, written by `torch.onnx`: of the content of a `.moon` file, and of a network without a detector."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
+import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper, numpy_helper
+from torch import Tensor, nn
 
 from moon import __version__
 from moon.errors import DataError
-from moon.export.onnx_builder import Builder
-from moon.export.onnx_network import add_network
-from moon.export.onnx_program import Vector, add_program, counted, expanded
+from moon.evidence import classifier_name
+from moon.evidence.outputs import Recording
+from moon.export.content import answer
+from moon.export.from_torch import quiet, traced
+from moon.suggest import first_line
 
-_OPSET, _IR = 17, 8  # old, so that many runtimes read it
+_OPSET, _IR = 18, 8  # the oldest opset that PyTorch writes without converting it
 PIXELS = ("uint8", "float")
 _OUTPUTS = {
-    "label": (TensorProto.INT64, "the most likely known class, a position in the list of classes"),
-    "probability": (TensorProto.FLOAT, "the calibrated probability of this class"),
-    "score": (TensorProto.DOUBLE, "how known the image is, by the detector; higher is more known"),
-    "known": (TensorProto.BOOL, "whether the score reaches the threshold"),
-    "p_value": (TensorProto.DOUBLE, "the share of known images with a score no higher than this one"),
+    "label": "the most likely known class, a position in the list of classes",
+    "probability": "the calibrated probability of this class",
+    "score": "how known the image is, by the detector; higher is more known",
+    "known": "whether the score reaches the threshold",
+    "p_value": "the share of known images with a score no higher than this one",
 }
 
 
@@ -42,111 +45,25 @@ def to_onnx(description: Mapping[str, Any], tensors: Mapping[str, NDArray], pixe
     if missing := [key for key in ("detector", "threshold", "classes", "preprocess") if key not in description]:
         raise DataError(f"the file has no {missing[0]}; write it with `moon pack`")
     try:
-        return _model(description, tensors, pixels)
-    except ValueError as error:
-        raise DataError(f"the file cannot be exported: {error}") from error
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise DataError(f"the file is not as `moon pack` writes it ({type(error).__name__}: {error})") from error
+        images = torch.zeros(2, *description["input"])
+        if pixels == "uint8":
+            images = images.permute(0, 2, 3, 1).byte()
 
+        def answered(images: Tensor, threshold: Tensor) -> list[Tensor]:
+            images = images.permute(0, 3, 1, 2).float() / 255 if pixels == "uint8" else images
+            answers = answer(description, tensors, images, threshold)
+            return [answers[name] for name in _OUTPUTS]
 
-def _model(description: Mapping[str, Any], tensors: Mapping[str, NDArray], pixels: str) -> ModelProto:
-    builder = Builder()
-    images = _normalised(builder, description["preprocess"], pixels)
-    found = add_network(builder, description, tensors, images)
-    logits, features = (Vector(builder.cast(x.name, np.float64), x.shape[0]) for x in found)
-    classes = len(description["classes"])
-    if logits.length not in (classes, classes + 1):
-        raise ValueError(f"{logits.length} outputs do not fit {classes} classes")
-    label = _add_class(builder, logits, classes, description["temperature"])
-    detector = description["detector"]
-    score = add_program(builder, detector["program"], tensors, logits, features)[detector["output"]]
-    if score.length != 1:
-        raise ValueError(f"the detector computes {score.length} scores per image, not one")
-    # Shape (N,), as all outputs.
-    name = builder.add("Squeeze", expanded(builder, score, 1, logits.name), builder.constant([1], np.int64))
-    builder.named(name, "score")
-    is_per_class = bool(description["threshold"]["per_class"])
-    _add_verdict(builder, name, label, tensors, classes, is_per_class)
-    return _finished(builder, description, pixels, classes if is_per_class else 1)
-
-
-def _normalised(builder: Builder, preprocess: Mapping[str, Any], pixels: str) -> str:
-    """The images as the network takes them, (N, C, H, W)."""
-    mean, std = (
-        builder.constant(np.reshape(preprocess[key], (1, -1, 1, 1)), np.float32, key) for key in ("mean", "std")
-    )
-    images = "pixels"
-    if pixels == "uint8":
-        images = builder.add("Transpose", builder.cast(images, np.float32), perm=[0, 3, 1, 2])
-        images = builder.add("Div", images, builder.constant(255, np.float32))
-    return builder.add("Div", builder.add("Sub", images, mean), std)
-
-
-def _add_class(builder: Builder, logits: Vector, classes: int, temperature: float) -> str:
-    """Add the most likely known class and its probability; return the name of the class, of shape (N,)."""
-    known = logits.name
-    if logits.length > classes:
-        limits = [builder.constant([value], np.int64) for value in (0, classes, 1)]
-        known = builder.add("Slice", known, *limits)
-    label = builder.add("ArgMax", known, axis=1)
-    scaled = builder.add("Div", logits.name, builder.constant(float(temperature), np.float64))
-    every = builder.add("Softmax", scaled, axis=1)
-    axis = builder.constant([1], np.int64)
-    probability = builder.add("Squeeze", builder.add("GatherElements", every, label, axis=1), axis)
-    builder.named(builder.cast(probability, np.float32), "probability")
-    label = builder.add("Squeeze", label, axis)
-    builder.named(label, "label")
-    return label
-
-
-def _add_verdict(
-    builder: Builder, score: str, label: str, tensors: Mapping[str, NDArray], classes: int, is_per_class: bool
-) -> None:
-    """Add the p-value and the verdict."""
-    threshold, calibration = tensors["threshold"], tensors["calibration"]
-    if threshold.shape != (classes if is_per_class else 1,) or calibration.ndim != 1:
-        raise ValueError("'threshold' and 'calibration' do not fit the number of classes")
-    limit = builder.constant(threshold, np.float64, "threshold")
-    axis = builder.constant([1], np.int64)
-    entries = builder.constant(calibration[None], np.float64)
-    is_no_higher = builder.add("GreaterOrEqual", builder.add("Unsqueeze", score, axis), entries)
-    total = builder.constant(len(calibration) + 1.0, np.float64)
-    if is_per_class:
-        counts = tensors["calibration.counts"]
-        if counts.shape != (classes,) or int(counts.sum(dtype=np.uint64)) != len(calibration):
-            raise ValueError("'calibration.counts' does not fit 'calibration'")
-        limit = builder.add("Gather", limit, label)
-        groups = builder.constant(np.repeat(np.arange(classes), counts)[None], np.int64)
-        is_same_class = builder.add("Equal", builder.add("Unsqueeze", label, axis), groups)
-        is_no_higher = builder.add("And", is_no_higher, is_same_class)
-        total = builder.add("Gather", builder.constant(counts + 1.0, np.float64), label)
-    count = builder.add("Add", counted(builder, is_no_higher, 1), builder.constant(1.0, np.float64))
-    builder.named(builder.add("Div", count, total), "p_value")
-    builder.named(builder.add("GreaterOrEqual", score, limit), "known")
-
-
-def _finished(builder: Builder, description: Mapping[str, Any], pixels: str, thresholds: int) -> ModelProto:
-    channels, rows, columns = description["input"]
-    info = helper.make_tensor_value_info
-    if pixels == "uint8":
-        images = info("pixels", TensorProto.UINT8, ["N", rows, columns, channels], "images, 0 to 255")
-    else:
-        images = info("pixels", TensorProto.FLOAT, ["N", channels, rows, columns], "images, 0 to 1, not normalised")
-    what = f"the least score of a known image{', per predicted class' if thresholds > 1 else ''}"
-    graph = helper.make_graph(
-        builder.nodes,
-        "open_set_classifier",
-        [images, info("threshold", TensorProto.DOUBLE, [thresholds], what)],
-        [info(name, kind, ["N"], text) for name, (kind, text) in _OUTPUTS.items()],
-        builder.constants,
-    )
-    model = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR,
-        producer_name="moon",
-        producer_version=__version__,
-    )
+        inputs = {"pixels": images, "threshold": torch.from_numpy(tensors["threshold"])}
+        model = translated(answered, inputs, _OUTPUTS)
+    except Exception as error:  # many kinds, where an operation or a tensor does not fit
+        cause = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+        raise DataError(f"the file cannot be exported: {cause}") from error
+    model.graph.initializer.append(numpy_helper.from_array(tensors["threshold"], "threshold"))  # the default
+    images_are = "images, 0 to 255" if pixels == "uint8" else "images, 0 to 1, not normalised"
+    texts = {"pixels": images_are, "threshold": "the least score of a known image", **_OUTPUTS}
+    for value in (*model.graph.input, *model.graph.output):
+        value.doc_string = texts[value.name]
     detector, threshold = description["detector"], description["threshold"]
     facts = {
         "classes": description["classes"],
@@ -162,3 +79,61 @@ def _finished(builder: Builder, description: Mapping[str, Any], pixels: str, thr
         model, {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
     )
     return model
+
+
+def network_to_onnx(model: nn.Module, shape: tuple[int, ...]) -> ModelProto:
+    """Translate a network of any operators, in evaluation mode, to ONNX, without a detector.
+
+    The model goes from `images` (normalised, float32, of shape (C, H, W) each) to `logits` and `features`. Raises a
+    ValueError if the network cannot be traced or has an operator that ONNX lacks.
+    """
+
+    def compute(images: Tensor) -> tuple[Tensor, Tensor]:
+        with Recording(model, classifier_name(model)) as recording:
+            output = model(images)
+        return recording.logits(output), recording.features[0]
+
+    try:
+        return translated(compute, {"images": torch.zeros(2, *shape)}, ["logits", "features"], model)
+    except Exception as error:  # tracing runs the model's own code; the errors of torch.onnx are not public
+        cause = first_line(error.__cause__ or error)
+        raise ValueError(f"{type(model).__name__} cannot be translated to ONNX ({cause})") from error
+
+
+def translated(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    outputs: Iterable[str],
+    model: nn.Module | None = None,
+    is_dynamic: bool = True,
+) -> ModelProto:
+    """A function of tensors as an ONNX model, for any number of rows of its first input, or for exactly as many.
+
+    Weights of a `model` that it calls keep their names.
+    """
+    with quiet():
+        made = torch.onnx.export(
+            traced(_Module(function, model), *inputs.values(), is_dynamic=is_dynamic),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            opset_version=_OPSET,
+            verbose=False,
+        )
+    assert made is not None
+    result = made.model_proto
+    result.ir_version, result.producer_name, result.producer_version = _IR, "moon", __version__
+    graph = result.graph
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]  # stack traces with paths of this machine
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_param:  # the only one; torch.export invents a name
+                side.dim_param = "N"
+    return result
+
+
+class _Module(nn.Module):
+    def __init__(self, function: Callable[..., Any], model: nn.Module | None) -> None:
+        super().__init__()
+        self.forward, self.model = function, model

@@ -20,7 +20,11 @@ from moon.export.runtime import runtime
 Contender = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # from images (N, C, H, W) to logits
 
 OURS, ONNX_RUNTIME, OPENVINO, TORCH = "moon-runtime", "onnxruntime", "openvino", "torch"
-_PACKAGES = {OURS: ("moon_runtime",), ONNX_RUNTIME: ("onnxruntime", "onnx"), OPENVINO: ("openvino", "onnx")}
+_PACKAGES = {
+    OURS: ("moon_runtime",),
+    ONNX_RUNTIME: ("onnxruntime", "onnx", "onnxscript"),
+    OPENVINO: ("openvino", "onnx", "onnxscript"),
+}
 
 
 def make_contenders(
@@ -99,23 +103,16 @@ def _moon_runtime(path: Path, threads: int, precision: str) -> Contender:
 
 def _onnx(path: Path, batch: int) -> bytes:
     """The network alone, from normalised images to logits."""
-    from onnx import TensorProto, helper
+    import torch
 
-    from moon.export.onnx_builder import Builder
-    from moon.export.onnx_network import add_network
+    from moon.export.content import run_network
+    from moon.export.onnx import translated
 
     description, tensors = read_file(path)
-    builder = Builder()
-    logits, _ = add_network(builder, description, tensors, "images")
-    builder.named(logits.name, "logits")
-    graph = helper.make_graph(
-        builder.nodes,
-        "network",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, *description["input"]])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, *logits.shape])],
-        builder.constants,
+    images = torch.zeros(batch, *description["input"])
+    model = translated(
+        lambda images: run_network(description, tensors, images)[0], {"images": images}, ["logits"], is_dynamic=False
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model.SerializeToString()
 
 
