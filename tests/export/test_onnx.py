@@ -268,12 +268,11 @@ def test_every_detector_on_a_trained_network(trained):
     new = Evidence.concatenate([evidence["test"], evidence["letters"]])
     made = {name: fitted(name, evidence) for name, kind in DETECTORS.items() if not kind().reading}
 
-    def scores(logits, features):
-        found = []
-        for _, program in made.values():
-            tensors = {key: tensor.numpy() for key, tensor in program.tensors.items()}
-            found.append(run_program(program.ops, tensors, [logits, features])[program.output])
-        return found
+    tensors = [{key: x.numpy() for key, x in program.tensors.items()} for _, program in made.values()]
+
+    def scores(*given):
+        programs = [program for _, program in made.values()]
+        return [run_program(p.ops, x, given)[p.output] for p, x in zip(programs, tensors, strict=True)]
 
     inputs = {"logits": new.logits.double(), "features": new.features.double()}
     found = run(translated(scores, inputs, made, is_dynamic=False), {key: x.numpy() for key, x in inputs.items()})
