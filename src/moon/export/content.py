@@ -119,6 +119,8 @@ def _layer(op: Mapping[str, Any], tensors: Mapping[str, NDArray], x: list[Tensor
             made = _pool(op, x[0])
         case "global_avg_pool":
             made = F.adaptive_avg_pool2d(x[0], 1)
+        case "global_deviation":
+            made = x[0].std((2, 3), correction=0, keepdim=True)
         case "flatten":
             made = x[0].flatten(1)
         case "affine":
