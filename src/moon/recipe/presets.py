@@ -62,8 +62,15 @@ PRESETS: dict[str, Preset] = {
     "without-vt": Preset("moon", settings={"vote_share": 0.0}, summary="MOON without its vote"),
     "small": Preset(
         "cross-entropy",
-        settings={"rates": "plain", "vote_share": 0.2, "net": "resnet8", "sparsity": 0.8, "batch_size": 32},
-        summary="for up to 5,000 small images: a small residual network, 80% sparse, small batches, vote; pack: layers",
+        settings={
+            "rates": "plain",
+            "vote_share": 0.2,
+            "net": "resnet8",
+            "sparsity": 0.8,
+            "batch_size": 32,
+            "augment": "cutout",
+        },  # fmt: skip
+        summary="for up to 5,000 small images: a small residual network, 80% sparse, batches of 32, Cutout, a vote",
     ),
     "best-1": Preset(
         "moon-logitnorm",
