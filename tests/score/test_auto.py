@@ -28,6 +28,12 @@ def with_unknown(data_root):
     return BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
 
 
+@pytest.fixture(autouse=True)
+def _many_images(monkeypatch):
+    """The rule for many training images: the fixtures have few, for which it always names layers."""
+    monkeypatch.setattr("moon.score.auto.FEW", 20)
+
+
 @pytest.mark.parametrize(
     ("objective", "num_known", "detector", "why"),
     [
@@ -43,7 +49,8 @@ def with_unknown(data_root):
 )
 def test_the_rule(objective, num_known, detector, why):
     expected = {"detector": detector, "why": f"by the rule for networks {why}"}
-    assert choose_by_rule(objective, num_known) == expected
+    assert choose_by_rule(objective, num_known) == choose_by_rule(objective, num_known, images=50_000) == expected
+    assert choose_by_rule(objective, num_known, images=20)["detector"] == "layers"
 
 
 def test_without_unknown_images_the_rule_chooses(images, plain_folder):

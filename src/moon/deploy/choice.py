@@ -32,22 +32,24 @@ class Named(NamedTuple):
     left: int = 0
 
 
-def named_or_chosen(name: str, folder: Path | None, recipe: Recipe, benchmark: Benchmark) -> Named:
+def named_or_chosen(
+    name: str, folder: Path | None, recipe: Recipe, benchmark: Benchmark, images: int | None = None
+) -> Named:
     """Find which detector to pack; a ValueError if it cannot be packed.
 
     `auto` is the choice that `moon score` recorded in the run folder, with the options that it was tuned to then. If
     that detector cannot be packed, it is the next best of those that were compared, with default options. Without a
-    record, or without a run folder, it is the one that the rule names.
+    record, or without a run folder, it is the one that the rule names for this number of training images.
     """
     (name,) = check_names([name])
     if name != AUTO:
         check_single_pass(build.detector(name, recipe, benchmark))
         return Named(name, {}, "", *_chosen_before(name, folder, recipe)) if folder else Named(name, {})
     if folder is None:
-        choice = choose_by_rule(None, benchmark.num_known)
+        choice = choose_by_rule(None, benchmark.num_known, images)
         return Named(choice["detector"], {}, choice["why"])
     if (choice := _recorded(folder, recipe)) is None:
-        choice = choose_by_rule(recipe.objective, benchmark.num_known)
+        choice = choose_by_rule(recipe.objective, benchmark.num_known, images)
         return Named(choice["detector"], {}, f"{choice['why']}; {folder.name} has no scores with a choice of auto")
     how, refused = (tuple(choice.get("on", ())), choice.get("left", 0)), []
     ranked = best_of(choice.get("auroc", {}))

@@ -138,8 +138,14 @@ def pack(
             held_out.classes,
             {"net": type(model).__name__},
             training=training,
+            count=len(train) if isinstance(train, Tensor) else _length(getattr(train, "dataset", None)),
         )
         return pack_network(trained, path, detector, guarantee, bank, precision, checked, force, track)
+
+
+def _length(dataset: Any) -> int | None:
+    """How many items the data set of a loader has; None if it does not say it."""
+    return len(dataset) if hasattr(dataset, "__len__") else None
 
 
 def _images(

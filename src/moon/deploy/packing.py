@@ -51,6 +51,7 @@ class Trained:
         folder: The folder of its run; None: it is not known how it was trained.
         digest: The SHA-256 of its weights.
         training: A function that computes the evidence of the training images; None: those of `images` are used.
+        count: How many training images there are, if `images` does not have them and it is known.
     """
 
     model: nn.Module
@@ -61,6 +62,12 @@ class Trained:
     folder: Path | None = None
     digest: str = ""
     training: Callable[[bool], Evidence] | None = None
+    count: int | None = None
+
+    @property
+    def images_trained_on(self) -> int | None:
+        train = self.images.splits.get("train")
+        return self.count if train is None else len(train.labels)
 
 
 def pack_run(
@@ -148,7 +155,7 @@ def pack_network(
     runtime()  # says so if it is missing, before anything is computed
     guarantee, folder, recipe, model = guarantee or Guarantee(), trained.folder, trained.recipe, trained.model
     images, b, validation = trained.images, trained.images.benchmark, trained.images.splits["val"]
-    detector, options, why, chosen_on, left = named_or_chosen(detector, folder, recipe, b)
+    detector, options, why, chosen_on, left = named_or_chosen(detector, folder, recipe, b, trained.images_trained_on)
     original = build.detector(detector, recipe, b, **options)
     is_chosen = bool(chosen_on and left)
     fitting, calibrating = _divide(len(validation.labels), original, detector, is_chosen)

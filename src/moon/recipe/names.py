@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
-PACKED = "fisher"  # the detector that is packed if none is named
+PACKED = "auto"  # the detector that is packed if none is named
 _SOURCE = Path(__file__).parents[2]
 
 

@@ -69,7 +69,7 @@ PRESETS: dict[str, Preset] = {
             "sparsity": 0.8,
             "batch_size": 32,
             "augment": "cutout",
-        },  # fmt: skip
+        },
         summary="for up to 5,000 small images: a small residual network, 80% sparse, batches of 32, Cutout, a vote",
     ),
     "best-1": Preset(

@@ -15,7 +15,6 @@ from typing import Any
 
 from moon.metrics import auroc_interval
 from moon.recipe.labels import labels
-from moon.recipe.names import PACKED
 from moon.report.content import Cell, Picture, make_table, number_cell, picture, png_uri
 from moon.results import figures
 from moon.results.choices import describe_choices
@@ -77,7 +76,7 @@ def choose_detector(methods: Methods, asked: str | None = None) -> tuple[str, st
     if asked is not None and asked not in found:
         choices = f"{did_you_mean(asked, found)}; choose from: {', '.join(found)}"
         raise ValueError(f"none of the runs was scored with the detector '{asked}'{choices}")
-    reasons = {PACKED: "what moon pack uses by default"}
+    reasons = {"fisher": "what moon pack uses by default for most networks"}
     chosen = {summary[AUTO]["detector"] for summary in summaries if AUTO in summary}
     if len(chosen) == 1:
         reasons = dict.fromkeys(chosen, "chosen by auto") | reasons

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from moon.data import AnySet, Benchmark
+from moon.data.benchmarks import FEW
 from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.metrics import auroc
@@ -57,12 +58,15 @@ def halves(images: int) -> tuple[Tensor, Tensor]:
     return order[: images // 2].sort().values, order[images // 2 :].sort().values
 
 
-def choose_by_rule(objective: str | None, num_known: int) -> Choice:
-    """Choose a detector by what is known of a network, and say why; the objective is None if it is not known.
+def choose_by_rule(objective: str | None, num_known: int, images: int | None = None) -> Choice:
+    """Choose a detector by what is known of a network, and say why.
 
-    Fisher for networks whose logits or features are normalised in training, or that know more than 10 classes; KNN for
-    all others.
+    Layers with few training images; Fisher for networks whose logits or features are normalised in training, or that
+    know more than 10 classes; KNN for all others. The objective, and the number of training images, is None if it is
+    not known.
     """
+    if images is not None and images <= FEW:
+        return {"detector": "layers", "why": f"by the rule for networks with at most {FEW:,} training images"}
     if objective and normalises_logits(objective):
         name, kind = "fisher", "trained with normalised logits or features"
     elif num_known > FEW_CLASSES:

@@ -64,7 +64,8 @@ class Scoring:
         images, recipe = self.images, self.recipe
         if not images.tuning:
             objective = recipe.objective if self.is_run else None
-            self.choice = choose_by_rule(objective, images.benchmark.num_known)
+            count = len(images.splits["train"].labels)
+            self.choice = choose_by_rule(objective, images.benchmark.num_known, count)
             return
         known, unknown = images.splits["val"], images.tuning
         chosen_on, left = self.halves
