@@ -111,6 +111,25 @@ def test_pack_marks_the_sets_that_auto_chose_on(moon, trained_runs, data_root, t
     assert "from 5 validation images" in out
 
 
+def test_a_checkpoint_is_packed_like_its_run(moon, trained_runs, data_root, tmp_path):
+    run = trained_runs(epochs=6, options={"quiet_epochs": 1})
+    options = ("--accept", "0.5", "--detector", "mls", "--check", "0", "--data", data_root)
+    given = ("--checkpoint", run / "model.safetensors", "--net", "lenet-norm", "--benchmark", "mnist")
+    assert moon("pack", run, "-o", tmp_path / "run.moon", *options)[0] == 0
+    code, out, err = moon("pack", *given, "-o", tmp_path / "file.moon", *options)
+    assert code == 0, err
+    assert "verdict: rejects" in out
+    of_run, of_file = load(tmp_path / "run.moon"), load(tmp_path / "file.moon")
+    assert np.array_equal(of_run.calibration, of_file.calibration)
+    assert of_run.classes == of_file.classes
+    assert of_file.metadata["provenance"]["checkpoint"] == "model.safetensors"
+    assert "recipe" not in of_file.metadata["provenance"]
+    code, _, err = moon("pack", *given[:2], *options)
+    assert (code, err) == (2, "moon pack: a checkpoint also needs --net, --benchmark\n")
+    code, _, err = moon("pack", *options)
+    assert "name a run folder, or a checkpoint (--checkpoint FILE --net NET --benchmark NAME)" in err
+
+
 def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
     settings = ("--objective", "outlier-exposure", "--outliers", "dtd", "--epochs", "1", "--log", "none")
     run = tmp_path / "run"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -157,3 +157,27 @@ def device_of(name: str | None) -> torch.device:
     from moon.run.machine import usable_device
 
     return usable_device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a checkpoint in place of a run."""
+    add = parser.add_argument_group("a checkpoint instead of runs").add_argument
+    add("--checkpoint", type=Path, metavar="FILE", help="weights: safetensors, or a state_dict of PyTorch")
+    add("--net", help="their network: resnet18, torchvision:NAME, timm:NAME, openood:NAME, package.module:function")
+    add("--width", type=float, help="factor of its channels, if it is a wider or narrower ResNet of moon (default: 1)")
+    add("--benchmark", help="the benchmark that it was trained on")
+
+
+def check_checkpoint(arguments: argparse.Namespace, runs: Sequence[Path], also: Mapping[str, object]) -> None:
+    """Raise a ValueError unless there are runs, or a checkpoint with all that belongs to it and `also`."""
+    own = {"--net NET": arguments.net, "--width": arguments.width, "--benchmark NAME": arguments.benchmark}
+    needs = {name: value for name, value in own.items() if name != "--width"} | also
+    if arguments.checkpoint is None:
+        if given := [name.split()[0] for name, value in own.items() if value is not None]:
+            raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder already contains it")
+        if not runs:
+            raise ValueError(f"name a run folder, or a checkpoint (--checkpoint FILE {' '.join(needs)})")
+    elif runs:
+        raise ValueError(f"give run folders or a checkpoint, not both ({runs[0]}, {arguments.checkpoint})")
+    elif missing := [name.split()[0] for name, value in needs.items() if value is None]:
+        raise ValueError(f"a checkpoint also needs {', '.join(missing)}")

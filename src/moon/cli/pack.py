@@ -1,4 +1,4 @@
-"""Pack a finished run into one small file that answers with a class or "unknown"; its threshold has a guarantee."""
+"""Pack a finished run or a checkpoint into one small file that answers with a class or "unknown", with a guarantee."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moon.cli.arguments import add_data, add_device, device_of, fraction, whole
+from moon.cli.arguments import add_checkpoint, add_data, add_device, check_checkpoint, device_of, fraction, whole
 from moon.cli.unknown_sets import add_unknown_sets
 from moon.recipe import names_of
 from moon.recipe.names import PACKED
@@ -21,6 +21,7 @@ examples:
   moon pack runs/digits-... --detector auto                   the detector that moon score chose, or the rule
   moon pack runs/cifar10-... --accept 0.99 --confidence 0.95  99% of known images are accepted, with 95% confidence
   moon pack runs/cifar10-... --per-class                      a threshold for each predicted class
+  moon pack --checkpoint best.pt --net timm:resnet18 --benchmark pets -o pets.moon
   moon predict digits.moon photo.png                          ask the file
 """
 JSON = "the file, its size, detector and threshold, and what was measured"
@@ -28,8 +29,15 @@ JSON = "the file, its size, detector and threshold, and what was measured"
 
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="the folder of a finished run")
-    add("-o", "--out", type=Path, metavar="FILE", help="the file to write (default: NAME-OF-RUN.moon)")
+    add("run", nargs="?", type=Path, metavar="RUN", help="the folder of a finished run")
+    add_checkpoint(parser)
+    add(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: NAME.moon, as the run or checkpoint)",
+    )
     add(
         "--detector",
         metavar="NAME",
@@ -74,34 +82,44 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> dict[str, Any]:
     from moon.cli.screen import tracked
     from moon.deploy import Guarantee, pack_run
+    from moon.deploy.packing import pack_checkpoint
     from moon.files import check_output
     from moon.recipe import Recipe
     from moon.run.folder import load_result
     from moon.run.images import BenchmarkImages
 
-    path = arguments.out or Path(f"{arguments.run.resolve().name}.moon")
-    if not arguments.run.exists():
-        raise ValueError(f"{arguments.run}: no such folder; give the folder of a finished run")
-    if not (arguments.run / "recipe.json").exists():
-        raise ValueError(f"{arguments.run}: is not the folder of a run; it has no recipe.json")
+    check_checkpoint(arguments, [] if arguments.run is None else [arguments.run], {})
+    run: Path = arguments.run
+    file: Path | None = arguments.checkpoint
+    path = arguments.out or Path(f"{run.resolve().name if file is None else file.stem}.moon")
+    if file is None and not run.exists():
+        raise ValueError(f"{run}: no such folder; give the folder of a finished run")
+    if file is None and not (run / "recipe.json").exists():
+        raise ValueError(f"{run}: is not the folder of a run; it has no recipe.json")
     check_output(path, "choose another file (--out)")
     if arguments.check < 0:
         raise ValueError("--check must be 0 or more images of each set")
     guarantee = Guarantee(arguments.accept, arguments.confidence, arguments.per_class)
-    load_result(arguments.run)  # fails before images are read
-    recipe = Recipe.load(arguments.run / "recipe.json")
+    benchmark, outliers = arguments.benchmark, ""
+    if file is None:
+        load_result(run)  # fails before images are read
+        recipe = Recipe.load(run / "recipe.json")
+        benchmark, outliers = recipe.benchmark, recipe.outliers
     images = BenchmarkImages.open(
         arguments.data,
-        recipe.benchmark,
+        benchmark,
         tuple(arguments.near),
         tuple(arguments.far),
-        recipe.outliers,
+        outliers,
         track=lambda items: tracked(items, "reading images"),
     )
-    facts = pack_run(
-        arguments.run, images, path, arguments.detector, guarantee, bank=arguments.bank, precision=arguments.precision,
-        checked=arguments.check, force=arguments.force, device=device_of(arguments.device), track=tracked,
-    )  # fmt: skip
+    settings: dict[str, Any] = {"bank": arguments.bank, "precision": arguments.precision, "checked": arguments.check}
+    settings |= {"force": arguments.force, "device": device_of(arguments.device), "track": tracked}
+    if file is None:
+        facts = pack_run(run, images, path, arguments.detector, guarantee, **settings)
+    else:
+        width = 1.0 if arguments.width is None else arguments.width
+        facts = pack_checkpoint(file, arguments.net, width, images, path, arguments.detector, guarantee, **settings)
     _show(path, facts, guarantee)
     return {"file": path, **facts}
 

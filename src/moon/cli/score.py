@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from moon.cli.arguments import add_data, add_device, gib
+from moon.cli.arguments import add_checkpoint, add_data, add_device, check_checkpoint, gib
 from moon.cli.unknown_sets import add_unknown_sets
 from moon.recipe import names_of
 
@@ -28,14 +28,7 @@ JSON = "for each run the folder, and the content of scores.json"
 def describe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="*", type=Path, metavar="RUN", help="run folders, or folders of them")
-    group = parser.add_argument_group("a checkpoint instead of runs")
-    add_to = group.add_argument
-    add_to("--checkpoint", type=Path, metavar="FILE", help="weights to score: safetensors, or a state_dict of PyTorch")
-    add_to("--net", help="their network: resnet18, torchvision:NAME, timm:NAME, openood:NAME, package.module:function")
-    add_to(
-        "--width", type=float, help="factor of its channels, if it is a wider or narrower ResNet of moon (default: 1)"
-    )
-    add_to("--benchmark", help="the benchmark that it was trained on")
+    add_checkpoint(parser)
     add(
         "--detector",
         nargs="+",
@@ -91,7 +84,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    _check(arguments)
+    check_checkpoint(arguments, arguments.runs, {"--out FOLDER": arguments.out})
     if arguments.checkpoint is None:
         from moon.cli.scoring import score_runs
 
@@ -99,20 +92,3 @@ def act(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from moon.cli.scoring import score_file
 
     return [score_file(arguments)]
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Raise a ValueError unless there are runs, or a checkpoint with all that belongs to it."""
-    needs = {"--net": arguments.net, "--benchmark": arguments.benchmark, "--out": arguments.out}
-    if arguments.checkpoint is None:
-        own = {"--net": arguments.net, "--width": arguments.width, "--benchmark": arguments.benchmark}
-        if given := [name for name, value in own.items() if value is not None]:
-            raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder already contains it")
-        if not arguments.runs:
-            raise ValueError(
-                "name a run folder, or a checkpoint (--checkpoint FILE --net NET --benchmark NAME --out FOLDER)"
-            )
-    elif arguments.runs:
-        raise ValueError(f"give run folders or a checkpoint, not both ({arguments.runs[0]}, {arguments.checkpoint})")
-    elif missing := [name for name, value in needs.items() if value is None]:
-        raise ValueError(f"a checkpoint also needs {', '.join(missing)}")

@@ -26,12 +26,14 @@ from moon.export.runtime import checked_graph, runtime
 from moon.files import check_output, write_atomic
 from moon.recipe import Recipe, build
 from moon.recipe.names import PACKED
+from moon.recipe.pretrained import weights_digest
 from moon.recipe.teachers import teacher_folders
 from moon.run.folder import check_data, class_names, load, load_result
 from moon.run.images import BenchmarkImages
 from moon.run.learning import chance
 from moon.score.auto import Track, halves
 from moon.score.cache import TRAINING, EvidenceCache
+from moon.score.checkpoint import load_checkpoint
 from moon.score.scoring import warn_of_small_classes
 from moon.score.temperatures import NO_OPTIMUM, assumed, fit_temperature, temperatures
 
@@ -138,6 +140,27 @@ def pack_run(
     model, classes = load(folder, device), class_names(folder, b.num_known)
     trained = Trained(model, recipe, images, classes, about, folder, result["model_sha256"])
     return pack_network(trained, path, detector, guarantee, bank, precision, checked, force, track)
+
+
+def pack_checkpoint(
+    path: Path,
+    net: str,
+    width: float,
+    images: BenchmarkImages,
+    out: Path,
+    detector: str,
+    guarantee: Guarantee,
+    *,
+    device: torch.device,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Pack the network of a checkpoint; the arguments are those of `score_checkpoint` and `pack_run`."""
+    digest, b = weights_digest(path), images.benchmark
+    recipe, model = load_checkpoint(path, net, width, b, device)
+    classes = images.splits["train"].classes or tuple(map(str, range(b.num_known)))
+    about = {"checkpoint": path.name, "net": net, "benchmark": b.name, "model_sha256": digest}
+    trained = Trained(model, recipe, images, classes, about, digest=digest)
+    return pack_network(trained, out, detector, guarantee, **settings)
 
 
 def pack_network(

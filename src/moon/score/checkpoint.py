@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from moon.data import Benchmark
 from moon.evidence import MEMORY_GIB, classifier_name
 from moon.files import check_writable
 from moon.recipe import Recipe, build, make_recipe
@@ -83,27 +85,38 @@ def score_checkpoint(
     about = {MODEL: digest, "checkpoint": path.name, NET: net}
     check_same_model(out, "cross-entropy", about)
     check_precision(out, precision, read_summary(scores_folder(out, mirrored), "cross-entropy"))
-    weights = read_weights(path, net)
-    recipe = _recipe(net, width, images, weights)
+    recipe, model = load_checkpoint(path, net, width, images.benchmark, device)
     chosen = named_detectors(detectors, recipe, images)
-    model = build.network(recipe, images.benchmark, usable_device(device))
-    if reasons := load_pretrained(model, weights, path, net):
-        known = f"{images.benchmark.name} has {images.benchmark.num_known} known classes"
-        raise ValueError(f"{reasons[0]}; {known}, so this network cannot be scored on it")
     with locked(out):  # fails before anything is computed
         pass
     # Two networks can have the same weights.
     both = hashlib.sha256(f"{digest} {net}".encode()).hexdigest()
     how = keep_evidence, precision, mirrored, memory_gib, need_layers(chosen)
-    cache = EvidenceCache(images, model.eval(), both, out, *how)
+    cache = EvidenceCache(images, model, both, out, *how)
     return score_network(recipe, images, model, cache, chosen, about, out, detectors is not None, track)
 
 
-def _recipe(net: str, width: float, images: BenchmarkImages, weights: dict[str, torch.Tensor]) -> Recipe:
+def load_checkpoint(
+    path: Path, net: str, width: float, benchmark: Benchmark, device: torch.device | str
+) -> tuple[Recipe, nn.Module]:
+    """The network of a checkpoint, in evaluation mode, and a recipe of such a network; a ValueError if it does not fit.
+
+    The arguments are those of `score_checkpoint`.
+    """
+    weights = read_weights(path, net)
+    recipe = _recipe(net, width, benchmark, weights)
+    model = build.network(recipe, benchmark, usable_device(device))
+    if reasons := load_pretrained(model, weights, path, net):
+        known = f"{benchmark.name} has {benchmark.num_known} known classes"
+        raise ValueError(f"{reasons[0]}; {known}, so this network cannot be used with it")
+    return recipe, model.eval()
+
+
+def _recipe(net: str, width: float, benchmark: Benchmark, weights: dict[str, torch.Tensor]) -> Recipe:
     """A recipe of such a network: an objective with as many outputs, and logits that are not normalised."""
-    plain = make_recipe(images.benchmark, "cross-entropy", topology="dense", net=net, width=width)
-    model = build.network(plain, images.benchmark, "cpu")
+    plain = make_recipe(benchmark, "cross-entropy", topology="dense", net=net, width=width)
+    model = build.network(plain, benchmark, "cpu")
     name = classifier_name(model)
     head = weights.get(f"{name}.weight" if name else "weight")
-    is_open = head is not None and len(head) == images.benchmark.num_known + 1
-    return make_recipe(images.benchmark, "moon", topology="dense", net=net, width=width) if is_open else plain
+    is_open = head is not None and len(head) == benchmark.num_known + 1
+    return make_recipe(benchmark, "moon", topology="dense", net=net, width=width) if is_open else plain
