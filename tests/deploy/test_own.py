@@ -34,7 +34,7 @@ def test_a_model_and_its_run_give_the_same_file(trained_runs, images, loaders, t
         test=Batches(images.splits["test"], [0.5], [0.5]),
     )  # fmt: skip
     assert model.training
-    assert of_model["detector"] == of_run["detector"] == "knn"
+    assert of_model["detector"] == of_run["detector"] == "layers"
     assert of_model["threshold"]["values"] == pytest.approx(of_run["threshold"]["values"], abs=1e-5)
     for name, row in of_run["measured"].items():
         assert of_model["measured"][name] == pytest.approx(row, abs=1e-5)

@@ -68,7 +68,7 @@ def test_images_need_not_be_square(tmp_path, net, channels):
     settings = {"root": tmp_path, "net": net, "width": 1 if channels == 1 else 0.125, "epochs": 1, "batch_size": 8}
     moon.train_run(moon.make_recipe("mine", augment="trivial+cutout", **settings), tmp_path / "run", images)
     assert "msp" in score_run(tmp_path / "run", images)[0]["detectors"]
-    moon.pack_run(tmp_path / "run", images, tmp_path / "net.moon", "mls", precision="float32")
+    moon.pack_run(tmp_path / "run", images, tmp_path / "net.moon", "mls", precision="float32", force=True)
     classifier, known = moon.load(tmp_path / "net.moon"), images.splits["test"]
     evidence = images.evidence(load_run(tmp_path / "run"), known)
     assert np.allclose(classifier(known.images).score, evidence.known_logits.amax(1), atol=1e-4)
@@ -92,7 +92,7 @@ def test_every_detector_answers(name, folder, trained_runs, images, tmp_path, mo
     classifier, model = moon.load(tmp_path / "net.moon"), load_run(folder)
     assert classifier.detector == name
     for part in (images.splits["test"], images.unknown["notmnist"]):
-        expected = fitted[0].score(images.evidence(model, part)).double().numpy()
+        expected = fitted[0].score(images.evidence(model, part, layers=True)).double().numpy()
         error = np.abs(classifier(part.images).score - expected) / np.maximum(1, np.abs(expected))
         # Fisher ranks scores, and moves by a step where one of them is passed.
         assert (error <= 1e-4).mean() >= (0.9 if name == "fisher" else 1)
@@ -221,6 +221,7 @@ def test_load_takes_runs_and_files(folder, tmp_path):
 
 
 def test_auto_is_the_recorded_choice_or_that_of_the_rule(folder, images, data_root, tmp_path, monkeypatch):
+    monkeypatch.setattr("moon.score.auto.FEW", 0)  # as with many training images
     facts = pack_run(folder, images, tmp_path / "net.moon", "auto", HALF, checked=0)
     assert facts["detector"] == "knn"
     rule = "by the rule for networks with at most 10 known classes, trained without normalised logits or features"
@@ -245,7 +246,8 @@ def test_auto_is_the_recorded_choice_or_that_of_the_rule(folder, images, data_ro
     assert {"known", "notmnist", "dtd"} <= {*facts["measured"]}
 
 
-def test_auto_does_not_take_options_of_a_later_search(folder, images, data_root, tmp_path):
+def test_auto_does_not_take_options_of_a_later_search(folder, images, data_root, tmp_path, monkeypatch):
+    monkeypatch.setattr("moon.score.auto.FEW", 0)
     score_run(folder, images, ["auto"])
     only_one = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
     result = score_run(folder, only_one, ["knn"])[0]

@@ -255,7 +255,9 @@ def test_a_checkpoint_says_what_is_not_known_about_it(images, plain_folder, tmp_
 
 
 def test_a_checkpoint_of_many_classes_needs_no_remark():
-    images: Any = SimpleNamespace(tuning={}, benchmark=SimpleNamespace(num_known=100))
+    images: Any = SimpleNamespace(
+        tuning={}, benchmark=SimpleNamespace(num_known=100), splits={"train": SimpleNamespace(labels=range(50_000))}
+    )
     recipe: Any = SimpleNamespace(objective="cross-entropy")
     unused: Any = None
     scoring = Scoring(recipe, images, unused, unused, must_fit=True, is_run=False)

@@ -138,14 +138,15 @@ def pack(
             held_out.classes,
             {"net": type(model).__name__},
             training=training,
-            count=len(train) if isinstance(train, Tensor) else _length(getattr(train, "dataset", None)),
+            count=_count(train),
         )
         return pack_network(trained, path, detector, guarantee, bank, precision, checked, force, track)
 
 
-def _length(dataset: Any) -> int | None:
-    """How many items the data set of a loader has; None if it does not say it."""
-    return len(dataset) if hasattr(dataset, "__len__") else None
+def _count(train: Iterable) -> int | None:
+    """How many images a loader yields, if it or its data set says so."""
+    images = train if isinstance(train, Tensor) else getattr(train, "dataset", getattr(train, "images", None))
+    return len(images) if hasattr(images, "__len__") else None
 
 
 def _images(
