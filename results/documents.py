@@ -31,12 +31,13 @@ from tables_cifar10 import BLOCKS as CIFAR10
 from tables_evaluation import BLOCKS as EVALUATION
 from tables_frontier import BLOCKS as FRONTIER
 from tables_other import BLOCKS as OTHER
+from tables_small import BLOCKS as SMALL
 from tables_unknown import BLOCKS as UNKNOWN
 
 from moon.files import write_text
 from moon.suggest import did_you_mean
 
-BLOCKS = CIFAR10 | EVALUATION | OTHER | UNKNOWN | AUTO | FRONTIER
+BLOCKS = CIFAR10 | EVALUATION | OTHER | UNKNOWN | AUTO | FRONTIER | SMALL
 REPOSITORY = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _DIGITS = r"[+-]?\d+(?:\.\d+)?(?:e\d+)?"
