@@ -136,7 +136,8 @@ def test_pack_a_run_that_was_trained_with_outliers(moon, data_root, tmp_path):
     assert code == 0, err
     assert "warning: with 10 validation images the network cannot be packed" in err
     assert "which needs 37" in err
-    code, _, err = moon("pack", run, "-o", tmp_path / "a.moon", "--accept", "0.5", "--detector", "mls", "--force")
+    options = ("--accept", "0.5", "--detector", "mls", "--force")  # after one epoch
+    code, _, err = moon("pack", run, "-o", tmp_path / "a.moon", *options)
     assert code == 0, err
     assert (tmp_path / "a.moon").exists()
 

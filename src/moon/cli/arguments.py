@@ -171,7 +171,7 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 def check_checkpoint(arguments: argparse.Namespace, runs: Sequence[Path], also: Mapping[str, object]) -> None:
     """Raise a ValueError unless there are runs, or a checkpoint with all that belongs to it and `also`."""
     own = {"--net NET": arguments.net, "--width": arguments.width, "--benchmark NAME": arguments.benchmark}
-    needs = {name: value for name, value in own.items() if name != "--width"} | also
+    needs = {name: value for name, value in own.items() if name != "--width"} | {**also}
     if arguments.checkpoint is None:
         if given := [name.split()[0] for name, value in own.items() if value is not None]:
             raise ValueError(f"{given[0]} is for a checkpoint (--checkpoint FILE); a run folder already contains it")

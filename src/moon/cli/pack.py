@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from moon.cli.arguments import add_checkpoint, add_data, add_device, check_checkpoint, device_of, fraction, whole
 from moon.cli.unknown_sets import add_unknown_sets
@@ -89,8 +89,7 @@ def act(arguments: argparse.Namespace) -> dict[str, Any]:
     from moon.run.images import BenchmarkImages
 
     check_checkpoint(arguments, [] if arguments.run is None else [arguments.run], {})
-    run: Path = arguments.run
-    file: Path | None = arguments.checkpoint
+    run, file = cast(Path, arguments.run), arguments.checkpoint
     path = arguments.out or Path(f"{run.resolve().name if file is None else file.stem}.moon")
     if file is None and not run.exists():
         raise ValueError(f"{run}: no such folder; give the folder of a finished run")
