@@ -32,7 +32,7 @@ RUN = "tiny"  # the run folder of every command
 RECIPE = ["mnist", "--net", "lenet-norm", "--batch-size", "32", "--epochs", "3", "--delta-t", "2"]
 TRAIN = ["train", *RECIPE, "--checkpoint-seconds", "0", "--out", RUN]
 SCORE = ["score", RUN, "--detector", "msp", "ebo", "knn"]
-PACK = ["pack", RUN, "-o", "packed.moon", "--detector", "ebo", "--check", "0"]
+PACK = ["pack", RUN, "-o", "packed.moon", "--detector", "ebo", "--check", "0", "--force"]
 REPORT = ["report", RUN]
 # What commands need besides moon's dependencies. Without matplotlib, `moon score` writes no figure.
 NEEDS = {
