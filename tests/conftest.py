@@ -70,7 +70,7 @@ def small_net():
 
 @pytest.fixture
 def evidence():
-    """A function that makes random evidence: 3 known classes, rotations, and the unknown output if `is_open`."""
+    """A function that makes random evidence: 3 known classes, rotations, layers, and unknown outputs if `is_open`."""
 
     def make(count: int = 40, is_open: bool = True, seed: int = 0) -> Evidence:
         rng = torch.Generator().manual_seed(9)
@@ -80,7 +80,8 @@ def evidence():
         labels = torch.randint(3, (count,), generator=rng)
         features = (torch.randn(count, 8, generator=rng) + 2 * torch.eye(3, 8)[labels]).relu()
         rotations = 3 * torch.eye(4) + torch.randn(count, 4, 4, generator=rng)
-        return Evidence(features @ head[0].T + head[1], features, 3, labels, head, rotations)
+        layers = torch.rand(count, 10, generator=rng)
+        return Evidence(features @ head[0].T + head[1], features, 3, labels, head, rotations, layers, (4, 6))
 
     return make
 

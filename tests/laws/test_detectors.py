@@ -84,9 +84,9 @@ def test_scores_do_not_depend_on_batching(name, evidence):
     scores = detector.score(full)
     for size in (1, 7, 25):
         parts = [
-            replace(full, logits=logits, features=features, labels=None, rotations=rotations)
-            for logits, features, rotations in zip(
-                full.logits.split(size), full.features.split(size), full.rotations.split(size), strict=True
+            replace(full, logits=logits, features=features, labels=None, rotations=rotations, layers=layers)
+            for logits, features, rotations, layers in zip(
+                *(part.split(size) for part in (full.logits, full.features, full.rotations, full.layers)), strict=True
             )
         ]
         torch.testing.assert_close(torch.cat([detector.score(part) for part in parts]), scores)
@@ -97,7 +97,7 @@ def test_training_evidence_may_be_on_disk(name, evidence, tmp_path, monkeypatch)
     in_one_chunk = make_detector(name, evidence(60)).score(evidence(25, seed=1))
     monkeypatch.setattr("moon.evidence.disk._CHUNK", 100)
     known, stored = evidence(60), {}
-    for part in ("logits", "features"):
+    for part in ("logits", "features", "layers"):
         rows = Rows(tmp_path)
         rows.add(getattr(known, part))
         stored[part] = rows.tensor()
@@ -130,12 +130,12 @@ def test_the_model_is_not_changed(name, small_net):
     model = rotation_head(open_head(small_net()))
     before = copy.deepcopy(model.state_dict())
     x = torch.randn(40, 1, 8, 8)
-    known = read(model, [x])
+    known = read(model, [x], layers=True)
     known = replace(known, labels=known.prediction)
     if len(known.prediction.unique()) < 4:
         known = replace(known, logits=torch.eye(5)[torch.arange(40) % 4] * 5, labels=torch.arange(40) % 4)
     detector = make_detector(name, known)
-    detector.score(read(model, [x], **detector.reading))
+    detector.score(read(model, [x], layers=True, **detector.reading))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert model.training

@@ -31,8 +31,8 @@ def _prepared(evidence: Any, detector: Detector) -> Any:
     if not isinstance(evidence, Evidence):
         return evidence
     prefix = f"{type(detector).__name__} cannot be fitted: "
-    for name in ("logits", "features"):
-        if not is_finite(getattr(evidence, name)):
+    for name in ("logits", "features", *(["layers"] if detector.layered else [])):
+        if (part := getattr(evidence, name)) is not None and not is_finite(part):
             raise ValueError(f"{prefix}{name} contain NaN or infinity")
     labels, known = evidence.labels, evidence.num_known
     if labels is None or not len(labels):

@@ -138,7 +138,7 @@ class Layers(Detector):
     def score_given(self, evidence: Evidence, scores: Mapping[str, Tensor]) -> Tensor:
         mean, std = self._fitted("usual")
         z = (self._distances(evidence, scores) - mean) / std
-        return -_softplus(z[:, :-1].amax(1)) - _softplus(z[:, -1])
+        return (-_softplus(z[:, :-1].amax(1)) - _softplus(z[:, -1])).to(evidence.logits.dtype)
 
     def _distances(self, evidence: Evidence, scores: Mapping[str, Tensor]) -> Tensor:
         """d of each layer and, last, of KNN."""

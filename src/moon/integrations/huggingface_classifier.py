@@ -99,7 +99,7 @@ class OpenClassifier:
             raise ValueError(f"{type(detector).__name__} is fitted on training inputs; give train=...")
         if detector.rotates:
             raise ValueError(f"{type(detector).__name__} needs a rotation head, which a saved model would not have")
-        held_out = read(model, calibration, **detector.reading)
+        held_out = read(model, calibration, layers=detector.layered, **detector.reading)
         fitting = held_out
         if "validation" in splits:
             order = torch.randperm(len(held_out), generator=generator("calibration"))
@@ -108,7 +108,7 @@ class OpenClassifier:
         if splits:
             known = {"validation": fitting}
             if train is not None and "train" in splits:
-                known["train"] = read(model, train)
+                known["train"] = read(model, train, layers=detector.layered)
             detector.fit(*(known[name] for name in splits))
         scores = np.sort(detector.score(held_out).double().cpu().numpy())
         return cls(model, detector, find_threshold(scores, accept, confidence), scores, processor)
@@ -149,7 +149,8 @@ class OpenClassifier:
         Raises:
             ValueError: If raw inputs are given, but there is no processor, or if this is one input instead of several.
         """
-        return self.answer(read(self.model, [self.prepare(inputs)], **self.detector.reading))
+        how = {"layers": self.detector.layered, **self.detector.reading}
+        return self.answer(read(self.model, [self.prepare(inputs)], **how))
 
     def prepare(self, inputs: Any) -> Mapping[str, Tensor]:
         """Turn raw inputs, as for a call, into inputs of the model. Mappings are returned as they are.
@@ -202,11 +203,11 @@ class OpenClassifier:
         Raises:
             ValueError: If the known inputs have no labels.
         """
-        evidence = read(self.model, known, **self.detector.reading)
+        how = {"layers": self.detector.layered, **self.detector.reading}
+        evidence = read(self.model, known, **how)
         if evidence.labels is None:
             raise ValueError("the known batches have no labels; give (inputs, labels) or mappings with 'labels'")
         scores = self.detector.score(evidence)
-        how = self.detector.reading
         sets = {name: self.detector.score(read(self.model, loader, **how)) for name, loader in unknown.items()}
         self.metrics = {
             "accuracy": accuracy(evidence.prediction, evidence.labels),

@@ -151,14 +151,15 @@ def to_pytorch_ood(detector: Detector, model: nn.Module, classifier: str | None 
                     raise ValueError(
                         f"{type(detector).__name__} is fitted on {' and '.join(splits)}: give {len(splits)} loader(s)"
                     )
-                detector.fit(*(_known_only(read(model, loader, None, classifier)) for loader in loaders))
+                how = {"classifier": classifier, "layers": detector.layered}
+                detector.fit(*(_known_only(read(model, loader, **how)) for loader in loaders))
             self._is_fitted = True
             return self
 
         def predict(self, x: Tensor) -> Tensor:
             if not self._is_fitted:
                 raise api.RequiresFittingException
-            return -detector.score(read(model, [x], classifier=classifier, **detector.reading))
+            return -detector.score(read(model, [x], None, classifier, layers=detector.layered, **detector.reading))
 
     return FromMoon()
 

@@ -102,7 +102,9 @@ def make_recipe(
         if "warmup" in usual:
             epochs = min(settings.get("epochs", Recipe.epochs), Recipe.epochs)
             usual["warmup"] = usual["warmup"] * epochs / Recipe.epochs  # in this order 7 epochs have 0.35, exactly
-        if "pattern" in settings or settings.get("topology") == "dense":  # which determine the sparsity
+        kind = pick("topology", settings.get("topology", Recipe.topology))
+        pattern = pick("pattern", settings.get("pattern", Recipe.pattern))
+        if not issubclass(kind, SparseTopology) or getattr(pattern, "sparsity", None):  # which determine the sparsity
             usual.pop("sparsity", None)
         settings = usual | settings | ({} if rates is None else {"rates": rates})
         rates = settings.pop("rates", None)

@@ -97,7 +97,7 @@ class EvidenceCache:
                 header = file.metadata() or {}
                 if any(header.get(key) != value for key, value in self._header(data).items()):
                     return None
-                if self.layers and not header.get("layers"):
+                if self.layers and "layers" not in header:
                     return None
                 if device.type == "cpu" and path.stat().st_size > self.memory_gib * 2**30:
                     tensors = map_tensors(path)
@@ -110,7 +110,7 @@ class EvidenceCache:
             return None
         logits = mapped(Tensor.double, tensors["logits"])  # as BenchmarkImages.evidence returns them
         labels = tensors.get("labels")
-        sizes = tuple(map(int, header["layers"].split(","))) if self.layers else ()
+        sizes = tuple(map(int, header.get("layers", "").split()))
         kept = tensors["features"], int(header["num_known"]), labels, _head(tensors), None, tensors.get("layers"), sizes
         return Evidence(logits, *kept)
 
@@ -129,7 +129,7 @@ class EvidenceCache:
             tensors |= {} if found.head is None else dict(zip(("weight", "bias"), found.head, strict=True))
             tensors = {key: value.cpu().contiguous() for key, value in tensors.items()}
             header = self._header(data) | {"num_known": str(found.num_known), "sha256": _digest(tensors)}
-            header |= {"layers": ",".join(map(str, found.layer_sizes))} if self.layers else {}
+            header |= {"layers": " ".join(map(str, found.layer_sizes))} if self.layers else {}
             write_atomic(path, lambda partial: write_tensors(partial, tensors, header))
         return found
 

@@ -62,10 +62,12 @@ def time_scores(
     }
     images = BenchmarkImages(benchmark, {}, {}, ())
 
+    layers = any(build.detector(name, recipe, benchmark).layered for name in (names := list(names)))
+
     def evaluate(part: DataSet) -> Evidence:
         if from_evidence:
             return _random_evidence(model, part, benchmark.num_known, device)
-        return images.evidence(model, part, precision=precision)
+        return images.evidence(model, part, precision=precision, layers=layers)
 
     evidence, reading = _time_reading(evaluate, data, device, track)
     own, alone, left_out = _time_detectors(recipe, benchmark, names, evidence, reading, device, track)
