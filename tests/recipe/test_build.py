@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from moon import Energy, Odin, OpenHead, Scaled
-from moon.data import BENCHMARKS, DataSet, open_set
+from moon.data import BENCHMARKS, DataSet, open_set, save
+from moon.data.benchmarks import default_preset
 from moon.detect import DETECTORS
 from moon.objectives import OBJECTIVES
 from moon.recipe import Recipe, build, make_recipe, pick, table
@@ -410,3 +411,37 @@ def test_every_preset_is_a_recipe(name):
 
 def test_integers_are_floats_where_the_recipe_has_floats():
     assert make_recipe(DIGITS, vote_share=0).name == make_recipe(DIGITS, vote_share=0.0).name
+
+
+def few_images(root, size=(20, 24), count=40):
+    """A data root with a set of one's own."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, *size, 1), np.uint8)
+    for split in ("train", "test"):
+        save(DataSet(pixels, np.arange(count) % 2), root, "mine", split)
+    return root
+
+
+def test_few_small_images_of_ones_own_get_a_preset_of_their_own(tmp_path, caplog):
+    root = few_images(tmp_path)
+    with caplog.at_level("INFO", "moon"):
+        recipe = make_recipe("mine", root=root)
+    assert "mine has few small images: trained with the preset small" in caplog.text
+    assert recipe == make_recipe("mine", preset="small", root=root)
+    assert (recipe.net, recipe.objective, recipe.sparsity) == ("resnet8", "cross-entropy", 0.8)
+    assert make_recipe("mine", "moon", root=root).net == "resnet18"
+    assert make_recipe("mine", preset="plain", root=root).net == "resnet18"
+    assert make_recipe("mine", options={"final": 2.0}, root=root).objective == "moon"
+    dense = make_recipe("mine", topology="Dense", root=root)
+    pattern = make_recipe("mine", pattern="2:4", root=root)
+    assert [(r.net, r.sparsity) for r in (dense, pattern)] == [("resnet8", 0.0), ("resnet8", 0.5)]
+    assert make_recipe("mine", pattern="2:4", topology="rigl", sparsity=0.5, root=root).sparsity == 0.5
+    assert make_recipe("mine", topology="static", root=root).sparsity == 0.8
+
+
+def test_no_other_images_get_it(tmp_path):
+    small = [default_preset(size, images) for size, images in ((28, 5000), (63, 10), ((40, 48), 600), ((32, 127), 10))]
+    assert small == ["small"] * 4
+    assert not any(default_preset(size, images) for size, images in ((28, 5001), (64, 10), ((32, 128), 10)))
+    own = {name for name, benchmark in BENCHMARKS.items() if benchmark.preset}
+    assert own == {name for name in BENCHMARKS if name.startswith("small-")}
+    assert make_recipe("mine", root=few_images(tmp_path, size=(64, 64))).objective == "moon"

@@ -62,7 +62,8 @@ def time_scores(
     }
     images = BenchmarkImages(benchmark, {}, {}, ())
 
-    layers = any(build.detector(name, recipe, benchmark).layered for name in (names := list(names)))
+    names = list(names)
+    layers = any(build.detector(name, recipe, benchmark).layered for name in names)
 
     def evaluate(part: DataSet) -> Evidence:
         if from_evidence:
