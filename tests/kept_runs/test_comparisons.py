@@ -46,17 +46,6 @@ def test_cells_show_the_seeds_that_exist(invented):
     ]
 
 
-def test_goals_of_one_seed_have_no_interval():
-    values = {"accuracy": [95.0, 97.0], "fisher near": [94.25], "ece-scaled": [0.009], "msp near": []}
-    goals = {"accuracy": 95.3, "fisher near": 94.0, "ece-scaled": 0.008, "msp near": 90.0}
-    assert cells.goals_table(goals, values.__getitem__).splitlines()[2:] == [
-        "| accuracy | 95.3 or more | 96.00 | [83.29, 108.71] | yes | no | 95.00, 97.00 |",
-        "| Fisher near | 94 or more | 94.25 | - | yes | - | 94.25 |",
-        "| ECE, scaled | 0.008 or less | 0.0090 | - | no | - | 0.0090 |",
-        "| MSP near | 90 or more | - | - | - | - | |",
-    ]
-
-
 PAIR = ("cifar10/rigl/moon", "cifar10/rigl/plain")
 
 
@@ -82,12 +71,6 @@ def test_two_seeds_have_neither_an_interval_nor_a_test(invented):
     assert table.splitlines()[2] == "| MOON - plain | 2 | +4.5 |"
     with pytest.raises(ValueError, match="too few seeds"):
         sources.read_source(kept, f"{PAIR[0]} - {PAIR[1]} accuracy p:summary")
-
-
-def test_seeds_that_a_network_lacks_are_not_compared(invented):
-    kept = invented({PAIR[0]: {"ece": {0: 0.5}}, PAIR[1]: {"ece": {1: 0.1}}})
-    with pytest.raises(ValueError, match="share no seed"):
-        sources.tested(kept, "summary", sources.Pair(*PAIR, "ece"))
 
 
 def test_a_topology_without_sparsity_is_the_mean_over_the_sparsities(kept, monkeypatch):

@@ -48,16 +48,6 @@ def test_run_folders_that_are_written_again_can_be_kept_again(tmp_path):
     assert compact.read(tmp_path / "kept") == before
 
 
-def test_sets_that_are_not_named_as_near_are_kept_but_not_in_the_mean(scored, tmp_path):
-    run, benchmark = scored
-    first, *others = benchmark.near
-    assert others == []  # so a far set takes its place
-    keep.keep([run], tmp_path / "kept", [benchmark.far[0]])
-    entry = compact.read(tmp_path / "kept")[run.name]["detectors"]["knn"]
-    assert entry["near"] == entry["sets"][benchmark.far[0]]
-    assert entry["sets"][first] == read_record(run / "scores.json")["detectors"]["knn"]["sets"][first]
-
-
 def test_scores_of_single_images_are_kept_on_demand(scored, tmp_path):
     run, benchmark = scored
     keep.keep([run], tmp_path / "kept", list(benchmark.near))

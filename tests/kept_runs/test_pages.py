@@ -125,13 +125,6 @@ def test_nothing_is_written_unless_all_runs_are_there(repository, monkeypatch, c
     assert page.read_text() == f"12.34<!-- {ACCURACY} -->\n"
 
 
-def test_what_is_wrong_with_tables_of_the_paper_is_reported(repository, monkeypatch, capsys):
-    monkeypatch.setattr(documents, "write_paper_files", lambda kept, check: [f"a figure, {check}"])
-    for arguments, line in (([], "a figure, False\n"), (["--check"], "a figure, True\n")):
-        assert documents.main(arguments, repository) == 1
-        assert capsys.readouterr().err == line
-
-
 def test_numbers_without_a_source_are_reported(repository, capsys):
     text = "# Version 1.5\n\n`1.5` and [1,234](x1.5.md) of 0.3.0, 12, w_f=0.5\n1.5<!-- fixed --> but 2.5 and -3.75.\n"
     page_of(repository, text)

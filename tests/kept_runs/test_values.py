@@ -68,26 +68,6 @@ def test_the_error_over_images_is_delongs(kept):
     assert width == pytest.approx(np.log(high / (1 - high)) - np.log(low / (1 - low)))
 
 
-def test_errors_over_several_sets_are_those_of_their_mean(kept):
-    network = "cifar10-open/rigl95/quick/s0"
-    (value, error), *parts = (over_images(kept, network, f"fisher {s}") for s in ("near", "cifar100-part", "tin-open"))
-    assert value == pytest.approx(mean(part for part, _ in parts))
-    assert max(its_error for _, its_error in parts) / 2 < error < max(its_error for _, its_error in parts)
-
-
-@pytest.mark.parametrize(
-    ("network", "metric", "reference", "reason"),
-    [
-        ("cifar10-open/rigl95/none", "accuracy", None, "no run of 'cifar10-open/rigl95/none' is kept"),
-        ("cifar10-open/rigl95/quick", "odin far", None, r"has no scores of images of odin/dtd, odin/known, odin/mnist"),
-        ("cifar10-open/rigl95/quick/s0", "accuracy", "cifar10-open/rigl95/plain", "do not have the same seeds"),
-    ],
-)
-def test_what_has_no_scores_of_images_is_refused(kept, network, metric, reference, reason):
-    with pytest.raises(ValueError, match=reason):
-        over_images(kept, network, metric, reference)
-
-
 @pytest.mark.parametrize(
     ("preset", "collection", "near", "far", "accuracy", "ece"),
     [("best-1", "cifar10", 91.5, 97, 94, 0.015), ("best-2", "cifar10-open", 94, 98, 95.3, 0.008)],

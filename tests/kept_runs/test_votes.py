@@ -1,6 +1,5 @@
 """Runs that differ only in their number of votes, from one training."""
 
-import sys
 from dataclasses import replace
 from importlib import import_module
 
@@ -41,18 +40,6 @@ def test_each_run_ends_as_if_trained_alone(tmp_path, images):
         assert losses == alone_losses
 
 
-def test_what_is_inexact_stays_inexact_and_weights_that_are_lost_are_named(tmp_path, images):
-    recipe = recipe_of(2, 1.0)
-    other = replace(recipe, vote_share=0.5)
-    train_once(recipe, [other], tmp_path, images, "cpu", exact=False)
-    result = train_run(other, tmp_path / other.name, images)
-    assert (result["exact"], result["inexact"]) == (False, ["trained with exact=False"])
-    with pytest.raises(ValueError, match=rf"{recipe.name}: is trained already"):
-        train_once(recipe, [], tmp_path, images, "cpu")
-    with pytest.raises(ValueError, match=r"differs from .* in more than its votes"):
-        train_once(recipe, [replace(other, seed=1)], tmp_path, images, "cpu")
-
-
 def test_a_finished_run_with_fewer_votes_is_not_overwritten(tmp_path, images):
     recipe = recipe_of(2, 1.0)
     other = replace(recipe, vote_share=0.5)
@@ -62,28 +49,3 @@ def test_a_finished_run_with_fewer_votes_is_not_overwritten(tmp_path, images):
         train_once(recipe, [other], tmp_path, images, "cpu")
     assert (tmp_path / other.name / "log.jsonl").read_bytes() == before
     assert not (tmp_path / recipe.name).exists()  # refused before anything is trained
-
-
-def test_more_votes_than_those_of_the_training_are_refused(tmp_path, images):
-    recipe = recipe_of(2, 0.5)
-    with pytest.raises(ValueError, match=rf"has more votes than {recipe.name}; train it on its own"):
-        train_once(recipe, [replace(recipe, vote_share=1.0)], tmp_path, images, "cpu")
-
-
-def test_a_run_that_was_interrupted_after_a_vote_is_refused(tmp_path, images):
-    recipe = recipe_of(3, 1.0)
-
-    def interrupt(record):
-        if record["epoch"] == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_run(recipe, tmp_path / recipe.name, images, checkpoint_seconds=0, on_epoch=interrupt)
-    with pytest.raises(ValueError, match="was interrupted after the first vote"):
-        train_once(recipe, [recipe], tmp_path, images, "cpu")
-
-
-def test_what_cannot_be_trained_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["votes.py", str(tmp_path), "--seed", "0", "--data", str(tmp_path)])
-    with pytest.raises(SystemExit, match="cifar10-part"):  # not declared there
-        import_module("votes").main()
