@@ -204,15 +204,6 @@ def test_a_large_batch_is_changed_in_parts_with_the_same_result(limit, monkeypat
     assert all(torch.equal(found[label], expected[label]) for label in expected)
 
 
-@pytest.mark.parametrize("name", ["trivial", "trivial+cutout"])
-def test_an_empty_batch_stays_empty(name):
-    augmentation, none = Augmentation(name, 8, 8), torch.zeros(0, 8, 8, 3, dtype=torch.uint8)
-    numbers, window = augmentation.draw(0, 0, 0), torch.zeros(0, 8, dtype=torch.int64)
-    for changed in (augmentation.change(none, numbers), augmentation.change(none, numbers, window, window)):
-        assert (changed.shape, changed.dtype) == (none.shape, none.dtype)
-    assert augmentation.hide(torch.zeros(0, 3, 8, 8), numbers).shape == (0, 3, 8, 8)
-
-
 @pytest.mark.parametrize("augment", AUGMENTATIONS[1:])
 def test_images_that_are_streamed_from_disk_are_augmented(augment, tmp_path):
     for index, pixels in enumerate(pictures(9, height=30, width=26)):
@@ -235,8 +226,3 @@ def test_images_that_are_streamed_from_disk_are_augmented(augment, tmp_path):
     parts = [epoch(streamed(augment, batch_size=4, part=(rank, 2)), 1) for rank in range(2)]
     assert all(torch.equal(x, found[label]) for part in parts for label, x in part.items())
     assert torch.equal(next(iter(streamed(augment)))[0], next(iter(streamed("none")))[0])  # for evaluation
-
-
-def test_an_unknown_augmentation_is_an_error():
-    with pytest.raises(ValueError, match=r"unknown augmentation 'cutuot'.*did you mean 'cutout'"):
-        batches("cutuot")

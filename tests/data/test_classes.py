@@ -2,14 +2,12 @@
 
 import logging
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from moon.data import DataError, DataSet, ImageList, find_benchmark, import_set, import_splits, known_splits, load, save
-from moon.data.classes import check_known, enumerated, same_classes
+from moon.data import DataError, DataSet, find_benchmark, import_set, import_splits, known_splits, load, save
 
 COLOURS = {"cat": (250, 0, 0), "dog": (0, 250, 0), "rabbit": (0, 0, 250), "hamster": (250, 250, 0)}
 
@@ -100,14 +98,6 @@ def test_a_new_training_split_may_come_after_the_test_split(tmp_path, caplog):
     )
 
 
-def test_names_that_are_not_used_do_not_matter():
-    data = DataSet(np.zeros((2, 8, 8, 1), np.uint8), np.array([1, -1]), ("hamster", "dog"))
-    aligned = same_classes(data, ("cat", "dog"), "a/test", "a/train")
-    assert (aligned.labels.tolist(), aligned.classes) == ([1, -1], ("cat", "dog"))
-    images = ImageList(Path("x"), ("a", "b"), np.array([0, 1]), ("dog", "cat"))
-    assert same_classes(images, ("cat", "dog"), "a/test", "a/train").labels.tolist() == [1, 0]
-
-
 def test_splits_of_which_one_has_no_names_are_matched_by_number_with_a_warning(tmp_path, caplog):
     named = coloured(["cat", "dog"] * 10, ["cat", "dog"])
     save(named._replace(classes=()), tmp_path, "pets", "train")
@@ -120,37 +110,6 @@ def test_splits_of_which_one_has_no_names_are_matched_by_number_with_a_warning(t
     caplog.clear()
     import_set(tmp_path, write_folders(tmp_path / "new", ["cat", "dog"]), "pets", "val")
     assert "pets/train: its classes have no names, those of pets/val have" in caplog.text
-
-
-def test_missing_classes_without_names_are_listed_by_number(data_root, caplog):
-    labels = np.repeat([0, 1, 2, 4, 5, 6, 7, 8], 10)
-    np.savez(data_root / "mnist" / "test.npz", images=np.zeros((80, 28, 28, 1), np.uint8), labels=labels)
-    known_splits(data_root, find_benchmark(data_root, "mnist"))
-    assert caplog.messages == ["mnist/test: no image of class 3 and 9; accuracy is over the other 8 classes"]
-
-
-def test_classes_with_one_test_image_are_missing_from_a_tenth_for_validation(data_root, caplog):
-    labels = np.concatenate([np.repeat(np.arange(9), 10), [9]])
-    np.savez(data_root / "mnist" / "test.npz", images=np.zeros((91, 28, 28, 1), np.uint8), labels=labels)
-    known_splits(data_root, find_benchmark(data_root, "mnist"))
-    assert caplog.messages == [
-        "mnist/val, a tenth of mnist/test: no image of class 9; accuracy is over the other 9 classes"
-    ]
-
-
-def test_label_minus_one_is_diagnosed():
-    what = "here: 2 of 4 images have label -1, which marks images of no known class; a known set must not contain them"
-    with pytest.raises(DataError, match=what):
-        check_known(np.array([-1, 0, 1, -1]), 2, "here")
-    with pytest.raises(DataError, match=r"here: labels 0\.\.2; the known classes are 0\.\.1"):
-        check_known(np.array([0, 2]), 2, "here")
-    check_known(np.array([0, 1]), 2, "here")
-
-
-def test_long_lists_of_names_are_shortened():
-    assert enumerated(["a"]) == "a"
-    assert enumerated(["a", "b", "c"]) == "a, b and c"
-    assert enumerated(range(100)) == "0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
 
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"  # café, as Linux and Windows write it, and as macOS does
@@ -194,15 +153,6 @@ def test_two_folders_whose_names_differ_in_their_unicode_form_only_are_rejected(
     with pytest.raises(DataError) as error:  # images that stay on disk
         find_benchmark(tmp_path, "shops")
     assert str(error.value) == what
-
-
-def test_names_that_differ_in_their_unicode_form_only_do_not_hinder_a_second_import(tmp_path, monkeypatch):
-    for folder, form in (("first", COMPOSED), ("second", DECOMPOSED)):
-        monkeypatch.setitem(COLOURS, form, (9, 99, 199))
-        write_folders(tmp_path / folder, [form])
-    first, second = (import_set(tmp_path, tmp_path / folder, "shops") for folder in ("first", "second"))
-    assert (first.is_new, second.is_new) == (True, False)
-    assert load(tmp_path, "shops", "test").classes == (COMPOSED,)
 
 
 @pytest.mark.parametrize("name", ["unknown", "Unknown"])

@@ -1,10 +1,9 @@
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from moon.data import DataError, DataSet, ImageList, as_dataset, check_name, fit_to, load, path_of, save, split_off
+from moon.data import DataError, DataSet, as_dataset, check_name, fit_to, load, path_of, save, split_off
 
 
 def images(count=4, height=8, width=8, channels=3):
@@ -165,17 +164,3 @@ def test_invalid_names_of_classes_are_rejected(tmp_path, classes, what):
     np.savez(tmp_path / "a" / "train.npz", images=images(), labels=np.array([0, 1, 2, -1]), classes=np.array(classes))
     with pytest.raises(DataError, match=rf"a/train\.npz: .*{what}"):
         load(tmp_path, "a", "train")
-
-
-def test_the_text_of_a_set_is_one_short_line():
-    names = tuple(f"class {i}" for i in range(100))
-    data = DataSet(np.zeros((2000, 8, 8, 3), np.uint8), np.arange(2000) % 101 - 1, names)
-    assert repr(data) == (
-        "DataSet(2,000 images of 8x8x3, labels -1 to 99: 'class 0', 'class 1', 'class 2', 'class 3', 'class 4', "
-        "'class 5', ... (100 names))"
-    )
-    assert repr(data.take(np.array([0]))._replace(classes=())) == "DataSet(1 image of 8x8x3, labels -1 to -1)"
-    assert repr(data.take(np.array([], int))._replace(classes=())) == "DataSet(no images of 8x8x3, no labels)"
-    paths = tuple(f"{i}.png" for i in range(2000))
-    on_disk = ImageList(Path("photos"), paths, data.labels, ("a\n", "b"))
-    assert repr(on_disk) == "ImageList(2,000 images in photos, labels -1 to 99: 'a\\n', 'b')"

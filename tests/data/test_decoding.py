@@ -1,7 +1,6 @@
 """Image files that are no ordinary images."""
 
 import io
-import os
 import struct
 import subprocess
 import sys
@@ -56,20 +55,6 @@ def test_postscript_never_starts_ghostscript(folder, monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
     (folder / "cat" / "1.png").write_bytes(EPS)
     refused_everywhere(folder, "1.png", r"1.png:? cannot be read as an image \(no supported format\)")
-
-
-def test_a_named_pipe_is_refused_at_once(folder):
-    os.mkfifo(folder / "pipe.txt")
-    with pytest.raises(DataError, match=r"pipe.txt: is a named pipe, socket or device, not a regular file"):
-        read_list(folder / "pipe.txt")
-    os.mkfifo(folder / "cat" / "1.png")
-    refused_everywhere(folder, "1.png", r"cat/1.png: is a named pipe, socket or device, not a regular file")
-
-
-@pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)], ids=["L", "RGB", "LA", "RGBA"])
-def test_16_bits_per_channel_are_refused(folder, kind, channels):
-    (folder / "cat" / "1.png").write_bytes(png(8, 8, 16, kind, bytes(8 * (1 + 8 * 2 * channels))))
-    refused_everywhere(folder, "1.png", r"1.png:? has more than 8 bits per channel \(mode .*\); convert it to 8 bits")
 
 
 def test_an_image_that_needs_too_much_memory_is_refused(folder):

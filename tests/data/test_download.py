@@ -121,21 +121,6 @@ def test_two_downloads_of_a_file_at_the_same_time(server, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file.bin"]
 
 
-def test_a_link_in_the_place_of_a_part_is_not_followed(server, tmp_path):
-    outside = tmp_path / "outside"
-    outside.write_bytes(b"mine")
-    folder = tmp_path / "downloads"
-    folder.mkdir()
-    (folder / "file.bin.part").symlink_to(outside)
-    download_file(server.publish("file.bin", CONTENT), folder)
-    assert outside.read_bytes() == b"mine"
-
-
-def test_a_complete_part_is_only_verified(server, tmp_path):
-    (tmp_path / "file.bin.part").write_bytes(CONTENT)
-    assert download_file(server.publish("file.bin", CONTENT), tmp_path).read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize("declares", [True, False])
 def test_an_endless_download_is_stopped(server, tmp_path, monkeypatch, declares):
     monkeypatch.setenv("MOON_MAX_BYTES", "3000000")
@@ -247,9 +232,3 @@ def test_every_source_has_a_digest_and_a_url():
             # No SHA-256 of Tiny ImageNet is published.
             assert re.fullmatch("[0-9a-f]{32}" if "tin" in name else "[0-9a-f]{64}", published.digest), name
             assert published.url.startswith("https://"), name
-
-
-def test_a_redirect_without_encryption_is_refused():
-    request = module.urllib.request.Request("https://example.org/a.zip")
-    with pytest.raises(DataError, match=r"redirects to http://example\.org/a\.zip, without encryption"):
-        module._Encrypted().redirect_request(request, None, 302, "", {}, "http://example.org/a.zip")

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from moon.data import DataError, DataSet, hold_out, import_set, import_splits, load, save
-from moon.data.resizing import note_grey
 
 
 @pytest.fixture
@@ -51,8 +50,6 @@ def test_other_images_are_overwritten_only_on_request(sources, tmp_path):
         ("cifar10-v1.5", ValueError, "is read from OpenOOD's image lists"),
         ("../x", DataError, "is not a valid data set name"),
         ("known", DataError, "is not a valid data set name: .* keys of scores"),
-        ("near", DataError, "is not a valid data set name: .* keys of scores"),
-        ("far", DataError, "is not a valid data set name: .* keys of scores"),
     ],
 )
 def test_invalid_names_are_rejected_before_anything_is_read(tmp_path, name, kind, what):
@@ -132,12 +129,6 @@ def test_all_splits_are_checked_before_one_is_saved(tmp_path):
         import_splits(tmp_path / "data", source / "train", "pets")
 
 
-def test_one_of_the_splits_can_be_imported_alone(tmp_path):
-    source = write_splits(tmp_path / "photos", train=["cat", "dog"], test=["dog"])
-    assert import_set(tmp_path / "data", source, "pets", "train").dataset.classes == ("cat", "dog")
-    assert import_set(tmp_path / "data", source, "pets").dataset.labels.tolist() == [1, 1]
-
-
 def test_size_and_channels_can_be_chosen_for_every_format(sources, tmp_path, caplog):
     caplog.set_level("INFO", "moon")
     assert import_set(tmp_path, sources[0], "a", grey=True).dataset.images.shape == (1, 32, 32, 1)
@@ -196,13 +187,6 @@ def test_an_image_of_two_classes_is_reported(flawed, tmp_path, caplog):
     )
 
 
-def test_an_image_of_two_classes_in_two_splits_is_reported(tmp_path, caplog):
-    source = write_splits(tmp_path / "photos", train=["cat", "dog"], test=["cat", "dog"])
-    (source / "test" / "dog" / "copy.png").write_bytes(next((source / "train" / "cat").iterdir()).read_bytes())
-    import_splits(tmp_path, source, "mine")
-    assert [each for each in caplog.messages if "two classes" in each and "test/dog/copy.png" in each]
-
-
 @pytest.mark.parametrize(
     ("white", "pixel", "level", "what"),
     [
@@ -218,14 +202,6 @@ def test_images_of_more_bits_keep_the_upper_8_on_request(flawed, tmp_path, caplo
     (record,) = [each for each in caplog.records if "more than 8 bits" in each.getMessage()]
     assert record.levelname == level
     assert f"2 of 6 images have more than 8 bits per channel: {what}" in record.getMessage()
-
-
-def test_colour_images_of_16_bits_keep_the_upper_8_only(tmp_path):
-    (tmp_path / "photos" / "a").mkdir(parents=True)
-    (tmp_path / "photos" / "a" / "1.ppm").write_bytes(b"P6 2 2 65535\n" + bytes([200] * 24))
-    assert (import_set(tmp_path, tmp_path / "photos", "mine", to_8_bit=65535).dataset.images == 200).all()
-    with pytest.raises(DataError, match=r"1.ppm: has several channels .*; convert it, or use 65535"):
-        import_set(tmp_path, tmp_path / "photos", "other", to_8_bit=4095)
 
 
 def test_images_may_be_higher_than_wide(tmp_path):
@@ -251,21 +227,6 @@ def test_grey_images_among_others_are_said(tmp_path, caplog):
     assert not any("stored as RGB" in message for message in caplog.messages)
 
 
-def test_names_are_added_to_a_split_that_has_none(sources, tmp_path):
-    saved = import_set(tmp_path, sources[0], "mine")
-    save(saved.dataset._replace(classes=()), tmp_path, "mine", "test")
-    assert import_set(tmp_path, sources[0], "mine").is_new
-    assert load(tmp_path, "mine", "test").classes == ("class",)
-    save(saved.dataset._replace(classes=("other",)), tmp_path, "mine", "test")
-    with pytest.raises(ValueError, match="exists with other names of classes"):
-        import_set(tmp_path, sources[0], "mine")
-
-
-def test_an_image_root_is_for_lists_only(sources, tmp_path):
-    with pytest.raises(ValueError, match=r"is not an image list, so .* does not apply; leave it out \(image_root\)"):
-        import_set(tmp_path, sources[0], "mine", image_root=tmp_path)
-
-
 def test_validation_images_can_be_held_out_as_well(tmp_path):
     save(
         DataSet(np.arange(40 * 64).astype(np.uint8).reshape(40, 8, 8, 1), np.arange(40) % 2), tmp_path, "pets", "train"
@@ -280,26 +241,8 @@ def test_validation_images_can_be_held_out_as_well(tmp_path):
             hold_out(tmp_path, "pets", "other", 0.2, val_share=share)
 
 
-def test_held_out_images_keep_the_names_of_classes(tmp_path):
-    data = DataSet(np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8, 1), np.arange(40) % 2, ("cat", "dog"))
-    save(data, tmp_path, "pets", "train")
-    assert {one.dataset.classes for one in hold_out(tmp_path, "pets", "held")} == {("cat", "dog")}
-
-
 def test_a_root_that_cannot_be_written_is_refused_before_images_are_read(sources, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
     monkeypatch.setattr("moon.data.importing.read_any", lambda *_: pytest.fail("images were read"))
     with pytest.raises(ValueError, match=r"root/mine: cannot be written \(.*\); choose another data root \(data\)"):
         import_set(tmp_path / "root", sources[0], "mine")
-
-
-@pytest.mark.parametrize("chunk", [1, 10**6])
-def test_grey_images_are_counted_in_chunks_of_limited_size(caplog, monkeypatch, chunk):
-    monkeypatch.setattr("moon.data.resizing._CHUNK_BYTES", chunk)
-    caplog.set_level("INFO", "moon")
-    images = np.zeros((5, 8, 8, 3), np.uint8)
-    images[3, 0, 0, 1] = 1
-    note_grey(DataSet(images, np.array([0, 0, 1, 1, 2]), ("a", "b", "c")), "here")
-    assert caplog.messages == ["here: 4 of 5 images are grey (all of a, c), stored as RGB; --grey makes all grey"]
-    note_grey(DataSet(images[:0], np.zeros(0, np.int64)), "nothing")
-    assert len(caplog.messages) == 1

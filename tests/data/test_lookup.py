@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from moon.data import BENCHMARKS, DataError, DataSet, all_benchmarks, find_benchmark, known_splits, open_set, save
+from moon.data import BENCHMARKS, DataError, DataSet, all_benchmarks, find_benchmark, known_splits, save
 from moon.nets import NETS
 
 
@@ -20,29 +20,6 @@ def test_a_set_under_the_root_is_a_benchmark(data_root):
     benchmark = find_benchmark(str(data_root), "mine")
     assert (benchmark.num_known, benchmark.size, benchmark.channels, benchmark.net) == (10, 28, 1, "lenet-norm")
     assert (benchmark.near, benchmark.far) == ((), ())
-
-
-def test_an_unknown_name_suggests_the_nearest(tmp_path):
-    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
-        find_benchmark(tmp_path, "cifer10")
-
-
-@pytest.mark.parametrize("name", ["known", "near", "far"])
-def test_keys_of_scores_are_rejected_as_sets(data_root, name):
-    for settings in ({"near": (name,)}, {"far": ("dtd", name)}):
-        with pytest.raises(DataError, match=f"'{name}' is not a valid data set name: .* keys of scores"):
-            find_benchmark(data_root, "mnist", **settings)
-    shutil.copytree(data_root / "mnist", data_root / name)
-    with pytest.raises(DataError, match=f"'{name}' is not a valid data set name"):
-        find_benchmark(data_root, name)
-    for table in (f"[a]\nknown = '{name}'", f"[a]\nknown = 'mnist'\nnear = ['{name}']",
-                  f"[a]\nknown = 'mnist'\nfar = ['dtd', '{name}']"):  # fmt: skip
-        (data_root / "benchmarks.toml").write_text(table)
-        with pytest.raises(DataError, match=rf"benchmarks.toml: \[a\]: '{name}' is not a valid data set name"):
-            find_benchmark(data_root, "a")
-    (data_root / "benchmarks.toml").write_text(f"[{name}]\nknown = 'mnist'")
-    with pytest.raises(DataError, match=f"'{name}' is not a valid data set name"):
-        find_benchmark(data_root, name)
 
 
 def test_classes_must_be_numbered_from_zero_without_a_gap(tmp_path):
@@ -92,12 +69,6 @@ def test_one_class_is_too_few(data_root):
         find_benchmark(data_root, "one")
 
 
-def test_a_misspelled_set_is_suggested(data_root):
-    save(DataSet(np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int)), data_root, "notmnist", "test")
-    with pytest.raises(DataError, match=r"notmnit/test\.npz: no such file \(did you mean 'notmnist'\?\); import"):
-        open_set(data_root, "notmnit", "test")
-
-
 def test_benchmarks_can_be_declared(data_root):
     (data_root / "benchmarks.toml").write_text(DECLARATIONS)
     shutil.copytree(data_root / "mnist", data_root / "ours")
@@ -136,21 +107,12 @@ def test_an_invalid_declaration_does_not_affect_the_others(data_root):
         ("[a]\nnear = ['dtd']", r"\[a\] must have known ="),
         ("[a]\nknown = 'a'", r"\[a\] known = 'a' is neither a benchmark nor a set"),
         ("a = 3", r"\[a\] must be a table"),
-        ("[a]\nknown = 'mnst'", r"toml: \[a\] known = 'mnst' \(did you mean 'mnist'\?\) is neither "),
-        ("[b]\nknown = 'mnist'\n[a]\nknown = 'b'", r"\[a\] known = 'b' is neither a benchmark nor a set"),
-        ("[a]\nknown = 'mnist'\nnaer = ['dtd']", "has an unknown field 'naer' .did you mean 'near'"),
         ("[a]\nknown = 'mnist'\nfar = 'dtd'", "'far' must be a list of sets, not 'dtd'"),
-        ("[a]\nknown = 'mnist'\nfar = [1]", "'far' must be a list of sets"),
-        ("[a]\nknown = 'mnist'\ncrop = true", "'crop' must be an integer, not True"),
-        ("[a]\nknown = 'mnist'\nnet = 3", "'net' must be a string, not 3"),
-        ("[a]\nknown = 'mnist'\nmean = [0.1, 0.2]", "'mean' must have 1 value"),
         ("[a]\nknown = 'mnist'\nfar = ['dtdd']", r"\[a\] names 'dtdd' .*, which is not under"),
-        ("[a]\nknown = 'mnist'\nfar = ['notmnst']", r"'notmnst' \(did you mean 'notmnist'\?\), which is not under "),
         ("[a]\nknown = 'mnist'\nnear = ['dtd']\nfar = ['dtd']", "'dtd' is listed twice"),
         ("[a]\nknown = 'mnist'\nfar = ['mnist']", "'mnist' is the known set"),
         ("[a]\nknown = 'mnist'\ncrop = -4", r"'crop' must be in 0\.\.27"),
         ("[a]\nknown = 'mnist'\nstd = [0]", r"'std' must be above 0 and at most 1 .*, not \[0.0\]"),
-        ("[a]\nknown = 'mnist'\nmean = [nan]", r"'mean' must be in \[0, 1\]"),
         ("[a\nknown", "benchmarks.toml: is not valid TOML"),
     ],
 )
@@ -158,14 +120,6 @@ def test_invalid_declarations_are_rejected(data_root, text, what):
     (data_root / "benchmarks.toml").write_text(text)
     with pytest.raises(ValueError, match=what):
         find_benchmark(data_root, "a")
-
-
-def test_a_declaration_without_images_is_enough_to_show_results(tmp_path):
-    (tmp_path / "benchmarks.toml").write_text("[part]\nknown = 'cifar10'\nnear = ['tin']\nfar = ['dtd']")
-    part = find_benchmark(tmp_path, "part")
-    assert (part.known_set, part.near, part.far) == ("cifar10", ("tin",), ("dtd",))
-    with pytest.raises(DataError, match="cifar10"):
-        known_splits(tmp_path, part)
 
 
 def own(root, size=28, channels=1, **more):

@@ -139,12 +139,6 @@ def test_svhn(tmp_path):
         read_svhn(tmp_path, "train")
 
 
-def test_svhn_labels_must_be_integers(tmp_path):
-    savemat(tmp_path / "test_32x32.mat", {"X": PIXELS.transpose(1, 2, 3, 0), "y": LABELS + 0.5})
-    with pytest.raises(DataError, match="integers"):
-        read_any(tmp_path, "test")
-
-
 @pytest.fixture
 def tree(tmp_path):
     for index, name in enumerate(("cat/a.png", "cat/b.png", "dog/c.png")):
@@ -176,13 +170,6 @@ def test_unreadable_images_are_rejected_naming_the_file(tree):
         read_folders(tree, 32)
     with pytest.raises(DataError, match=r"no class folders; .*images of no known class: in one folder of any name"):
         read_folders(tree / "cat", 32)
-
-
-def test_truncated_images_are_rejected(tree):
-    path = tree / "cat" / "a.png"
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(DataError, match=r"cat/a\.png: cannot be read as an image \(.*\); replace it, or remove it"):
-        read_folders(tree, 32)
 
 
 def test_all_images_that_cannot_be_read_are_counted(tree):
@@ -221,12 +208,6 @@ def test_invalid_lists_are_rejected_naming_the_line(tree, tmp_path, lines, what)
     (tree / "list.txt").write_text(lines)
     with pytest.raises(DataError, match=what):
         read_list(tree / "list.txt", None, 32)
-
-
-def test_an_elongated_image_is_rejected_before_it_is_resized(tree):
-    Image.new("1", (200_000, 1)).save(tree / "dog" / "long.png")
-    with pytest.raises(DataError, match="200000x1, too elongated"):
-        read_folders(tree, 256)
 
 
 def test_unrecognised_sources_are_rejected(tmp_path):

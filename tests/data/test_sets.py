@@ -146,14 +146,6 @@ def test_training_images_in_another_split_are_reported(data_root, caplog):
     ]
 
 
-def test_validation_images_that_are_test_images_are_reported(data_root, caplog):
-    with np.load(data_root / "mnist" / "test.npz") as test:
-        np.savez(data_root / "mnist" / "val.npz", images=test["images"][:20], labels=test["labels"][:20])
-    known_splits(data_root, find_benchmark(data_root, "mnist"))
-    (line,) = [line for line in caplog.messages if "no images of" not in line]
-    assert line.startswith("mnist/val: 20 of 20 images are test images as well; thresholds and detectors")
-
-
 def test_a_validation_split_that_lacks_a_class_is_reported(data_root, caplog):
     images = np.random.default_rng(5).integers(0, 256, (18, 28, 28, 1), dtype=np.uint8)
     np.savez(data_root / "mnist" / "val.npz", images=images, labels=np.arange(18) % 9)
