@@ -1,18 +1,5 @@
 """Arguments that several commands share."""
 
-import pytest
-
-
-@pytest.mark.parametrize(
-    "command", [("train", "digits"), ("train", "cifar10"), ("bench", "train"), ("data", "list"), ("grid", "digits")]
-)
-def test_a_data_root_that_is_a_file(moon, tmp_path, command):
-    (tmp_path / "notes.txt").write_text("")
-    code, _, err = moon(*command, "--data", "notes.txt")
-    assert code == 2
-    text = "notes.txt: is a file, not a folder; give the folder that contains the data sets (--data)\n"
-    assert err == f"moon {command[0]}: {text}"
-
 
 def test_a_data_root_in_the_environment_that_is_a_file(moon, tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("")

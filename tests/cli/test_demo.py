@@ -2,7 +2,6 @@
 
 import json
 import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -68,39 +67,6 @@ def test_finished_runs_are_not_trained_again(moon, finished, monkeypatch):
     assert "±" in out
 
 
-@pytest.mark.slow
-def test_another_seed_is_trained_and_the_finished_ones_are_reused(moon, finished, tmp_path, monkeypatch):
-    new = {runs[1].name for runs in demo.recipes(epochs=2, seeds=2).values()}
-    for name in new:
-        (tmp_path / "demo" / name).rename(tmp_path / name)
-    started = []
-
-    def start(_, folder):  # a worker that ends at once
-        started.append(folder.name)
-        for path in (tmp_path / folder.name).iterdir():
-            path.replace(folder / path.name)
-        (tmp_path / folder.name).rmdir()
-        (folder / "todo.json").unlink()
-
-    monkeypatch.setattr(Processes, "start", start)
-    monkeypatch.setattr(Processes, "ended", lambda *_: "")
-    monkeypatch.setattr(Processes, "warnings", lambda *_: [])
-    code, out, err = moon(*finished, "--seeds", "2")
-    assert (code, err) == (0, "")
-    assert sorted(started) == sorted(new)
-    assert out.startswith("training 2 networks for 2 epochs, scoring with 5 detectors\n")
-    assert "±" in out
-
-
-def test_without_the_extra_packages_there_is_no_page(moon, finished, monkeypatch):
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
-    code, out, _ = moon(*finished)
-    assert code == 0
-    assert "no figure and no report: matplotlib not installed (pip install matplotlib)" in out
-    assert "answers.png" not in out
-    assert out.splitlines()[-1].startswith("next: ")
-
-
 def test_without_the_runtime_no_network_is_packed(moon, finished, monkeypatch):
     def pack_run(*_, **__):
         raise MissingPackage("moon-runtime is not installed (pip install moon-runtime)")
@@ -112,13 +78,6 @@ def test_without_the_runtime_no_network_is_packed(moon, finished, monkeypatch):
         "no network is packed and used: moon-runtime is not installed (pip install moon-runtime)",
         "next: moon train digits --epochs 20, or your own images: moon data import --help",
     ]
-
-
-def test_damaged_scores_are_an_error(moon, finished, tmp_path):
-    next((tmp_path / "demo").glob("*-outlier-*-s0-*/scores.npz")).write_bytes(b"damaged")
-    code, _, err = moon(*finished)
-    assert code == 2
-    assert "its scores are damaged; delete this folder" in err
 
 
 @pytest.mark.parametrize(("cores", "places"), [(1, 1), (2, 2), (8, 2)])

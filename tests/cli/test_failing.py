@@ -97,11 +97,3 @@ def test_a_full_disk_is_one_line_with_the_path_and_exit_code_7(moon, monkeypatch
     text = f"moon methods: {tmp_path}/out/result.json: the disk is full; free some space, then try again\n"
     assert moon("methods") == (7, "", text)
     assert list((tmp_path / "out").iterdir()) == []  # the partial file is removed
-
-
-def test_a_full_disk_without_a_path(moon, monkeypatch):
-    def act(_):
-        raise RuntimeError("write failed") from OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(methods, "act", act)
-    assert moon("methods") == (7, "", "moon methods: the disk is full; free some space, then try again\n")

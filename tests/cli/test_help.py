@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from moon.cli.arguments import _TOPICS
-from moon.cli.help import examples
 from moon.cli.main import GROUPS, VERBS, parser
 from moon.recipe import PARAMETERS
 
@@ -38,18 +37,6 @@ def test_options_of_a_run_are_grouped(moon):
     assert "--topology" in sparsity
     assert "--epochs" not in sparsity
     assert {name for names in _TOPICS.values() for name in names} <= PARAMETERS.keys()
-
-
-def test_long_examples_are_broken():
-    short, long = "  moon train digits   quick", f"  moon train digits {'--set a=1 ' * 9}  many options"
-    broken = examples(f"examples:\n{short}\n{long}").splitlines()
-    assert broken[:4] == [
-        "examples:",
-        short,
-        "  # many options",
-        "  moon train digits --set a=1 --set a=1 --set a=1 --set a=1 --set a=1 --set \\",
-    ]
-    assert broken[4].startswith("    ")
 
 
 def test_json_of_training_and_quiet(moon, tmp_path):

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,20 +25,6 @@ def fails(result, code, *parts):
     assert found == code, err
     assert len(err.strip().splitlines()) == 1, err
     assert all(part in err for part in parts), err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("validation", "pack"), [(10, ""), (37, ", or moon pack run")])
-def test_a_set_without_unknown_sets_gets_another_hint(moon, data_root, validation, pack):
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (validation, 28, 28, 1), dtype=np.uint8)
-    np.savez(data_root / "mnist" / "val.npz", images=images, labels=np.arange(validation) % 10)
-    for name in ("notmnist", "fashionmnist", "dtd"):
-        shutil.rmtree(data_root / name)
-    code, out, err = moon(*TRAIN, "--out", "run")
-    assert code == 0, err
-    assert f"next: moon score run --near SET, on a set of unknown images{pack}\n" in out
-    assert ("cannot be packed" in err) is not bool(pack)
 
 
 @pytest.mark.slow
@@ -76,11 +61,6 @@ def test_the_run_folder_is_named_after_the_recipe(moon, tmp_path):
     assert [name.rsplit("-", 1)[0] for name in names] == ["mnist-rigl95-moon-s0", "mnist-rigl95-moon-s1"]
 
 
-def test_a_finished_run_prints_its_result_again(moon):
-    first = moon(*TRAIN, "--out", "run")[1].splitlines()[-2]
-    assert moon(*TRAIN, "--out", "run")[1].splitlines()[-2] == first
-
-
 def test_data_lists_benchmarks_and_sets(moon, data_root, tmp_path):
     (data_root / "mine").mkdir()
     np.savez(data_root / "mine" / "test.npz", images=np.zeros((1, 2, 2, 1), np.uint8), labels=np.zeros(1, int))
@@ -96,27 +76,6 @@ def test_data_lists_benchmarks_and_sets(moon, data_root, tmp_path):
     out = " ".join(moon("data")[1].split())
     assert "[part]: 'far' is not a valid data set name" in out
     assert "[mnist] is the name of a built-in benchmark" in out
-
-
-@pytest.mark.parametrize("action", ["list", "import", "hold-out", "download", "verify"])
-def test_every_action_of_data_has_help_with_examples(moon, action):
-    code, out, _ = moon("data", action, "--help")
-    assert code == 0
-    assert f"usage: moon data {action}" in out
-    assert f"examples:\n  moon data {action}" in out
-
-
-def test_data_imports(moon, data_root):
-    from PIL import Image
-
-    for name in ("a", "b"):
-        (data_root / "tree" / name).mkdir(parents=True)
-        Image.new("RGB", (40, 30), "red").save(data_root / "tree" / name / "x.png")
-    code, out, _ = moon("data", "import", str(data_root / "tree"), "--name", "fold", "--size", "16")
-    assert code == 0
-    assert "2 images of 16x16x3" in out
-    with np.load(data_root / "fold" / "test.npz") as file:
-        assert file["labels"].tolist() == [0, 1]
 
 
 def test_a_folder_that_cannot_be_written_is_named_before_images_are_read(moon, monkeypatch):
@@ -137,12 +96,7 @@ def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("fly",), ["unknown command 'fly'; choose from: demo, data"]),
-        ((), ["required: COMMAND"]),
-        (("completion", "fish"), ["unknown shell 'fish'; choose from: bash, zsh, tcsh"]),
         (("train", "mnst"), ["unknown benchmark 'mnst'", "did you mean 'mnist'"]),
-        ((*TRAIN, "--topology", "rgl"), ["unknown topology 'rgl' (did you mean 'rigl'"]),
-        ((*TRAIN, "--objective", "moom"), ["did you mean 'moon'"]),
         ((*TRAIN, "--preset", "contrl"), ["unknown preset 'contrl' (did you mean 'control'"]),
         ((*TRAIN, "--preset", "plain", "--objective", "moon"), ["give a preset or an objective"]),
         ((*TRAIN, "--sparsity", "95"), ["sparsity must be in [0, 1)", "for 95% give 0.95"]),
@@ -154,12 +108,10 @@ def test_a_folder_that_is_not_a_run_is_not_changed(moon, tmp_path):
         ((*TRAIN, "--drop", "2"), ["fraction must be in [0, 1]"]),
         ((*TRAIN, "--t-end", "0.9", "--vote", "0.5", "--out", "run"), ["first vote", "masks change"]),
         ((*TRAIN, "--device", "cuda:99"), ["device 'cuda:99' cannot be used"]),
-        ((*TRAIN, "--device", "meta"), ["device 'meta' cannot be used"]),
         ((*TRAIN, "--device", "gpu"), ["there is no device 'gpu'; choose cpu, cuda"]),
         (("train", "mnist", "--epochs", "5", "--set", "quiet_epochs=5"), ["quiet_epochs=5 of epochs=5"]),
         (("score", "nowhere"), ["nowhere is not a folder"]),
         (("data", "import"), ["moon data import: the following arguments are required: SOURCE, --name"]),
-        (("data", "imprt"), ["unknown action 'imprt' (did you mean 'import'"]),
         (("demo", "--seeds", "0"), ["--seeds"]),
     ],
 )
@@ -177,33 +129,6 @@ def test_invalid_data_exit_with_3(moon, data_root):
     fails(moon(*TRAIN), 3, "mnist/train.npz", "cannot be read")
     fails(moon("data", "import", "none.txt", "--name", "x"), 3, "none.txt")
     fails(moon("data", "import", str(data_root / "mnist"), "--name", "x"), 3, "no class folders")
-
-
-def test_an_import_overwrites_other_images_only_with_replace(moon, data_root, tmp_path):
-    from PIL import Image
-
-    for name, colour in (("one", 9), ("two", 200)):
-        (tmp_path / name / "class").mkdir(parents=True)
-        Image.new("RGB", (40, 40), (colour, 0, 0)).save(tmp_path / name / "class" / "a.png")
-    one, two = (("data", "import", str(tmp_path / name), "--name", "mine") for name in ("one", "two"))
-    assert moon(*one)[0] == 0
-    first = (data_root / "mine" / "test.npz").read_bytes()
-    assert "already exists, with the same 1 image" in moon(*one)[1]
-    fails(moon(*two), 2, "exists with other images", "replace it")
-    assert (data_root / "mine" / "test.npz").read_bytes() == first
-    assert moon(*two, "--replace")[0] == 0
-    assert (data_root / "mine" / "test.npz").read_bytes() != first
-    fails(moon("data", "import", str(tmp_path / "one"), "--name", "x", "--split", "tets"), 2, "did you mean 'test'")
-
-
-def test_names_of_imported_sets(moon, data_root):
-    from PIL import Image
-
-    (data_root / "tree" / "a").mkdir(parents=True)
-    Image.new("L", (8, 8)).save(data_root / "tree" / "a" / "x.png")
-    fails(moon("data", "import", str(data_root / "tree"), "--name", "letters"), 2, "embedded")
-    for name in ("../x", "known", "near", "far"):
-        fails(moon("data", "import", str(data_root / "tree"), "--name", name), 3, f"'{name}' is not a valid data set")
 
 
 def test_a_damaged_run_exits_with_4(moon, tmp_path):
@@ -238,11 +163,6 @@ def test_an_unexpected_error_is_printed_in_one_line(moon, monkeypatch):
     fails(moon("data"), 1, "RuntimeError: first line (--debug shows the traceback)")
     with pytest.raises(RuntimeError):
         cli.main(["data", "--debug"])
-
-
-def test_debug_shows_the_traceback(moon):
-    with pytest.raises(ValueError, match="unknown benchmark"):
-        cli.main(["train", "nothing", "--debug"])
 
 
 def test_the_message_after_ctrl_c_says_how_to_resume(moon, monkeypatch):
@@ -342,19 +262,6 @@ def test_bench_prints_and_writes_times(moon, tmp_path):
     fails(moon("bench", "train", "--benchmark", "cifar"), 2, "unknown benchmark 'cifar' (did you mean")
 
 
-def test_hold_out_divides_the_training_images(moon):
-    assert moon("data", "hold-out", "digits", "--name", "digits-held")[0] == 0  # an embedded set
-    code, out, _ = moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")
-    assert code == 0
-    assert "mnist-held/train.npz" in out
-    assert "already exists" in moon("data", "hold-out", "mnist", "--name", "mnist-held", "--share", "0.2")[1]
-    fails(moon("data", "hold-out", "mnist", "--name", "mnist-held"), 2, "exists with other images")
-    fails(moon("data", "hold-out", "mnist"), 2, "the following arguments are required: --name")
-    fails(moon("data", "hold-out", "mnist", "--name", "x", "--share", "1"), 2, "share must be above 0 and below 1")
-    fails(moon("data", "hold-out", "mnist", "--name", "cifar10"), 2, "choose another name")
-    fails(moon("data", "hold-out", "mnist", "--name", "near"), 3, "'near' is not a valid data set name")
-
-
 @pytest.mark.slow
 def test_outliers_and_tuning_from_the_command_line(moon, tmp_path):
     plain = [word for word in TRAIN if word not in ("--set", "quiet_epochs=1")]
@@ -437,51 +344,6 @@ def test_grid_rejects_runs_on_other_training_data_and_rescores_changed_sets(moon
     np.savez(data_root / "mnist" / "train.npz", images=255 - images["images"], labels=images["labels"])
     fails(moon(*run, "--detector", "msp"), 3, "was started with other images or labels of its benchmark (train)")
     fails(moon("score", str(folder), "--detector", "msp"), 3, "was started with other images or labels")
-
-
-@pytest.mark.slow
-def test_a_grid_without_unknown_sets_is_trained_and_scored_later(moon, in_this_process, data_root, tmp_path):
-    sets = [path for path in data_root.iterdir() if path.name != "mnist"]
-    for path in sets:
-        path.rename(tmp_path / path.name)
-    run = (*GRID, "--objective", "mixup", "--detector", "msp")
-    code, out, _ = moon(*run)
-    assert code == 0
-    assert "no unknown set was found" in out
-    (folder,) = tmp_path.glob("runs/grid/*-*")
-    assert not (folder / "scores.json").exists()
-    (tmp_path / "dtd").rename(data_root / "dtd")
-    code, out, _ = moon(*run)
-    assert code == 0
-    assert "dtd 30" in out
-    assert (folder / "scores.json").exists()
-
-
-@pytest.mark.slow
-def test_grid_reports_failed_runs(moon):
-    code, out, err = moon(*GRID, "--objective", "cross-entropy", "--lr", "1e20", "--detector", "none")
-    assert code == 2
-    assert "failed" in out
-    assert "not finite" in err
-    assert "1 of 1 run failed" in err
-    assert "--retry-failed" in err
-    assert len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (("mnst",), "did you mean 'mnist'"),
-        (("mnist", "--objective", "mooon"), "did you mean 'moon'"),
-        (("mnist", "--detector", "mps"), "did you mean 'msp'"),
-        (("mnist", "--set", "final"), "must be NAME=VALUE"),
-        (("mnist", "--set", "finale=1"), "did you mean 'final'"),
-        (("compare.toml",), "no such file"),
-        (("compare.toml", "--seed", "1"), "describes the whole grid"),
-    ],
-)
-def test_invalid_grids_are_rejected(moon, arguments, what):
-    fails(moon("grid", *arguments), 2, what)
 
 
 @pytest.mark.slow
@@ -574,36 +436,3 @@ def test_grid_stops_with_ctrl_c_and_resumes(data_root, tmp_path):
     done = subprocess.run(command, capture_output=True, check=False, **settings)
     assert done.returncode == 0, done.stderr
     assert "all 2 runs are done" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        (("train", "mnist", "--sed", "0"), "unknown option '--sed' (did you mean '--seed'?); see moon train --help"),
-        (("train", "mnist", "--objectiv", "vos"), "unknown option '--objectiv' (did you mean '--objective'"),
-        (("train", "mnist", "--epochs", "1e3"), "must be an integer, not '1e3'"),
-        (("train", "mnist", "--checkpoint-seconds", "-1"), "must be at least 0, not -1"),
-        (("train", "mnist", "--vote", "2"), "--vote must be in [0, 1]"),
-        (("bench", "train", "--batch-size", "1"), "give --batch-size 2 or more"),
-    ],
-)
-def test_messages_name_the_mistake(moon, arguments, what):
-    fails(moon(*arguments), 2, what)
-
-
-def test_data_verify(moon, data_root):
-    code, out, _ = moon("data", "verify")
-    assert code == 0
-    assert "mnist/test: a subset or another selection: 100 images, the published set has 10,000" in out
-    assert "dtd/test: complete and readable" in out
-    assert "mnist" not in moon("data", "verify", "dtd")[1]
-    (data_root / "dtd" / "test.npz").write_bytes(b"damaged")
-    code, out, err = moon("data", "verify")
-    assert code == 3
-    assert "dtd/test.npz: cannot be read as .npz" in out
-    assert "notmnist/test: complete and readable" in out  # the other sets are reported, too
-    assert "1 of 5 splits cannot be used" in err
-    fails(moon("data", "verify", "dtdd"), 3, "no set 'dtdd' (did you mean 'dtd'")
-    fails(moon("data", "verify", "nothing"), 3, "no set 'nothing' to verify")
-    fails(moon("data", "download"), 2, "the following arguments are required: SET")
-    fails(moon("data", "download", "cifar"), 2, "did you mean 'cifar10'")

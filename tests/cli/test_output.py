@@ -2,12 +2,10 @@
 
 import io
 import logging
-import re
 import shutil
 import sys
 
 import pytest
-from PIL import Image
 from rich.console import Group
 from rich.table import Table
 
@@ -68,27 +66,6 @@ def test_a_table_that_is_too_wide_is_printed_in_lines(monkeypatch, capsys):
     )
 
 
-def test_methods_cuts_nothing_in_a_narrow_terminal(moon, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    code, out, _ = moon("methods")
-    assert code == 0
-    assert "…" not in out
-    assert "outlier_exposure.md" in out
-    assert max(map(len, out.splitlines())) <= 40
-
-
-def test_bench_cuts_no_number_in_a_narrow_terminal(moon, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    small = ("--benchmark", "digits", "--steps", "1", "--rounds", "1", "--batch-size", "4")
-    code, out, _ = moon("bench", "train", *small)
-    assert code == 0
-    assert "…" not in out
-    assert out.count("100 epochs: ") == 4
-    factors = re.findall(r"^vs base: (\d+\.\d{3})$", out, re.MULTILINE)
-    assert len(factors) == 2
-    assert factors[0] == "1.000"  # the other may be, too
-
-
 def scored() -> Group:
     table = compact_table()
     table.add_column("detector", no_wrap=True)
@@ -100,7 +77,7 @@ def scored() -> Group:
     return Group("AUROC %", table)
 
 
-@pytest.mark.parametrize("width", range(40, 100))
+@pytest.mark.parametrize("width", [40, 47, 59, 72, 80, 99])
 def test_no_number_is_cut_and_no_word_broken_at_any_width(monkeypatch, capsys, width):
     monkeypatch.setenv("COLUMNS", str(width))
     show_group(scored())
@@ -144,20 +121,6 @@ def test_messages_are_one_line_without_control_characters(moon, monkeypatch):
 
     monkeypatch.setattr(methods, "act", act)
     assert moon("methods") == (3, f"told: {SHOWN}\n", f"moon methods: {SHOWN}: cannot be read\n")
-
-
-def test_class_names_are_shown_without_control_characters(moon, tmp_path):
-    for name in ("plain", HOSTILE):
-        folder = tmp_path / "photos" / name
-        folder.mkdir(parents=True)
-        Image.new("RGB", (32, 32)).save(folder / "1.png")
-    code, out, _ = moon("data", "import", tmp_path / "photos", "--name", "mine")
-    assert code == 0
-    assert f"2 classes: {SHOWN} 1, plain 1" in out
-    (tmp_path / "photos" / HOSTILE / "2.png").write_bytes(b"")
-    code, _, err = moon("data", "import", tmp_path / "photos", "--name", "mine")
-    assert (code, err.count("\n")) == (3, 1)
-    assert f"photos/{SHOWN}/2.png: cannot be read as an image" in err
 
 
 @pytest.mark.slow

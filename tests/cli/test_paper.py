@@ -80,22 +80,3 @@ def test_methods_that_the_paper_does_not_have_are_rows_of_its_tables(moon, fabri
         unregister("objective", "mine")
         unregister("preset", "mine-2")
         unregister("topology", "renamed")
-
-
-def test_a_method_that_cannot_be_shown_is_an_error(moon):
-    code, _, err = moon("paper", "show", "table1", "--also", "regmixp")
-    assert (code, "no preset, objective or topology 'regmixp' (did you mean 'regmixup'?)" in err) == (2, True)
-    code, _, err = moon("paper", "show", "figure4", "--also", "regmixup")
-    assert (code, "none of figure4 is a table that regmixup could be added to" in err) == (2, True)
-
-
-@pytest.mark.parametrize("action", ["list", "show"])
-def test_numbers_are_not_cut_in_a_narrow_terminal(moon, kept, monkeypatch, action):
-    monkeypatch.setenv("COLUMNS", "40")
-    code, out, _ = moon(
-        "paper", action, *(["flops"] if action == "show" else []), "--precision", "bfloat16", "--out", "kept"
-    )
-    assert code == 0
-    for text in ("7.4e+17",) if action == "show" else (f"{kept} of {3 * kept}", "none needed"):
-        assert text in out
-    assert "…" not in out

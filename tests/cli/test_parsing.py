@@ -14,17 +14,13 @@ from moon.cli.parsing import Parser
         (("--verison",), "moon: unknown option '--verison' (did you mean '--version'?); see moon --help"),
         (("data", "imprt"), "moon data: unknown action 'imprt' (did you mean 'import'?); see moon data --help"),
         (("data", "--dta", "x", "list"), "moon data: unknown option '--dta' (did you mean '--data'?); see moon data "),
-        (("data", "import", "x", "--nmae", "y"), "moon data import: unknown option '--nmae' (did you mean '--name'?)"),
         (("paper", "shwo"), "moon paper: unknown action 'shwo' (did you mean 'show'?)"),
-        (("paper", "list", "--sedes", "3"), "moon paper: unknown option '--sedes' (did you mean '--seeds'?)"),
-        (("bench", "trian"), "moon bench: unknown action 'trian' (did you mean 'train'?)"),
         (
             ("train", "digits", "--objctive=moon"),
             "moon train: unknown option '--objctive' (did you mean '--objective'?)",
         ),
         (("train", "digits", "--lr-start", "1"), "moon train: unknown option '--lr-start' (did you mean '--lr'?)"),
         (("train", "--qqqq"), "moon train: unknown option '--qqqq'; see moon train --help"),
-        (("score", "run", "--detectr", "msp"), "moon score: unknown option '--detectr' (did you mean '--detector'?)"),
         (
             ("grid", "digits", "--sparcity", "0.9"),
             "moon grid: unknown option '--sparcity' (did you mean '--sparsity'",

@@ -12,7 +12,6 @@ from moon.cli import runner
 from moon.cli.runner import check_done, execute, local_workers, show_states
 from moon.grid import Grid, State
 from moon.recipe import make_recipe
-from moon.training import locked
 
 RECIPES = [make_recipe("digits", "cross-entropy", epochs=2, seed=seed) for seed in range(3)]
 NAMES = [recipe.name for recipe in RECIPES]
@@ -86,12 +85,6 @@ def test_without_a_terminal_there_is_a_status_line_at_changes(grid, capsys, monk
     assert "2 of 3 runs done, 1 failed, 0 running, 4 of 6 epochs, 0:00:00 left\n" in capsys.readouterr().out
 
 
-def test_nothing_is_said_about_a_grid_that_is_done(grid, capsys, monkeypatch):
-    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.0)
-    execute(Grid.of(grid.folder, RECIPES[:1]), Instant())
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_a_terminal_shows_finished_runs_above_the_bars(grid, screen, encoding):
     shown = screen(40, encoding)
@@ -124,27 +117,6 @@ def test_a_warning_of_a_run_is_shown_once(grid, screen, capsys, has_terminal):
     ]  # fmt: skip
     place = [next(i for i, line in enumerate(lines) if f"{word} {NAMES[1]}" in line) for word in ("warning", "done  ")]
     assert place == sorted(place)
-
-
-def test_bars_wrap_in_a_narrow_terminal(grid, screen):
-    shown = screen(40)
-    (grid.jobs[1].folder / "log.jsonl").write_text('{"epoch": 0, "seconds": 100.0}\n')
-    with locked(grid.jobs[1].folder):
-        runner.get_console().print(runner._progress(grid, 2))
-    bar, *lines = shown().splitlines()
-    assert set(bar.strip()) == {"━"}
-    assert "1 of 3 runs done, 1 running, 3 of 6 epochs, 0:00:50 left" in " ".join(" ".join(lines).split())
-    assert f"1/2{NAMES[1]}" in "".join("".join(lines).split())
-    assert max(map(len, lines)) <= 40
-
-
-def test_the_table_of_states_cuts_no_run_in_a_narrow_terminal(grid, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "40")
-    show_states(grid)
-    shown = capsys.readouterr().out
-    assert "…" not in shown
-    assert "0/2" in shown
-    assert all(piece in shown for piece in NAMES[1].split("-"))
 
 
 @pytest.mark.parametrize(("cores", "jobs", "places"), [(1, None, 1), (2, None, 2), (8, None, 2), (2, 5, 5)])

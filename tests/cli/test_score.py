@@ -82,16 +82,6 @@ def test_only_the_detectors_asked_for_are_shown_and_those_scored_earlier_are_kep
     assert "unknown is left out: " in out
 
 
-@pytest.mark.slow
-def test_a_detector_that_only_some_runs_lack_names_one_of_them(moon, runs):
-    code, out, err = moon("score", "runs/moon-0", "runs/plain-0")
-    assert code == 0, err
-    (line,) = [line for line in out.splitlines() if line.startswith("unknown is left out: ")]
-    assert line.endswith(" (1 of 2 runs, the first is runs/plain-0)")
-    (line,) = [line for line in out.splitlines() if line.startswith("rotpred is left out: ")]
-    assert "runs" not in line
-
-
 @pytest.mark.parametrize("name", ["msp:scaled", "knn:unscaled"])
 @pytest.mark.parametrize("command", [("score", "runs"), ("grid", "mnist", "--plan")])
 def test_a_variant_that_a_detector_does_not_have_is_one_line(moon, runs, command, name):
@@ -190,25 +180,6 @@ def test_a_benchmark_without_unknown_sets_gets_a_hint(moon, runs, data_root):
     assert "--near and --far" in err
     assert f"{data_root}/benchmarks.toml" in err
     assert moon("score", "runs/plain-0", "--far", "nothing", *FAST)[0] == 3
-
-
-def test_numbers_are_not_cut_in_a_narrow_terminal(moon, runs, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    code, out, _ = moon("score", "runs", *FAST)
-    assert code == 0
-    summary = json.loads((runs / "moon-0" / "scores.json").read_text())
-    assert f"{summary['known']['nll']:.3f}" in out
-    assert f"{100 * summary['detectors']['msp']['sets']['dtd']['auroc']:.1f}" in out
-
-
-def test_without_matplotlib_the_advice_names_the_package(moon, runs, monkeypatch):
-    from moon.cli import scoring
-
-    monkeypatch.setattr(scoring, "find_spec", lambda _: None)
-    code, out, _ = moon("score", "runs/plain-0", *FAST)
-    assert code == 0
-    assert "no figure: matplotlib is not installed (pip install matplotlib)" in out
-    assert not (runs / "plain-0" / "scores.png").exists()
 
 
 def test_auto_says_what_was_chosen_and_why(moon, runs, trained_runs, tmp_path):

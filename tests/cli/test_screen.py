@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from moon.cli import screen
-from moon.cli.screen import duration, tracked, train_on_screen
+from moon.cli.screen import tracked, train_on_screen
 from moon.recipe import make_recipe
 from moon.run import machine
 from moon.run.images import BenchmarkImages
@@ -86,12 +86,6 @@ def test_a_line_is_written_at_once_and_estimates_the_time_left(monkeypatch):
     assert stream.flushed.endswith("0:01:12 left\n")
 
 
-def test_a_run_without_w_prints_none():
-    plain = {name: value for name, value in RECORD.items() if name != "w"}
-    assert screen._state(plain) == "acc 98.1% sparse 95.0%"
-    assert screen._state(plain | {"w": -0.001}).endswith(" w 0.00")
-
-
 def frame(monkeypatch, width, encoding):
     """The last frame of the bar in a terminal of this width and encoding."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -105,29 +99,13 @@ def frame(monkeypatch, width, encoding):
     return file.buffer.getvalue().decode(encoding).rpartition("\x1b[2K")[2]
 
 
-def test_a_bar_wraps_in_a_narrow_terminal(monkeypatch):
-    shown = frame(monkeypatch, 40, "utf-8")
-    assert "…" not in shown
-    for word in ("15/15", "0.46", "98.1%", "95.0%", "0.31", "00:00", "rigl"):
-        assert word in shown.split()
-    assert max(len(line) for line in shown.splitlines()) <= 40
-
-
 def test_a_bar_is_one_line_in_a_usual_terminal(monkeypatch):
     assert "loss 0.46 acc 98.1% sparse 95.0% w 0.31 00:00" in frame(monkeypatch, 80, "utf-8")
-
-
-def test_a_bar_is_ascii_where_the_encoding_is(monkeypatch):
-    assert "----------" in frame(monkeypatch, 80, "ascii")
 
 
 def test_without_a_terminal_nothing_is_tracked(capsys):
     assert list(tracked([1, 2], "reading")) == [1, 2]
     assert capsys.readouterr().out == ""
-
-
-def test_durations():
-    assert [duration(seconds) for seconds in (0.4, 61, 7322)] == ["0:00:00", "0:01:01", "2:02:02"]
 
 
 @pytest.fixture

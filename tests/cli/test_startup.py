@@ -35,11 +35,3 @@ for arguments in {ANSWERED!r}:
     assert not found, (arguments, found)
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_imports_nothing_heavy_at_its_top(verb, tmp_path):
-    code = f"import sys; import moon.cli.{verb}; print(*({HEAVY!r} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout.split() == []

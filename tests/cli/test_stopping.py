@@ -11,8 +11,7 @@ import pytest
 
 from moon import cli
 from moon.cli import bench, methods, report, score, train
-from moon.cli.main import VERBS
-from moon.cli.stopping import RESUMES, STOPPED
+from moon.cli.stopping import RESUMES
 from moon.training import is_locked
 
 
@@ -53,10 +52,6 @@ def test_every_command_says_what_is_left_in_its_own_words(moon, monkeypatch, mod
     assert code == 130
     assert err.strip().startswith(line)
     assert len(err.strip().splitlines()) == 1
-
-
-def test_only_commands_that_exist_have_a_line():
-    assert STOPPED.keys() < set(VERBS)
 
 
 INTERRUPTED_NUMPY = """
@@ -109,20 +104,6 @@ def test_signals_outside_of_imports_raise_and_the_handlers_are_restored(moon, mo
     assert err.strip() == f"moon train: stopped; {RESUMES}"
     assert cleaned == [True]
     assert [signal.getsignal(each) for each, _ in SIGNALS] == before
-
-
-def test_an_error_while_a_command_is_stopped_does_not_change_its_exit_code(moon, monkeypatch):
-    def work(_):
-        try:
-            os.kill(os.getpid(), signal.SIGHUP)
-            signal.pause()
-        finally:
-            raise OSError("the terminal is gone")
-
-    monkeypatch.setattr(train, "act", work)
-    code, _, err = moon("train", "digits")
-    assert code == 75
-    assert err.strip() == f"moon train: stopped; {RESUMES}"
 
 
 def test_a_forked_process_ends_as_without_a_handler(moon, monkeypatch):

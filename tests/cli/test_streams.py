@@ -1,7 +1,6 @@
 """Standard output and error that are closed, or whose reader is gone; each command in a process of its own."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -49,14 +48,6 @@ def test_answers_are_written_although_nobody_reads_messages(tmp_path, buffers):
         assert (process.stdout.read(), process.wait()) == ("cat\n", 1)
 
 
-def test_another_broken_pipe_is_an_error_with_a_message(tmp_path):
-    act = "(_ for _ in ()).throw(BrokenPipeError(32, 'Broken pipe'))"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start(command("methods", act), tmp_path, True, **pipes) as process:
-        assert process.communicate() == ("", "moon methods: broken pipe\n")
-    assert process.returncode == 3
-
-
 @pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_are_as_if_nobody_looked(tmp_path, closing):
     act = "[print('an answer'), print('a message', file=sys.stderr)]"
@@ -65,14 +56,6 @@ def test_closed_streams_are_as_if_nobody_looked(tmp_path, closing):
         found = process.communicate()
     assert process.returncode == 0
     assert found == ("" if ">&-" in closing.split() else "an answer\n", "" if "2>&-" in closing else "a message\n")
-
-
-def test_a_stopped_command_without_output_keeps_its_exit_code(tmp_path):
-    act = f"os.kill(os.getpid(), {signal.SIGTERM:d})"
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("train", act, "'digits'")]
-    with start(shell, tmp_path, True, stderr=subprocess.PIPE) as process:
-        assert process.communicate()[1].strip() == f"moon train: stopped; {RESUMES}"
-    assert process.returncode == 75
 
 
 def test_a_full_disk_is_one_line(tmp_path):
