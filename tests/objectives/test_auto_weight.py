@@ -65,14 +65,6 @@ def test_smallest_and_largest_number_of_quiet_epochs():
     assert AutoWeight(epochs=1, quiet_epochs=0)(0).item() == 1.0
 
 
-def test_the_state_can_be_saved():
-    weight = observed(AutoWeight(epochs=10), 1.0, 2.0)
-    other = AutoWeight(epochs=10)
-    other.load_state_dict(weight.state_dict())
-    assert torch.equal(other(7), weight(7))
-    assert list(weight.state_dict()) == ["beta"]
-
-
 @pytest.mark.parametrize(("epochs", "fitting"), [(1, 0), (3, 1), (5, 1)])
 def test_a_run_that_is_too_short_is_told_which_value_fits(epochs, fitting):
     with pytest.raises(

@@ -120,22 +120,6 @@ def test_a_teacher_in_low_precision_is_moved_and_converted(small_net):
     assert not objective.state_dict()
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 warns once
-def test_a_network_that_cannot_be_copied_teaches_as_it_is(small_net, caplog):
-    class Unique(nn.Sequential):
-        def __deepcopy__(self, memo):
-            raise TypeError("there is only one")
-
-    model, (x, _) = Unique(*small_net()), batch()
-    teacher = Teacher(model, None, torch.bfloat16)
-    assert (
-        "Unique cannot be copied for inference, so the original network is the teacher: there is only one"
-        in caplog.text
-    )
-    torch.testing.assert_close(teacher(x), Teacher(model)(x), rtol=2e-2, atol=2e-2)
-    assert model.training
-
-
 def test_teachers_are_neither_trained_nor_saved(small_net):
     teacher, (x, y) = small_net(), batch()
     objective = Distill([teacher])

@@ -60,14 +60,6 @@ def test_other_inner_objectives(small_net):
     assert LogitNorm(0.1, Moon(0.5)).log(3) == {"w": 0.5}
 
 
-def test_the_model_itself_is_not_normalised(small_net):
-    model = small_net().eval()
-    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
-    before = model(x)
-    LogitNorm()(model, x, y, epoch=0)
-    assert torch.equal(model(x), before)
-
-
 @pytest.mark.parametrize("temperature", [0.0, -0.04, math.nan])
 def test_an_invalid_temperature_is_rejected(temperature):
     with pytest.raises(ValueError, match="temperature must be above 0"):

@@ -20,10 +20,6 @@ def test_formula_by_hand():
     assert loss.item() == pytest.approx(math.log(1 + math.exp(3.2 - 1.7)))
 
 
-def test_the_default_is_that_of_the_paper():
-    assert T2FNorm().tau == 0.1
-
-
 def test_it_is_cross_entropy_of_normalised_features():
     model, x, y = lenet(10).eval(), torch.randn(8, 1, 28, 28), torch.arange(8)
     h = look(model, x).features

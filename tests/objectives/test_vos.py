@@ -139,14 +139,6 @@ def test_a_batch_longer_than_the_queues_is_rejected():
         objective.enqueue(column(1, 2, 3, 4), torch.zeros(4).long())
 
 
-def test_the_queues_are_saved():
-    objective, _ = filled(2, 3, [4, 7], queue=7)
-    other = Vos(2, 3, epochs=10, queue=7)
-    other.load_state_dict(objective.state_dict())
-    assert torch.equal(other.queues, objective.queues)
-    assert other.seen.tolist() == [4, 7]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -182,14 +182,6 @@ def test_what_cannot_be_attached_says_so():
     assert not topology.is_attached
 
 
-def test_another_optimizer_of_the_same_weights_is_still_noticed():
-    model, topology = started()
-    topology.attach()
-    loss_of(model, 0).backward()
-    with pytest.raises(RuntimeError, match="would fill the weights"):
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-
-
 def test_masked_gradients_have_the_norm_of_the_sparse_network():
     model, topology = started()
     loss_of(model, 0).backward()

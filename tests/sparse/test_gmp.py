@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from moon import DropSchedule, uniform
-from moon.sparse import Gmp, NOfM
+from moon.sparse import Gmp
 
 
 def pruning(schedule, sparsity=0.8):
@@ -41,22 +41,3 @@ def test_the_smallest_weights_are_pruned_and_none_grow():
         assert not (topology.masks["weight"] & ~before).any()
         assert sorted(layer.weight[topology.masks["weight"]].tolist()) == list(range(smallest, 101))
     assert topology.turnover() == 0
-
-
-def test_all_layers_start_dense(small_net):
-    model = small_net()
-    topology = Gmp(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.9, DropSchedule(10, 2))
-    assert topology.density() == 1
-    assert not topology.is_frozen
-
-
-def test_a_run_too_short_to_prune_is_rejected():
-    pruning(DropSchedule(3, 2))
-    with pytest.raises(ValueError, match="Gmp would never change its masks: with delta_t=2 and t_end=2"):
-        pruning(DropSchedule(2, 2))
-
-
-def test_a_pattern_is_rejected():
-    layer = nn.Linear(8, 2)
-    with pytest.raises(ValueError, match="Gmp does not support a pattern"):
-        Gmp(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, DropSchedule(10, 2), pattern=NOfM(2, 4))

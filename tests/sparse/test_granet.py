@@ -28,11 +28,6 @@ def test_the_counts_follow_the_cubic_schedule_from_half():
     assert topology.turnover() > 0
 
 
-def test_the_final_count_is_reached_at_the_last_change_before_t_end():
-    _, topology = layer_of(10, 10, 0.8, DropSchedule(8, 2))
-    assert counts(topology, 8) == [50, 50, 29, 29, 21, 21, 20, 20]
-
-
 def test_below_half_sparsity_the_count_is_constant():
     _, topology = layer_of(10, 10, 0.3, DropSchedule(10, 2))
     assert counts(topology, 10) == [70] * 10

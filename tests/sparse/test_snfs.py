@@ -70,10 +70,3 @@ def test_resuming_restores_the_average():
         step(model, resumed, 4.0, 3.0, 2.0, 1.0)
     assert torch.equal(averages(topology), averages(other))
     torch.testing.assert_close(averages(other), torch.tensor([[0.49, 0.48, 0.47, 0.46]]))
-
-
-def test_dense_layers_have_no_average(small_net):
-    model = small_net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    topology = Snfs(model, optimizer, 0.5, DropSchedule(10, 1), dense=["6.weight"])
-    assert set(topology.state_dict()["averages"]) == {"4.weight"}  # ERK makes the first convolution dense

@@ -4,10 +4,8 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from moon import Dense, DropSchedule, RigL, Static
-from moon.fast import optimizer_obstacle
+from moon import DropSchedule, RigL, Static
 
 
 @pytest.fixture
@@ -121,13 +119,6 @@ def test_without_a_topology_the_optimizer_is_free_again(start):
     assert density_of(model) > 0.9
 
 
-def test_a_dense_topology_allows_bare_steps(start):
-    _, optimizer = start()
-    topology = Dense(optimizer)
-    optimizer.step()
-    topology.step()
-
-
 def test_a_topology_with_its_own_update_may_step(start):
     class Clipped(Static):
         def update(self):
@@ -161,18 +152,6 @@ def test_optimizers_can_be_copied_and_saved(start):
     both = copy.deepcopy({"topology": topology, "model": model, "optimizer": optimizer})
     assert both["topology"].density() == topology.density()
     topology.step()
-
-
-def test_the_guard_is_one_hook_and_does_not_prevent_captured_steps(start):
-    model, optimizer = start()
-    before = len(_global_optimizer_pre_hooks)
-    topologies = [Static(model, optimizer, 0.9) for _ in range(3)]
-    assert len(_global_optimizer_pre_hooks) == max(before, 1)
-    assert not optimizer._optimizer_step_pre_hooks
-    assert optimizer_obstacle(optimizer) is None
-    optimizer.register_step_pre_hook(lambda *_: None)
-    assert optimizer_obstacle(optimizer) == "the optimizer has hooks"
-    assert len(topologies) == 3
 
 
 def test_density_is_measured_from_the_weights(start):

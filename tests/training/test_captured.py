@@ -150,11 +150,6 @@ def test_a_residual_network_has_the_same_steps():
     check_same(plain, fast, 1e-7)
 
 
-def test_float32_agrees_within_rounding():
-    plain, fast = (training(captured=captured, dtype=torch.float32) for captured in (False, True))
-    assert losses(fast)[:6] == pytest.approx(losses(plain)[:6], rel=1e-4)
-
-
 def test_plain_steps_resume_from_captured_ones_and_vice_versa():
     expected = losses(training(captured=False))
     for first, second in ((False, True), (True, False)):
@@ -412,23 +407,6 @@ def test_on_a_gpu_captured_steps_start_like_plain_ones(name, monkeypatch):
 
 
 on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
-
-
-@of_the_compiler
-@on_both
-@pytest.mark.parametrize("name", ["moon", "vos", "eow-softmax", "mixup"])
-@pytest.mark.slow
-def test_each_captured_step_from_the_state_of_a_plain_one_is_the_same(name, device, monkeypatch):
-    """One by one, so that rounding errors cannot grow; a captured step is replayed in all steps of its kind.
-
-    On a GPU the plain steps of ResNet-18 differ by up to 4.2e-3 from themselves if the last bits of the weights change:
-    a value near 0 gets the other sign before a ReLU, which changes the gradients of all layers before it (docs/LOG.md).
-    """
-    bound = 1e-2 if device == "cuda" else 1e-3
-    plain, fast = (small_run(name, device, captured, monkeypatch) for captured in (False, True))
-    for _, changes in step_by_step(plain, fast):
-        for what, (_, one, other) in changes.items():
-            assert (one - other).abs().mean() <= bound * one.abs().mean() + 1e-8, what
 
 
 @of_the_compiler

@@ -1,14 +1,12 @@
 import errno
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
-from moon.training import RunLocked, is_locked, lock, locked
+from moon.training import RunLocked, is_locked, locked
 
 
 @pytest.mark.slow
@@ -105,68 +103,6 @@ def test_a_folder_with_anything_else_in_it_is_kept(tmp_path, error):
     run = tmp_path / "new" / "run"
     enter(run, (run.parent / "other").mkdir, error)
     assert [path.name for path in run.parent.iterdir()] == ["other"]
-
-
-def test_the_folder_of_another_process_is_kept(tmp_path):
-    with locked(tmp_path / "run"):
-        with pytest.raises(RunLocked), locked(tmp_path / "run"):
-            pass
-        assert (tmp_path / "run" / "lock").exists()
-
-
-def test_a_folder_that_replaces_the_locked_one_is_kept(tmp_path):
-    run = tmp_path / "run"
-    with ExitStack() as other:
-        with locked(run):
-            shutil.rmtree(run)
-            other.enter_context(locked(run))  # of another process that is about to write to it
-        assert (run / "lock").exists()
-        assert is_locked(run)
-
-
-def test_a_folder_that_is_removed_while_it_is_created_is_not_taken_for_a_file(tmp_path, monkeypatch):
-    run, is_dir = tmp_path / "run", Path.is_dir
-    run.mkdir()
-
-    def remove_and_look(path, **settings):
-        if path == run:  # `mkdir` has found that it exists
-            monkeypatch.setattr(Path, "is_dir", is_dir)
-            run.rmdir()
-        return is_dir(path, **settings)
-
-    monkeypatch.setattr(Path, "is_dir", remove_and_look)
-    with locked(run):
-        assert is_locked(run)
-    assert Path.is_dir is is_dir
-
-
-def test_a_lock_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock.os, "getpid", lambda: 1 / 0)  # in place of a full disk
-    with pytest.raises(ZeroDivisionError), locked(tmp_path / "run"):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("is_created_anew", [False, True])
-def test_a_folder_that_is_removed_before_it_is_locked_is_created_and_locked_again(
-    tmp_path, monkeypatch, is_created_anew
-):
-    run, try_lock = tmp_path / "run", lock.try_lock
-
-    def remove_and_lock(descriptor, **settings):
-        monkeypatch.setattr(lock, "try_lock", try_lock)
-        shutil.rmtree(run)
-        if is_created_anew:
-            run.mkdir()
-            (run / "lock").touch()
-        return try_lock(descriptor, **settings)
-
-    monkeypatch.setattr(lock, "try_lock", remove_and_lock)
-    with locked(run):
-        assert (run / "lock").exists()
-        assert is_locked(run)
-        with pytest.raises(RunLocked), locked(run):
-            pass
 
 
 def test_one_at_a_time_has_the_lock_although_others_remove_the_folder(tmp_path):

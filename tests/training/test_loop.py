@@ -8,7 +8,6 @@ from torch import nn
 from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, OpenHead, RigL, Static, Vos, open_head
 from moon.sparse import SupTickets, TicketSchedule
 from moon.training import Checkpoints, CosineRate, Diverged, Training
-from moon.training.divergence import check_finite
 from moon.training.setup import TrainingSetup
 
 
@@ -175,22 +174,6 @@ def test_weights_that_are_not_finite_after_the_last_step_stop_the_run(small_net,
     with pytest.raises(Diverged, match="epoch 2, step 4 of 4"):
         run.run(checkpoints=checkpoints)
     assert checkpoints.latest()[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("layers", "epoch", "expected"),
-    [
-        ([nn.LayerNorm(2)], 0, " or a warm-up (warmup)"),
-        ([nn.BatchNorm1d(2)], 1, " or a warm-up (warmup); checkpoints of earlier epochs are kept"),
-        ([], 0, ", a warm-up (warmup) or a network with BatchNorm"),
-    ],
-)
-def test_the_advice_for_a_run_that_diverged_fits_the_network(layers, epoch, expected):
-    with pytest.raises(Diverged) as error:
-        check_finite(torch.tensor([1.0, float("inf")]), nn.Sequential(nn.Linear(2, 2), *layers), epoch)
-    assert str(error.value) == (
-        f"the loss is not finite from epoch {epoch + 1}, step 2 of 2 on; try a lower learning rate (lr_start){expected}"
-    )
 
 
 def test_a_loaded_momentum_buffer_has_the_strides_of_its_weight(small_net, tmp_path):
