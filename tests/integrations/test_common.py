@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon import AutoWeight, CrossEntropy, Dense, DropSchedule, Moon, RigL, lenet, open_head, register, unregister
+from moon import AutoWeight, Dense, DropSchedule, Moon, RigL, lenet, open_head
 from moon.integrations.common import SparseTraining
 from moon.integrations.objective import make_objective
 
@@ -67,13 +67,6 @@ def test_a_run_is_resumed_with_its_own_length(length):
     state = saved(training, model, optimizer)
     with pytest.raises(ValueError, match=r"run of 20 steps in 4 epochs, but this run has 40 steps in .*start again"):
         begun(state=state, **length)
-
-
-def test_nothing_depends_on_the_length_without_schedule_and_vote():
-    training, model, optimizer = begun("static", vote_share=0)
-    train(training, model, optimizer)
-    again, *_ = begun("static", vote_share=0, state=saved(training, model, optimizer), steps=40, epochs=8)
-    assert again.topology.steps == 20
 
 
 def test_votes_with_different_masks_are_not_elected():
@@ -159,19 +152,6 @@ def test_a_weight_for_another_number_of_epochs_is_noticed(caplog):
     assert "AutoWeight was built for 9 epochs, but the run has 10" in caplog.text
     assert training.vote_from == 8  # MOON's own share
     assert training.record(8)["w"] == 1.0
-
-
-def test_an_objective_of_ones_own_may_take_any_option():
-    class Mine(CrossEntropy):
-        def __init__(self, **options):
-            super().__init__()
-            self.options = options
-
-    register("objective", "mine", Mine)
-    try:
-        assert make_objective("mine", lenet(10), epochs=50, scale=2.0).options == {"scale": 2.0}
-    finally:
-        unregister("objective", "mine")
 
 
 @pytest.mark.parametrize("topology", ["dense", Dense])

@@ -204,16 +204,6 @@ def test_a_resumed_run_ends_with_the_same_weights(make, stop, changes, tmp_path)
     assert resumed.objective.weight.beta == whole.objective.weight.beta
 
 
-@pytest.mark.slow
-def test_resuming_at_the_end_votes_again(tmp_path):
-    options = {"save_strategy": "epoch"}
-    whole = trainer(tmp_path, **options)
-    whole.train()
-    again = trainer(tmp_path, **options)
-    again.train(resume_from_checkpoint=True)
-    assert same(again.model, whole.model)
-
-
 def test_a_checkpoint_without_masks_is_refused(tmp_path):
     options = {"save_strategy": "epoch", "num_train_epochs": 2}
     trainer(tmp_path, extra=[Stop(4)], **options).train()
@@ -254,13 +244,6 @@ def test_masks_of_other_weights_are_refused(make, tmp_path):
     run("other", resume_from_checkpoint=folder).train(resume_from_checkpoint=folder)
 
 
-def test_a_run_is_not_resumed_with_another_length(tmp_path):
-    options = {"save_strategy": "epoch", "objective": CrossEntropy()}
-    trainer(tmp_path, model=vit(), num_train_epochs=2, **options).train()
-    with pytest.raises(ValueError, match="run of 8 steps in 2 epochs, but this run has 16 steps in 4"):
-        trainer(tmp_path, model=vit(), num_train_epochs=4, **options).train(resume_from_checkpoint=True)
-
-
 def test_accumulated_batches_have_the_gradient_of_one_large_batch(tmp_path):
     """Also in the last step of an epoch, which has fewer batches."""
 
@@ -292,33 +275,6 @@ def test_a_plain_trainer_takes_the_callback(tmp_path):
     assert sparse.topology.steps == 16
     assert sparse.training.vote.voters == 2
     assert sparse.topology.density() == pytest.approx(0.5, abs=0.01)
-
-
-def test_the_vote_of_the_objective_is_the_default(tmp_path):
-    running = trainer(tmp_path, callbacks=[SparseCallback("static", 0.5)], num_train_epochs=5)
-    running.train()
-    assert running.sparse.training.vote.voters == 1  # 0.2 of 5 epochs
-    plain = Trainer(vit(), arguments(tmp_path), train_dataset=images(), callbacks=[SparseCallback("static", 0.5)])
-    plain.train()
-    assert plain.callback_handler.callbacks[-2].training.vote is None
-
-
-def test_without_the_callback_the_network_is_dense(tmp_path):
-    running = trainer(tmp_path, callbacks=[], num_train_epochs=5)
-    running.train()
-    assert not running.sparse.topology.masks
-    assert running.sparse.training.vote.voters == 1
-
-
-@pytest.mark.parametrize(
-    "objective", ["moon", "mixup", "logitnorm", "label-smoothing", "cross-entropy", "moon-logitnorm", "cigl"]
-)
-def test_objectives_by_name(objective, tmp_path):
-    model = open_head(vit()) if "moon" in objective else vit()
-    options = {"quiet_epochs": 1} if "moon" in objective else {}
-    running = trainer(tmp_path, model, objective=objective, objective_options=options, callbacks=[callback()])
-    running.train()
-    assert running.state.global_step == 16
 
 
 def test_parameters_of_the_objective_are_trained(tmp_path):
@@ -376,25 +332,6 @@ def test_a_callback_serves_one_training(tmp_path):
         running.train()
 
 
-@pytest.mark.slow
-def test_an_interrupted_run_can_be_resumed_with_the_same_trainer(tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 3}
-    whole = trainer(tmp_path / "whole", **options)
-    whole.train()
-
-    def interrupt(state, parts):
-        if state.global_step == 7 and not interrupted:
-            interrupted.append(True)
-            raise KeyboardInterrupt
-
-    interrupted = []
-    running = trainer(tmp_path / "parts", extra=[Watch(interrupt)], **options)
-    with pytest.raises(KeyboardInterrupt):
-        running.train()
-    running.train(resume_from_checkpoint=True)
-    assert same(running.model, whole.model)
-
-
 def test_max_steps_and_data_without_a_length(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -409,21 +346,6 @@ def test_max_steps_and_data_without_a_length(tmp_path):
     )
     stream.train()
     assert stream.sparse.topology.steps == 10
-
-
-def test_the_first_masks_may_keep_the_largest_weights(tmp_path):
-    model, kept = vit(), {}
-    weight = model.vit.layers[0].mlp.fc1.weight.detach().clone()
-
-    class Begun(TrainerCallback):
-        def on_train_begin(self, args, state, control, **_):
-            kept.update({name: mask.clone() for name, mask in sparse.topology.masks.items()})
-
-    sparse = callback(first_mask="magnitude", vote_share=0)
-    Trainer(model, arguments(tmp_path), train_dataset=images(), callbacks=[sparse, Begun()]).train()
-    mask = kept["vit.layers.0.mlp.fc1.weight"]
-    assert not mask.all()
-    assert weight[mask].abs().min() >= weight[~mask].abs().max()
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 """Hugging Face models with a detector and a threshold: evidence, answers, saved folders and model cards."""
 
 import json
-import logging
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -234,21 +232,6 @@ def test_the_record_has_sparsity_threshold_and_detector(tmp_path):
     assert not loaded.masks["vit.layers.0.mlp.fc1.weight"][:24].any()
 
 
-@pytest.mark.slow
-def test_the_card_of_images_has_numbers_and_a_picture(tmp_path):
-    classifier = fitted("vit")
-    classifier.evaluate(batches("vit", classifier.model, seed=4), {"noise": batches("vit", classifier.model, seed=5)})
-    shown = [Examples("known", pixels(4), [*CLASSES, "cat"]), Examples("noise", pixels(4, 3), ["unknown"] * 4)]
-    classifier.save_pretrained(tmp_path, name="animals", examples=shown)
-    card = (tmp_path / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\ntags:\n- moon\n")
-    for expected in ("# animals", "| accuracy on 120 known test inputs | 100.0% |", "unknown: noise (120 inputs)",
-                     "![Inputs with the answers of the classifier: known; noise](answers.png)"):  # fmt: skip
-        assert expected in card
-    assert f"{classifier.threshold.value:.6g}; accepts a known input with a probability of 0.95" in card
-    assert (tmp_path / "answers.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_card_of_texts_has_a_table_and_its_code_runs(tmp_path, monkeypatch):
     classifier = fitted("bert")
     shown = [Examples("known", ["the cat | sat <on> the mat"], ["cat"]), Examples("other", ["a b c"], ["unknown"])]
@@ -264,16 +247,6 @@ def test_the_card_of_texts_has_a_table_and_its_code_runs(tmp_path, monkeypatch):
         exec(block, names)
     assert names["answers"].labels == classifier(names["texts"]).labels
     assert names["model"].config.id2label[3] == "unknown"
-
-
-def test_without_matplotlib_the_card_has_a_table(tmp_path, monkeypatch, caplog):
-    classifier = fitted("vit")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with caplog.at_level(logging.WARNING):
-        classifier.save_pretrained(tmp_path, examples=[Examples("known", pixels(2), ["cat", "dog"])])
-    assert "matplotlib is not installed, so the card has no picture" in caplog.text
-    assert "| known | image 1 | dog |" in (tmp_path / "README.md").read_text()
 
 
 def test_another_models_weights_are_refused(tmp_path):
@@ -311,36 +284,6 @@ def test_a_changed_record_is_refused(tmp_path):
     (tmp_path / "moon.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match="its content does not match its SHA-256"):
         OpenClassifier.from_pretrained(tmp_path)
-
-
-def test_what_cannot_be_done_is_said():
-    model = vit()
-    with pytest.raises(ValueError, match=r"Knn is fitted on training inputs; give train=..."):
-        OpenClassifier.fit(model, Knn(k=5), batches("vit", model))
-    classifier = OpenClassifier.fit(model, Energy(), batches("vit", model))
-    with pytest.raises(
-        ValueError, match=r"the classifier has no processor, so inputs must be a mapping .* not a ndarray"
-    ):
-        classifier(pixels(2))
-    with pytest.raises(ValueError, match=r"1 labels for 2 examples \(known\)"):
-        Examples("known", pixels(2), ["cat"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "single"), [("bert", "the cat sat"), ("bert", b"the cat"), ("vit", pixels(1)[0]), ("vit", 7)]
-)
-def test_a_single_input_is_refused(kind, single):
-    make, processor, _, _ = KINDS[kind]
-    classifier = OpenClassifier(make(), Msp(), None, np.zeros(1), processor())
-    with pytest.raises(ValueError, match=r"single input.*give a list of inputs, such as classifier\(\[x\]\)"):
-        classifier(single)
-
-
-@pytest.mark.parametrize("kind", ["bert", "vit"])
-def test_no_input_is_refused(kind):
-    make, processor, _, _ = KINDS[kind]
-    with pytest.raises(ValueError, match="there are no inputs; give a list of at least one"):
-        OpenClassifier(make(), Msp(), None, np.zeros(1), processor())([])
 
 
 def test_a_detector_needs_a_name_to_be_saved(tmp_path):

@@ -281,14 +281,6 @@ def test_a_checkpoint_without_masks_is_refused(tmp_path):
         fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, **again)
 
 
-def test_a_run_is_not_resumed_with_another_length(tmp_path):
-    keep = [ModelCheckpoint(tmp_path, "short")]
-    fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, epochs=4, callbacks=keep)
-    again = {"callbacks": [ModelCheckpoint(tmp_path / "again")], "ckpt_path": tmp_path / "short.ckpt"}
-    with pytest.raises(ValueError, match="run of 24 steps in 4 epochs, but this run has 48 steps in 8"):
-        fit(Classifier(), Sparse("rigl", 0.9, network="net"), tmp_path, epochs=8, **again)
-
-
 def test_a_network_is_not_masked_twice(tmp_path):
     module, sparse = Classifier(), Sparse("rigl", 0.9, network="net")
     fit(module, sparse, tmp_path)
@@ -308,28 +300,9 @@ def test_the_first_masks_may_keep_the_largest_weights(tmp_path):
     assert weight[mask].abs().min() >= weight[~mask].abs().max()
 
 
-def test_a_callback_can_be_used_again(tmp_path):
-    sparse = Sparse("rigl", 0.9, network="net")
-    results = []
-    for _ in range(2):
-        module = Classifier()
-        fit(module, sparse, tmp_path)
-        assert sparse.topology.steps == 30
-        assert sparse.vote.voters == 1
-        results.append(module)
-    assert_same(*results)
-
-
 def test_a_run_without_end_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"length of the run; give Trainer\(max_epochs"):
         fit(Classifier(), Sparse(network="net"), tmp_path, epochs=-1)
-
-
-def test_a_limit_of_steps_is_an_end(tmp_path):
-    module, sparse = Classifier(Moon(1.0)), Sparse("rigl", 0.9, network="net")
-    fit(module, sparse, tmp_path, epochs=-1, max_steps=27)
-    assert sparse.topology.steps == 27
-    assert sparse.vote.voters == 1  # 20% of 5 epochs, of which the last is incomplete
 
 
 def test_the_limit_of_steps_may_end_before_the_epochs(tmp_path):
@@ -337,16 +310,6 @@ def test_the_limit_of_steps_may_end_before_the_epochs(tmp_path):
     fit(Classifier(Moon(1.0)), sparse, tmp_path, epochs=100, max_steps=27)
     assert sparse.topology.steps == 27
     assert sparse.vote.voters == 2  # of the 5 epochs that there were
-
-
-def test_ending_before_the_first_vote_says_so(tmp_path, caplog):
-    class Stop(L.Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            trainer.should_stop = True
-
-    module = Classifier()
-    fit(module, Sparse("rigl", 0.9, network="net"), tmp_path, callbacks=[Stop()])
-    assert "training ended before the first vote" in caplog.text
 
 
 def test_an_exception_gives_the_optimizer_back(tmp_path):

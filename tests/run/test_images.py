@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +6,6 @@ import torch
 
 from moon import DataError, lenet
 from moon.data import DataSet, load, save
-from moon.run.folder import check_data
 from moon.run.images import BenchmarkImages
 
 
@@ -16,11 +14,6 @@ def test_images_are_converted_to_the_size_of_the_benchmark(data_root):
     assert images.missing == ("cifar10", "tin", "places")
     assert list(images.unknown) == ["notmnist", "fashionmnist", "dtd"]
     assert images.unknown["dtd"].images.shape == (30, 28, 28, 1)
-
-
-def test_requested_sets_must_exist(data_root):
-    with pytest.raises(ValueError, match=r"tin/test\.npz: no such file"):
-        BenchmarkImages.open(data_root, "mnist", near=("tin",))
 
 
 def test_logits_are_float64_so_that_confidences_do_not_tie(data_root):
@@ -96,16 +89,6 @@ def test_a_set_can_have_only_one_role(data_root, arguments, what):
         BenchmarkImages.open(data_root, "mnist", **arguments)
 
 
-def test_resized_unknown_sets_are_logged_once(data_root, caplog):
-    caplog.set_level("INFO", "moon")
-    np.savez(data_root / "dtd" / "val.npz", images=np.zeros((3, 40, 36, 3), np.uint8), labels=np.zeros(3, int))
-    BenchmarkImages.open(data_root, "mnist")
-    assert caplog.messages == ["resized to 28x28x1: dtd 32x32x3"]
-    caplog.clear()
-    BenchmarkImages.open(data_root, "mnist", tune_on=("dtd",), far=("fashionmnist",), outliers="notmnist")
-    assert caplog.messages == ["resized to 28x28x1: dtd 40x36x3"]
-
-
 def test_known_images_of_another_size_are_rejected_unless_the_benchmark_resizes_them(data_root, caplog):
     caplog.set_level("INFO", "moon")
     for split, size in (("train", 28), ("test", 32)):
@@ -129,14 +112,6 @@ def test_the_fingerprint_holds_what_a_network_needs_to_be_built(data_root):
     assert images.fingerprint()["known"] == {"num_known": 10, "channels": 1, "size": 28, "classes": []}
     digits = BenchmarkImages.open("nowhere", "digits").fingerprint()["known"]
     assert digits["classes"] == list("0123456789")
-
-
-def test_runs_of_earlier_versions_are_resumed(data_root, tmp_path):
-    images = BenchmarkImages.open(data_root, "mnist")
-    earlier = images.fingerprint()
-    del earlier["known"]
-    (tmp_path / "data.json").write_text(json.dumps(earlier), encoding="utf-8")
-    check_data(tmp_path, images)
 
 
 def test_unknown_sets_are_given_as_one_name_or_several(data_root):

@@ -67,12 +67,6 @@ def test_a_run_writes_all_of_them(recipe, images, tmp_path):
     assert [value for _, value in scalars(tmp_path)["loss"]] == pytest.approx([line["loss"] for line in log])
 
 
-def test_no_loggers(recipe, images, tmp_path):
-    train_run(recipe, tmp_path, images, loggers=[])
-    assert not (tmp_path / "tensorboard").exists()
-    assert len(read_log(tmp_path)) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 2048])
 def test_wandb_offline(recipe, tmp_path, size):

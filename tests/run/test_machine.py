@@ -8,7 +8,6 @@ from torch import nn
 
 from moon.data import BENCHMARKS
 from moon.recipe import Recipe, make_recipe, register, unregister
-from moon.run import machine
 from moon.run.folder import load, load_result
 from moon.run.machine import chosen_threads, conditions, restore_conditions, threads_for, usable_device
 from moon.run.train import train_run
@@ -68,20 +67,6 @@ def test_an_inexact_run_uses_the_new_number_of_threads_and_says_so(tmp_path, tor
     assert restore_conditions(tmp_path, before, "cpu", 1, exact=False) == ["resumed: threads was 1, now 2"]
     assert torch.get_num_threads() == 2
     assert "will differ in its last bits" in caplog.text
-
-
-def test_more_threads_than_cores_are_reported(tmp_path, torch_threads, monkeypatch, caplog):
-    monkeypatch.setattr(machine, "cores", lambda: 1)
-    torch_threads(2)
-    assert restore_conditions(tmp_path, conditions("cpu", 1), "cpu", 1, exact=True) == []
-    assert "was started with 2 CPU threads, and this machine has 1 cores" in caplog.text
-
-
-def test_threads_that_cannot_be_restored_are_an_error(tmp_path, monkeypatch):
-    before = conditions("cpu", 1) | {"threads": 7}
-    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    with pytest.raises(ValueError, match=r"cannot be resumed exactly \(threads was 7, now .*--inexact"):
-        restore_conditions(tmp_path, before, "cpu", 1, exact=True)
 
 
 def test_another_number_of_processes_is_an_error(tmp_path):

@@ -1,13 +1,6 @@
 """Runs in their folders. The most important property: a killed and resumed run ends like an uninterrupted one."""
 
-import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -22,14 +15,7 @@ from moon.run.log import read_log
 from moon.run.train import train_run
 from moon.run.watch import WATCHED, watcher
 from moon.sparse import sparse_weights
-from moon.training import DamagedCheckpoint, RunLocked, locked
-from moon.training.ranks import Ranks
-
-EPOCHS = 30
-TRAIN = [
-    *("train", "mnist", "--net", "lenet-norm", "--epochs", str(EPOCHS), "--batch-size", "32"),
-    *("--set", "quiet_epochs=8", "--delta-t", "5", "--checkpoint-seconds", "0"),
-]
+from moon.training import DamagedCheckpoint
 
 
 def recipe(images, objective="moon", **settings):
@@ -45,26 +31,10 @@ def at_chance(images, monkeypatch):
     return replace(images, splits=images.splits | {"val": images.splits["test"]})
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (
-            {"epochs": 6, "topology": "static"},
-            ["after 5 of 6 epochs the network has learned nothing yet: its validation accuracy is 10.0%, and always "
-             "predicting the most frequent class has 10.0%; what may help: a warm-up (--warmup 3), a lower rate "
-             "(--lr), less sparsity (--sparsity)"],
-        ),
-        (
-            {"epochs": 7, "topology": "dense", "warmup": 5.5},
-            ["after 6 of 7 epochs the network has learned nothing yet: its validation accuracy is 10.0%, and always "
-             "predicting the most frequent class has 10.0%; what may help: a lower rate (--lr)"],
-        ),
-        ({"epochs": 5, "topology": "static"}, []),
-    ],
-)  # fmt: skip
-def test_a_network_that_does_not_begin_to_learn_is_reported_early(settings, expected, at_chance, tmp_path, caplog):
-    train_run(recipe(at_chance, "cross-entropy", **settings), tmp_path, at_chance)
-    assert [text for text in caplog.messages if "has learned nothing yet" in text] == expected
+@pytest.mark.parametrize(("epochs", "count"), [(6, 1), (5, 0)])
+def test_a_network_that_does_not_begin_to_learn_is_reported_early(epochs, count, at_chance, tmp_path, caplog):
+    train_run(recipe(at_chance, "cross-entropy", epochs=epochs, topology="static"), tmp_path, at_chance)
+    assert sum("after 5 of 6 epochs the network has learned nothing yet" in text for text in caplog.messages) == count
 
 
 def test_a_run_that_is_rejected_leaves_nothing(images, tmp_path):
@@ -159,16 +129,6 @@ def test_an_inexact_result_says_why(images, tmp_path, torch_threads):
     assert result["threads"] == 2
 
 
-def test_an_inexact_part_that_left_no_checkpoint_does_not_matter(images, tmp_path):
-    stopped(recipe(images), tmp_path, images, epoch=0, exact=False)
-    assert train_run(recipe(images), tmp_path, images)["exact"]
-
-
-def test_a_run_does_not_resume_with_another_number_of_processes(images, interrupted):
-    with pytest.raises(ValueError, match=r"cannot be resumed exactly \(ranks was 1, now 2\)"):
-        train_run(recipe(images), interrupted, images, ranks=Ranks(0, 2))
-
-
 def test_checkpoints_of_another_run_are_rejected(images, interrupted, tmp_path):
     own, other = recipe(images, seed=0), recipe(images, seed=1)
     stopped(other, tmp_path / "other", images)
@@ -244,12 +204,6 @@ def test_a_run_is_loaded_without_its_data(images, finished):
     assert trained_on(finished) == replace(images.benchmark, near=(), far=(), net="lenet")
 
 
-def test_the_log_says_how_often_the_masks_change(images, tmp_path, caplog):
-    caplog.set_level("INFO", "moon")
-    train_run(recipe(images), tmp_path, images)
-    assert "RigL: 2 mask update(s), every 3 step(s)" in caplog.text  # 16 steps, 60% of them
-
-
 def test_other_data_are_rejected(images, data_root, finished):
     (finished / "result.json").unlink()
     path = data_root / "mnist" / "train.npz"
@@ -264,11 +218,6 @@ def test_the_error_names_the_damaged_file(images, finished, name):
     (finished / name).write_text("{")
     with pytest.raises(DamagedCheckpoint, match=name):
         train_run(recipe(images), finished, images)
-
-
-def test_a_locked_folder_is_rejected(images, tmp_path):
-    with locked(tmp_path), pytest.raises(RunLocked):
-        train_run(recipe(images), tmp_path, images)
 
 
 def test_a_changed_model_is_rejected(finished):
@@ -345,159 +294,6 @@ def same_log(a, b):
     ]
     assert lines[0] == lines[1]
     return True
-
-
-# Imports once what a run needs and forks a process for each command that it reads; answers with its number, or its
-# exit code.
-SERVER = """
-import json, os, sys, time
-from contextlib import suppress
-from importlib import import_module
-import torch._dynamo  # the first optimizer of a process imports it, which takes over a second
-from moon.cli import main, screen
-
-import_module("moon.cli.main").parser()  # imports every command
-with suppress(ImportError):
-    import tensorboard.compat.proto.event_pb2, tensorboard.summary.writer.record_writer
-
-def run(arguments, output, last_epoch):
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    train_run = screen.train_run
-
-    def limited(*positional, on_epoch, **settings):
-        def hold(record):
-            on_epoch(record)
-            if record["epoch"] == last_epoch:
-                time.sleep(3600)
-        return train_run(*positional, on_epoch=hold, **settings)
-
-    screen.train_run = limited
-    try:
-        main(arguments)
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(end.code)
-
-for line in sys.stdin:
-    command = json.loads(line)
-    if isinstance(command, list):
-        pid = os.fork()
-        if pid == 0:
-            run(*command)
-        print(pid, flush=True)
-    else:
-        pid, status = os.waitpid(command["pid"], os.WNOHANG)
-        print(os.waitstatus_to_exitcode(status) if pid else "running", flush=True)
-"""
-
-
-class Command:
-    """A command in a process of its own."""
-
-    def __init__(self, server, pid):
-        self.server, self.pid, self.code = server, pid, None
-
-    def poll(self):
-        if self.code is None:
-            answer = self.server({"pid": self.pid})
-            self.code = None if answer == "running" else int(answer)
-        return self.code
-
-    def wait(self):
-        deadline = time.monotonic() + 1800  # a guard against hanging
-        while self.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        return self.code
-
-    def kill(self):
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-        return self.wait()
-
-
-@pytest.fixture
-def start(data_root):
-    """A function that starts the training; after `last_epoch` it sleeps until it is killed."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", SERVER], env=environment, **pipes) as process:
-
-        def ask(command):
-            process.stdin.write(json.dumps(command) + "\n")
-            process.stdin.flush()
-            return process.stdout.readline().strip()
-
-        def run(out, last_epoch=-1):
-            arguments = [*TRAIN, "--out", str(out), "--data", str(data_root)]
-            return Command(ask, int(ask([arguments, str(out.with_suffix(".txt")), last_epoch])))
-
-        yield run
-
-
-def log_stamp(folder):
-    path = folder / "log.jsonl"
-    return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def logged(folder):
-    """The number of epochs in a log, without checking it: this is asked all the time."""
-    return (folder / "log.jsonl").read_bytes().count(b"\n")
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(start, tmp_path):
-    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    assert start(uninterrupted).wait() == 0, uninterrupted.with_suffix(".txt").read_text()
-
-    # Quiet epochs are 0..7, masks change until epoch 21, votes are cast from epoch 24 on.
-    rng = random.Random(0)
-    epochs_of_kills = []
-    phases = ((0, 5), (8, 18), (23, 28))
-    for target in sorted(rng.randrange(*phase) for phase in phases for _ in range(6)):
-        before = log_stamp(killed)
-        process = start(killed, last_epoch=target + 1)
-        # Wait until it has rewritten the log, and then for the epoch in which it is to be killed.
-        while log_stamp(killed) == before or logged(killed) < target:
-            assert process.poll() is None, killed.with_suffix(".txt").read_text()
-            time.sleep(0.002)
-        read_log(killed)  # raises if the log of a running process cannot be read
-        time.sleep(rng.uniform(0, 0.1))
-        assert process.kill() == -signal.SIGKILL
-        epochs_of_kills.append(len(read_log(killed)))
-    # Also at random times after its start, and when all epochs are done: while it votes, writes the model, the result.
-    for seconds in [rng.uniform(0, 0.5) for _ in range(4)]:
-        process = start(killed)
-        time.sleep(seconds)
-        process.kill()
-        read_log(killed)
-    for _ in range(3):
-        process = start(killed)
-        while logged(killed) < EPOCHS and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.1))
-        process.kill()
-        read_log(killed)
-    assert sum(epoch < 8 for epoch in epochs_of_kills) == 6
-    assert sum(8 <= epoch < 21 for epoch in epochs_of_kills) == 6
-    assert sum(epoch >= 23 for epoch in epochs_of_kills) == 6
-
-    assert start(killed).wait() == 0, killed.with_suffix(".txt").read_text()
-    assert (uninterrupted / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
-    for name in ("tree.json", "tensors.safetensors"):  # weights, masks, optimizer, beta, votes
-        paths = [folder / "checkpoints" / f"{EPOCHS:06d}" / name for folder in (uninterrupted, killed)]
-        assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert same_log(uninterrupted, killed)
-    results = [load_result(folder) for folder in (uninterrupted, killed)]
-    assert results[0]["known"] == results[1]["known"]
-    assert json.loads((uninterrupted / "recipe.json").read_text()) == json.loads((killed / "recipe.json").read_text())
-
-
-def test_tensorboard_files_are_written_if_it_is_installed(finished):
-    pytest.importorskip("tensorboard")
-    assert list((finished / "tensorboard").glob("events.*"))
 
 
 def test_results_do_not_depend_on_the_random_state_before_the_run(images, tmp_path):
