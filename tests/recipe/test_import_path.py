@@ -71,13 +71,6 @@ def test_errors_say_what_failed(package, name, message):
     assert message in str(raised.value)
 
 
-def test_other_kinds_have_no_import_paths():
-    with pytest.raises(ValueError, match="unknown detector 'a:b'"):
-        pick("detector", "a:b")
-    with pytest.raises(ValueError, match=r"unknown net 'lenett' .did you mean 'lenet'.*or an import path such as"):
-        pick("net", "lenett")
-
-
 @pytest.mark.slow
 def test_train_score_and_grid_find_a_net_in_the_current_folder(package):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -66,13 +66,6 @@ def test_values_that_follow_from_the_length_of_a_run_are_not_shown(data_root):
     assert len({*labels([*found, *old]).values()}) == 6  # runs of earlier versions had five quiet epochs
 
 
-def test_each_label_belongs_to_one_method(data_root):
-    (recipe,) = expand(data_root, SMALL | {"epochs": 9})
-    near = [replace(recipe, lr_start=0.1234567 + i * 1e-7) for i in range(2)]
-    near += [replace(recipe, delta_t_steps=1_000_000 + i) for i in range(2)] + [replace(recipe, objective="mine")]
-    assert len(set(labels(near).values())) == 5
-
-
 def test_labels_contain_only_what_differs(data_root):
     one = expand(data_root, SMALL | {"objective": "mixup", "seed": [0, 1]})
     assert set(labels(one).values()) == {"mixup"}

@@ -11,7 +11,6 @@ from torch import nn
 
 from moon import open_head, resnet18, rotation_head
 from moon.data import BENCHMARKS, open_set
-from moon.fast import optimizer_obstacle
 from moon.nets import lenet, lenet_norm
 from moon.recipe import Recipe, build, make_recipe
 from moon.recipe.pretrained import load_pretrained, read_weights, weights_digest
@@ -77,11 +76,6 @@ def test_a_rotation_head_is_loaded_if_the_file_has_one():
     assert torch.equal(model.fc.rotation.weight, with_head.fc.rotation.weight)
 
 
-def test_weights_without_a_classifier_are_loaded():
-    state = {key: value for key, value in lenet(10).state_dict().items() if not key.startswith("fc.")}
-    assert load_pretrained(lenet(10), state, "w.pth", "lenet") == ["w.pth has no classifier"]
-
-
 def test_weights_of_another_network_are_refused_in_one_line():
     state = dict(lenet_norm(10, 3).state_dict())
     del state["body.0.bias"]
@@ -91,11 +85,6 @@ def test_weights_of_another_network_are_refused_in_one_line():
     )
     with pytest.raises(ValueError, match=message):
         load_pretrained(lenet(10), state, "w.pth", "lenet")
-
-
-def test_counters_of_batch_norm_may_be_missing():
-    state = {key: value for key, value in lenet_norm().state_dict().items() if "num_batches" not in key}
-    assert load_pretrained(lenet_norm(), state, "w.pth", "lenet-norm") == []
 
 
 class Harmful:
@@ -145,13 +134,6 @@ def test_a_recipe_records_the_digest_but_its_name_does_not_depend_on_the_path(we
         make_recipe(DIGITS, pretrained=str(tmp_path / "w.pth"))
     with pytest.raises(ValueError, match="has no weights of net 'lenet'"):
         make_recipe(DIGITS, pretrained=str(weights), net="lenet")
-
-
-def test_a_given_rate_scales_the_whole_schedule(weights):
-    recipe = make_recipe(DIGITS, pretrained=str(weights), lr_start=0.0012)
-    assert recipe.lr_end == pytest.approx(8e-5)
-    assert make_recipe(DIGITS, lr_start=0.0012).lr_end == 0.008  # from scratch, as in earlier versions
-    assert make_recipe(DIGITS, optimizer="adamw").lr_end == pytest.approx(8e-5)
 
 
 def training_of(recipe: Recipe, small_set):
@@ -207,12 +189,6 @@ def test_a_frozen_backbone_cannot_grow_weights():
     ):
         make_recipe(DIGITS, "cross-entropy", topology="rigl", backbone_lr_factor=0.0)
     assert make_recipe(DIGITS, "cross-entropy", topology="static", backbone_lr_factor=0.0)
-
-
-def test_a_single_group_with_a_rate_of_its_own_is_not_captured():
-    layer = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD([{"params": layer.parameters(), "lr_factor": 0.1}], lr=0.1)
-    assert optimizer_obstacle(optimizer) == "a parameter group with a learning rate of its own is not supported"
 
 
 def test_adamw_has_its_own_defaults_and_says_why_it_is_not_captured(small_set):

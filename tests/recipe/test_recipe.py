@@ -28,9 +28,7 @@ def test_a_recipe_can_be_loaded_from_its_file(tmp_path):
     ("settings", "message"),
     [
         ({"epochs": 2.5}, "epochs must be an integer, not 2.5"),
-        ({"epochs": "2"}, "epochs must be an integer, not '2'"),
         ({"epochs": True}, "epochs must be an integer, not True"),
-        ({"batch_size": 64.0}, "batch_size must be an integer, not 64.0"),
         ({"sparsity": "0.9"}, "sparsity must be a number, not '0.9'"),
         ({"nesterov": "no"}, "nesterov must be True or False, not 'no'"),
     ],
@@ -44,13 +42,6 @@ def test_numbers_of_numpy_are_accepted():
     recipe = make_recipe(DIGITS, seed=np.int64(1), epochs=np.int32(3), sparsity=np.float64(0.5))
     assert recipe == make_recipe(DIGITS, seed=1, epochs=3, sparsity=0.5)
     assert json.dumps(recipe.to_json())
-
-
-@pytest.mark.parametrize("value", [1, np.True_])
-def test_a_switch_may_be_a_number(value, tmp_path):
-    recipe = make_recipe(DIGITS, nesterov=value)
-    write_json(tmp_path / "recipe.json", recipe.to_json())
-    assert Recipe.load(tmp_path / "recipe.json") == recipe == make_recipe(DIGITS, nesterov=True)
 
 
 def test_different_recipes_have_different_names():
@@ -69,11 +60,6 @@ def test_the_last_fifth_of_the_epochs_votes():
 
 def voting(recipe: Recipe) -> list[int]:
     return list(range(recipe.vote_from, recipe.epochs, recipe.vote_every))
-
-
-def test_without_cycles_each_of_the_last_epochs_votes():
-    recipe = make_recipe(DIGITS, epochs=10)
-    assert (recipe.lr_cycles, recipe.vote_every, voting(recipe)) == (0, 1, [8, 9])
 
 
 @pytest.mark.parametrize(
@@ -103,22 +89,6 @@ def test_a_ticket_starts_and_ends_at_the_lowest_rate():
     assert [rate((step + 16.5) / 1100) for step in starts] == pytest.approx(3 * [0.005])
 
 
-def test_tickets_need_cycles_and_enough_epochs():
-    with pytest.raises(ValueError, match="needs learning rates with cycles"):
-        make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", rates="plain")
-    for epochs in (2, 3):  # three cycles of one epoch
-        with pytest.raises(ValueError, match=f"epochs={epochs} leaves no epoch before the last 3 cycles"):
-            make_recipe(DIGITS, "cross-entropy", topology="sup-tickets", epochs=epochs)
-
-
-def test_the_sparsity_follows_from_the_pattern():
-    assert make_recipe(DIGITS, pattern="2:4").sparsity == 0.5
-    assert make_recipe(DIGITS, pattern="1:4").sparsity == 0.75
-    for wrong, what in (({"pattern": "2of4"}, "any N:M"), ({"pattern": "2:4", "sparsity": 0.95}, "is not possible")):
-        with pytest.raises(ValueError, match=what):
-            make_recipe(DIGITS, **wrong)
-
-
 def test_learning_rates_and_votes_come_from_the_method():
     plain, moon = make_recipe(DIGITS, "cross-entropy"), make_recipe(DIGITS, "moon")
     assert (plain.lr_start, plain.lr_end, plain.lr_hold_share, plain.vote_share) == (0.1, 1e-6, 0.0, 0.0)
@@ -140,13 +110,10 @@ def test_the_paper_s_final_weights():
     "wrong",
     [
         {"epochs": 0},
-        {"batch_size": 0},
         {"seed": -1},
         {"t_end_share": 1.2},
         {"vote_share": -0.1},
         {"precision": "float8"},
-        {"precision": 16},
-        {"weight_decay": -1.0},
         {"weight_decay": float("nan")},
         {"sparsity": 1.5},
         {"drop_fraction": 2.0},

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from moon import BenchmarkImages, Detector, auroc, make_recipe, register, score_checkpoint, score_run
+from moon import BenchmarkImages, Detector, auroc, make_recipe, score_checkpoint, score_run
 from moon.data import BENCHMARKS
 from moon.detect import DETECTORS
 from moon.evidence import Evidence
 from moon.grid.grid import scored_with
 from moon.recipe import table
-from moon.records import write_record
-from moon.score.auto import best_of, check_names, choice_of, choose_by_rule, halves, rank
+from moon.score.auto import best_of, choice_of, choose_by_rule, halves, rank
 from moon.score.files import read_summary
 from moon.score.scoring import Scoring
 
@@ -72,13 +71,6 @@ def test_the_choice_is_kept_whatever_is_scored_later(images, data_root, tuning_s
     result, _ = score_run(plain_folder, BenchmarkImages.open(data_root, "mnist", near=(tuning_set,)), ["msp"])
     assert (set(result["detectors"]), result["auto"]) == ({"msp", "knn", "ebo"}, choose_by_rule("cross-entropy", 10))
     assert "auto" not in scored_with(plain_folder)[0]  # it is chosen, but not scored on all these images
-
-
-def test_a_choice_that_may_be_of_another_model_is_not_kept(images, plain_folder):
-    result, _ = score_run(plain_folder, images, ["auto"], out=plain_folder / "other")
-    del result["model_sha256"]
-    write_record(plain_folder / "other" / "scores.json", result)
-    assert "auto" not in score_run(plain_folder, images, ["msp"], out=plain_folder / "other")[0]
 
 
 def test_unknown_images_choose_the_best_of_all_detectors(with_unknown, plain_folder):
@@ -229,22 +221,6 @@ def test_a_choice_that_cannot_be_used_is_an_error_that_names_it(images, plain_fo
     assert result["auto"]["detector"] == "knn"
 
 
-def test_names(images, plain_folder):
-    check_names(["auto", "msp", "fisher:msp+knn"])
-    for name, reason in (
-        ("auto:scaled", "auto chooses a detector by itself and has no variant 'scaled'"),
-        ("autto", "unknown detector 'autto' .did you mean 'auto'"),
-        ("AUTO", r"unknown detector 'AUTO' .did you mean 'auto'.*; choose from: msp, .*, auto$"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            score_run(plain_folder, images, [name])
-    for names in (["all", "auto"], ["auto", "none"]):
-        with pytest.raises(ValueError, match=r"'(all|none)' cannot be combined with other detectors"):
-            check_names(names)
-    with pytest.raises(ValueError, match="detector 'auto' already exists"):
-        register("detector", "auto", DETECTORS["msp"])
-
-
 def test_a_checkpoint_says_what_is_not_known_about_it(images, plain_folder, tmp_path):
     result, _ = score_checkpoint(
         plain_folder / "model.safetensors", "lenet-norm", images, ["auto"], out=tmp_path / "scores"
@@ -252,14 +228,3 @@ def test_a_checkpoint_says_what_is_not_known_about_it(images, plain_folder, tmp_
     assert result["auto"]["detector"] == "knn"
     remark = "whether its logits or features were normalised in training, which is taken as no"
     assert result["auto"]["why"].endswith(f"; a checkpoint does not say {remark}")
-
-
-def test_a_checkpoint_of_many_classes_needs_no_remark():
-    images: Any = SimpleNamespace(
-        tuning={}, benchmark=SimpleNamespace(num_known=100), splits={"train": SimpleNamespace(labels=range(50_000))}
-    )
-    recipe: Any = SimpleNamespace(objective="cross-entropy")
-    unused: Any = None
-    scoring = Scoring(recipe, images, unused, unused, must_fit=True, is_run=False)
-    scoring.choose(lambda items, _: items)
-    assert scoring.choice == choose_by_rule("cross-entropy", 100)

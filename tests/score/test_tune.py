@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from moon import auroc
 from moon.detect import DETECTORS, Detector
 from moon.run.images import BenchmarkImages
 from moon.score.score import score_run
@@ -65,13 +64,6 @@ def test_a_candidate_that_does_not_fit_the_data_is_recorded(data_root, plain_fol
     assert "500 known features, found 256" in tried[500]["refused"]
     assert tried[50]["auroc"]
     assert (result["search"]["knn"]["chosen"]["k"] or 0) <= 256
-
-
-def test_odin_is_tuned_with_its_own_forward_passes(data_root, plain_folder):
-    images = BenchmarkImages.open(data_root, "mnist", tune_on=("notmnist",))
-    result, scores = score_run(plain_folder, images, ["odin"])
-    assert len(result["search"]["odin"]["tried"]) == 8
-    assert result["detectors"]["odin"]["sets"]["dtd"]["auroc"] == auroc(scores["odin"]["known"], scores["odin"]["dtd"])
 
 
 def test_tuned_scores_that_are_replaced_by_untuned_ones_are_named(data_root, tuning_set, plain_folder, caplog):
