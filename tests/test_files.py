@@ -2,7 +2,6 @@ import errno
 import os
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import pytest
@@ -18,11 +17,6 @@ from moon.files import (
     write_text,
     writing,
 )
-
-
-def test_text_is_utf_8(tmp_path):
-    write_text(tmp_path / "a.txt", "±✓")
-    assert (tmp_path / "a.txt").read_bytes() == "±✓".encode()
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_no_part(tmp_path):
@@ -133,22 +127,6 @@ def test_what_a_live_process_is_writing_is_not_removed(tmp_path):
     assert (tmp_path / "a").read_text() == "whole"
 
 
-def test_a_new_temporary_folder_that_was_removed_is_made_again(tmp_path, monkeypatch):
-    made = []
-
-    def removed_at_first(**settings):
-        made.append(mkdtemp(**settings))
-        if len(made) == 1:
-            os.rmdir(made[0])
-        return made[-1]
-
-    mkdtemp = tempfile.mkdtemp
-    monkeypatch.setattr("moon.files.tempfile.mkdtemp", removed_at_first)
-    write_text(tmp_path / "a", "new")
-    assert len(made) == 2
-    assert names(tmp_path) == ["a"]
-
-
 def test_files_are_written_where_there_are_no_locks(tmp_path, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOTSUP, "Operation not supported")
@@ -156,9 +134,3 @@ def test_files_are_written_where_there_are_no_locks(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", no_locks)
     write_text(tmp_path / "a", "new")
     assert names(tmp_path) == ["a"]
-
-
-def test_the_error_of_a_missing_folder_names_the_file(tmp_path):
-    with pytest.raises(FileNotFoundError) as error:
-        write_text(tmp_path / "nowhere" / "a", "")
-    assert error.value.filename == str(tmp_path / "nowhere" / "a")

@@ -73,12 +73,6 @@ def test_every_page_with_python_is_executed():
         assert test == "here" or Path(page).name in (ROOT / test).read_text(), page
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_imports_of_python_blocks(page):
-    for line in re.findall(r"^from moon[\w.]* import .*$", "\n".join(python_blocks(page)), re.MULTILINE):
-        exec(line, {})
-
-
 def commands(page: str) -> list[str]:
     """The lines of indented and fenced blocks that call `moon`, as a shell would get them."""
     blocks = re.findall(r"^    (.*)$", text(page), re.MULTILINE)

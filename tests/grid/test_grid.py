@@ -22,7 +22,6 @@ from moon.recipe import Recipe
 from moon.recipe.expand import expand
 from moon.run.folder import is_done
 from moon.run.images import BenchmarkImages
-from moon.run.log import read_log
 from moon.score.score import score_run
 from moon.training import is_locked, locked
 
@@ -207,12 +206,6 @@ def test_sets_that_a_driver_names_while_a_run_is_scored_are_scored_as_well(data_
     assert is_done(job.folder)
 
 
-def test_todo_files_are_read_as_they_were_written(tmp_path):
-    Todo(("msp", "ebo")).write(tmp_path)
-    assert Todo.read(tmp_path) == Todo(("msp", "ebo"))
-    assert Todo.read(tmp_path / "nowhere") == Todo()
-
-
 def test_scores_are_computed_again_if_the_sets_change_but_not_if_there_are_none(data_root, tmp_path, fabricate):
     (recipe,) = small(data_root)
     folder = fabricate(tmp_path, recipe, detectors=["msp"])
@@ -317,29 +310,6 @@ def test_a_job_reports_its_progress(data_root, tmp_path):
     assert (job.epochs_done(), job.seconds()) == (2, 4)
     planned = Grid(tmp_path, [job])
     assert planned.seconds_left(places=1) == pytest.approx(5 * 2)
-
-
-def test_a_log_is_only_read_again_if_it_has_changed(data_root, tmp_path, monkeypatch):
-    (recipe,) = small(data_root, epochs=7)
-    job, reads, path = Job(recipe, tmp_path), [], tmp_path / "log.jsonl"
-    monkeypatch.setattr("moon.grid.grid.read_log", lambda folder: reads.append(folder) or read_log(folder))
-    for count in (0, 1, 2):
-        path.write_text('{"epoch": 0, "seconds": 1.5}\n' * count)
-        for _ in range(3):
-            assert (job.epochs_done(), job.seconds()) == (count, 1.5 * count)
-        assert len(reads) == count + 1
-    path.write_text("{}\n{}\n")  # damaged
-    for _ in range(3):
-        assert (job.epochs_done(), job.seconds()) == (0, 0)
-    assert len(reads) == 4
-    path.unlink()
-    assert (job.epochs_done(), job.seconds()) == (0, 0)
-
-
-@pytest.mark.slow
-def test_a_worker_starts_without_warnings():
-    command = [sys.executable, "-W", "error", "-m", "moon.grid.worker", "--help"]
-    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
 
 
 @pytest.mark.parametrize(("name", "content"), [("todo.json", "[]"), ("data.json", "{")])

@@ -49,13 +49,6 @@ def test_a_service_that_does_not_work_is_stopped_and_not_used(log, monkeypatch):
     assert events(log) == ["started", "quit"]
 
 
-def test_a_service_that_does_not_start_is_not_used(log, monkeypatch):
-    monkeypatch.setenv("EXIT_CODE", "1")
-    with mps.shared_gpus() as environment:
-        assert environment == {}
-    assert events(log) == ["started"]
-
-
 def test_a_running_service_is_used(log, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/running")
     with mps.shared_gpus() as environment:

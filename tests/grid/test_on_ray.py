@@ -103,19 +103,3 @@ def test_warnings_of_a_run_reach_the_driver(data_root, tmp_path, monkeypatch):
         assert workers.ended(handle) == ""
         assert workers.warnings(handle) == ["learned nothing"]
         assert workers.warnings(handle) == []
-
-
-def test_a_process_of_several_tasks_logs_every_line_once(monkeypatch, capsys):
-    logger = logging.getLogger("moon")
-    monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(logger, "level", logger.level)
-    for _ in range(2):
-        worker.log_to_stderr()
-    logger.info("begun")
-    assert capsys.readouterr().err == "begun\n"
-
-
-@pytest.mark.slow
-def test_ray_is_imported_only_when_it_is_used():
-    code = "import sys, moon.cli, moon.grid.grid; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

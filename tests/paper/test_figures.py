@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -70,26 +69,6 @@ def test_the_paper_s_means_are_crosses(tmp_path):
     assert same_data.count("<use") > other_data.count("<use") + 1
 
 
-def test_without_unknown_sets_the_figure_is_empty(tmp_path):
-    (tmp_path / "benchmarks.toml").write_text("[alone]\nknown = 'mnist'\nnear = []\nfar = []\n")
-    table = PaperTable.read(items()["summary"], Scale({"cifar10": "alone"}, seeds=1), tmp_path, tmp_path)
-    draw(table, tmp_path, tmp_path / "summary")
-    assert "AUROC" not in (tmp_path / "summary.svg").read_text()
-
-
-@pytest.mark.slow
-def test_panels_have_the_names_of_the_classes(tmp_path, fabricate):
-    item = items()["figure9"]
-    recipe = recipe_for(item.measurements[0], SCALE, find_benchmark(Path(), "digits"), 0)
-    folder = fabricate(tmp_path, recipe, **SETS)
-    assert "class 3" in drawn(item, tmp_path)[0]
-    classes = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-    (folder / "data.json").write_text(json.dumps({"preparation": {}, "known": {"classes": classes}}))
-    named, _ = drawn(item, tmp_path)
-    assert "three" in named
-    assert "class 3" not in named
-
-
 def test_every_kind_of_figure_is_tested():
     assert {item.draw for item in items().values() if item.draw} == set(DRAWINGS)
     assert {items()[key].draw for key in ONE_OF_EACH} == set(DRAWINGS)
@@ -132,21 +111,3 @@ def test_every_table_and_figure_end_to_end(data_root, tmp_path):
         if item.draw:
             draw(table, tmp_path, tmp_path / "out" / item.key)
             assert (tmp_path / "out" / f"{item.key}.png").stat().st_size > 5000
-
-
-@pytest.mark.slow
-def test_panels_of_the_same_data_share_an_axis_that_shows_every_interval(tmp_path, fabricate):
-    item = items()["figure1"]
-    for measurement in item.measurements:
-        for seed in range(SCALE.seeds):
-            recipe = recipe_for(measurement, SCALE, find_benchmark(Path(), "digits"), seed)
-            if not (tmp_path / recipe.name).exists():
-                far = measurement.topology == "set"
-                fabricate(tmp_path, recipe, auroc=0.8 + 0.05 * seed - 0.2 * far, **SETS)
-    figure = DRAWINGS[item.draw](PaperTable.read(item, SCALE, Path(), tmp_path), tmp_path)
-    for row in figure.axes[:2], figure.axes[2:]:
-        ((low, high),) = {axis.get_ylim() for axis in row}
-        for axis in row:
-            ends = [y for line in axis.lines for y in line.get_ydata()]
-            assert ends
-            assert low < min(ends) < max(ends) < high

@@ -1,15 +1,8 @@
 """The FLOPs of the paper's Appendix E."""
 
-from math import ceil
-
 import pytest
-import torch
 
-from moon import erk, resnet50, uniform
-from moon.paper.flops import loss_flops, moon_extra, paper_flops
-from moon.sparse import layer_costs, net_cost, sparse_weights
-
-IMAGES = 1_281_167  # the training images of ImageNet
+from moon.paper.flops import moon_extra, paper_flops
 
 
 def test_extra_cost_by_hand():
@@ -22,21 +15,6 @@ def test_extra_cost_by_hand():
     assert extra.share(38_610) == 0.1
     default = moon_extra(10, 100, 3, 7, 100)
     assert (default.loss, default.averaging, default.norm) == (30 * (5 * 4 + 95 * 8), 19 * 21, 1000)
-
-
-def test_the_paper_counts_uniform_densities_not_erk():
-    # Its 7.4e17 is 0.23 * 3.2e18, rounded figures of Evci et al. for uniform densities and steps of 4096 images.
-    with torch.device("meta"):
-        model = resnet50()
-    shapes = {name: tuple(weight.shape) for name, weight in sparse_weights(model).items()}
-
-    def cost(densities):
-        return net_cost(layer_costs(model, (3, 224, 224), densities))
-
-    with_uniform, with_erk = cost(uniform(shapes, 0.8) | {"conv1.weight": 1.0}), cost(erk(shapes, 0.8))
-    assert f"{with_uniform.rigl_training(100) / with_uniform.dense_training():.2f}" == "0.23"
-    assert f"{with_uniform.dense_training() * 32_000 * 4096:.1e}" == "3.2e+18"
-    assert f"{with_erk.rigl_training(100) / with_erk.dense_training():.2f}" == "0.42"
 
 
 def test_the_table():
@@ -58,11 +36,6 @@ def test_the_table():
     }
     close = [row for row in rows.values() if row.paper and row.quantity != "loss and tuning, whole run"]
     assert all(0.8 * row.paper < row.derived <= row.paper for row in close)
-
-
-def test_the_paper_s_loss_does_not_follow_from_its_iterations():
-    at_most = loss_flops(32, 1001, quiet=False) * ceil(IMAGES / 32) * 100
-    assert f"{at_most:.1e}" == "1.0e+12"  # the paper has 2.3e15
 
 
 @pytest.mark.parametrize("wrong", [{"quiet_epochs": 5}, {"quiet_epochs": -1}, {"voters": 0}, {"norm_passes": -1}])

@@ -6,7 +6,6 @@ import pytest
 
 from moon.data import find_benchmark
 from moon.paper.items import choose, items
-from moon.paper.names import describe, display_name
 from moon.paper.published import published
 from moon.paper.recipes import missing_data, needed_runs, recipe_for
 from moon.paper.spec import FULL, MINI, OURS, Measurement, Scale
@@ -132,12 +131,6 @@ def test_the_reduced_scale_has_few_runs_of_embedded_images():
     assert len(found) < 60
 
 
-def test_runs_of_two_seeds_differ_only_in_the_seed():
-    first, second = (recipe_of(measure("moon"), seed=seed) for seed in (0, 1))
-    assert (first.seed, second.seed) == (0, 1)
-    assert first.to_json() | {"seed": 1} == second.to_json()
-
-
 def test_other_benchmarks_can_replace_the_paper_s_data():
     scale = FULL.with_benchmarks(["cifar10=cifar10-v1.5", "mnist=mnist-v1"])
     assert (scale.benchmarks["cifar10"], scale.benchmarks["cifar100"]) == ("cifar10-v1.5", "cifar100")
@@ -152,11 +145,6 @@ def test_choosing_items():
     assert len(choose(["all"])) == len(items())
     with pytest.raises(ValueError, match=r"no table or figure 'tabel1' \(did you mean 'table1'"):
         choose(["tabel1"])
-
-
-def test_display_names():
-    assert display_name("without-at-final") == "MOON w/o AT (w_f throughout)"
-    assert describe(measure("plain", "dense", 0.0), ["topology", "sparsity", "detector"]) == ["dense"]
 
 
 def test_short_runs_on_few_images_change_their_masks(data_root):

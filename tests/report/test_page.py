@@ -180,21 +180,6 @@ def test_benchmarks_are_not_compared(several, tmp_path, fabricate):
 
 
 @pytest.mark.slow
-def test_several_sparsities_make_a_figure(tmp_path, fabricate):
-    for sparsity in (0.8, 0.9):
-        fabricate(tmp_path, make("moon", sparsity=sparsity))
-    assert "<h2>Sparsity" in page(*collect([tmp_path]))
-
-
-@pytest.mark.slow
-def test_runs_without_arrays_are_reported(tmp_path, fabricate):
-    fabricate(tmp_path, make("moon"), arrays=False)
-    text = page(*collect([tmp_path]))
-    assert "were not kept" in text
-    assert "<h2>Examples" not in text
-
-
-@pytest.mark.slow
 def test_names_are_escaped(tmp_path, fabricate):
     fabricate(tmp_path, make("moon"), near=["<script>alert(1)</script>"])
     text = page(*collect([tmp_path]), "a < b & c")
@@ -220,17 +205,6 @@ def test_collect_reports_what_it_leaves_out(tmp_path, fabricate):
         collect([tmp_path / "runs"])
 
 
-def test_runs_that_are_left_out_are_warned_about(tmp_path, fabricate, caplog):
-    for seed in range(6):
-        folder = fabricate(tmp_path / "runs", make("moon", seed))
-        if seed:
-            (folder / "scores.json").unlink()
-    assert len(write_report([tmp_path / "runs"], tmp_path / "page.html")) == 1
-    warning = next(message for message in caplog.messages if message.startswith("left out of the page: "))
-    assert warning.count("not scored; run `moon score") == 3
-    assert warning.endswith(" and 2 more, which the page lists")
-
-
 @pytest.mark.parametrize("name", ["result.json", "recipe.json", "scores.json", "log.jsonl", "data.json"])
 @pytest.mark.parametrize("content", ["[]", "{"], ids=["list", "cut"])
 def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path, fabricate, name, content):
@@ -241,16 +215,6 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path, fabricate, na
     assert [run.folder for run in runs] == [other]
     assert len(left_out) == 1
     assert str(damaged / name) in left_out[0]
-
-
-def test_runs_without_digests_are_counted_in_one_line(tmp_path, fabricate, caplog):
-    for objective in ("moon", "mixup"):
-        fabricate(tmp_path, make(objective))
-    with caplog.at_level("INFO"):
-        collect([tmp_path])
-    assert caplog.messages == [
-        "2 of 2 runs have no digests (of an earlier version): damaged or swapped files cannot be detected"
-    ]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from moon.data import BENCHMARKS
 from moon.recipe import make_recipe
 from moon.report.sections import (
     choose_detector,
-    detectors_section,
     lead,
     methods_section,
     scores_section,
@@ -53,16 +52,6 @@ def test_runs_that_were_scored_on_different_images_are_not_ranked(tmp_path, fabr
     assert (found["best"], found["is_comparable"]) == (None, False)
     table = methods_section({"plain": [plain], "moon": [moon]}, "msp", "")["table"]
     assert not any(cell.is_best for row in table.rows for cell in row[1:])
-
-
-def test_detectors_that_some_runs_lack_say_so(tmp_path, fabricate):
-    runs, _ = collect([fabricate(tmp_path, replace(make("moon"), seed=seed)) for seed in (0, 1)])
-    less = runs[1].summary | {"detectors": {"msp": runs[1].summary["detectors"]["msp"]}}
-    table = detectors_section({"moon": [runs[0], replace(runs[1], summary=less)]})["tables"]["AUROC %"]
-    assert {(row[0].text, row[1].text) for row in table.rows} == {("msp", "moon")} | {
-        (name, "moon (n = 1)") for name in runs[0].summary["detectors"] if name != "msp"
-    }
-    assert len(table.rows) > 1
 
 
 def test_sets_are_not_ranked_against_each_other(tmp_path, fabricate):

@@ -86,24 +86,3 @@ def test_values_that_are_not_in_the_log_are_not_drawn():
     assert "p(unknown)" not in svg(figures.training_curves({"a": LOG}), "")
     nothing = [{"epoch": 0, "loss": 1.0}]
     assert "epoch" not in svg(figures.training_curves({"a": nothing}), "")
-
-
-@pytest.mark.parametrize("length", [3, 40])
-def test_legends_are_not_wider_than_their_figure(length):
-    densities = {f"method {i} " + "x" * length: {"a.weight": 0.5, "b.weight": 0.02} for i in range(6)}
-    figure = figures.layer_densities(densities)
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    assert legend.get_window_extent().width <= figure.bbox.width
-    assert len(legend.get_texts()) == 6
-    assert figure.axes[0].get_window_extent().height > 150  # a long legend takes no room from the panel
-
-
-def test_densities_are_labelled_in_plain_numbers():
-    axis = figures.layer_densities({"a": {"x.weight": 0.7, "y.weight": 0.02}}).axes[0]
-    axis.figure.draw_without_rendering()
-    low, high = axis.get_ylim()
-    labels = [
-        text.get_text() for text, y in zip(axis.get_yticklabels(), axis.get_yticks(), strict=True) if low <= y <= high
-    ]
-    assert labels == ["2", "5", "10", "20", "50"]

@@ -11,7 +11,7 @@ from moon.paper.items import items
 from moon.paper.spec import Scale
 from moon.paper.table import PaperTable
 from moon.results.figures import layer_densities, score_histograms
-from moon.results.plotting import DIGEST, data_digest, panels, save, styled, svg
+from moon.results.plotting import DIGEST, data_digest, panels, save, svg
 
 
 def settings():
@@ -29,18 +29,6 @@ def test_drawing_and_saving_do_not_change_settings(tmp_path):
     assert settings() == before
 
 
-def test_settings_are_restored_after_an_error():
-    @styled
-    def fail():
-        assert matplotlib.rcParams["svg.hashsalt"] == "moon"
-        raise RuntimeError("in the middle of a drawing")
-
-    before = settings()
-    with pytest.raises(RuntimeError):
-        fail()
-    assert settings() == before
-
-
 def test_the_backend_does_not_change_and_pyplot_is_not_imported(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     before = dict.__getitem__(matplotlib.rcParams, "backend")  # without choosing one, as rcParams["backend"] would
@@ -49,15 +37,6 @@ def test_the_backend_does_not_change_and_pyplot_is_not_imported(monkeypatch, tmp
     save(figure, tmp_path / "a.png")
     assert dict.__getitem__(matplotlib.rcParams, "backend") is before
     assert "matplotlib.pyplot" not in sys.modules
-
-
-@pytest.mark.slow
-def test_files_are_written_in_the_format_of_their_suffix(tmp_path):
-    figure, axes = panels(2, 3)
-    assert axes.shape == (2, 3)
-    save(figure, tmp_path / "new" / "a.png", tmp_path / "new" / "a.svg")
-    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "new" / "a.svg").read_text()
 
 
 def test_labels_are_escaped():

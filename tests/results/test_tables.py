@@ -40,13 +40,6 @@ def test_known_table():
     assert shown.count(" - ") == 3  # a plain model has no unknown output
 
 
-def test_without_an_unknown_output_there_are_no_columns_for_it():
-    shown = text(known_table({"plain": [scored(0.8, False)]}))
-    assert "0.012" in shown
-    assert "unknown" not in shown
-    assert " - " not in shown
-
-
 def test_unknown_table():
     shown = text(unknown_table(METHODS))
     assert "80.0/20.0" in shown
@@ -56,27 +49,12 @@ def test_unknown_table():
     assert "far" not in shown
 
 
-def test_lines_of_one_method_have_no_gaps():
-    run = scored(0.8, True)
-    rows = text(unknown_table({"moon": [run]})).partition("msp")[2].splitlines()
-    assert rows[1].split()[:2] == ["unknown", "moon"]
-
-
 def test_the_table_fits_80_columns():
     row = {"auroc": 0.987, "fpr95": 0.123}
     sets = dict.fromkeys(("letters", "textures", "photos"), row)
     run = scored(0.8, False) | {"detectors": {"unknown": {"sets": sets, "near": row, "far": row}}}
     shown = text(unknown_table({"plain RigL": [run], "MOON + RigL": [run]}), width=80)
     assert sum("MOON + RigL" in line and line.count("98.7/12.3") == 5 for line in shown.splitlines()) == 1, shown
-
-
-def test_many_sets_fit_with_both_numbers():
-    row = {"auroc": 0.987, "fpr95": 0.123}
-    sets = dict.fromkeys(("cifar100-part", "tin", "mnist", "svhn", "dtd", "places"), row)
-    run = scored(0.8, False) | {"detectors": {"openmax": {"sets": sets, "near": row, "far": row}}}
-    shown = text(unknown_table({"moon-logitnorm": [run]}), width=80)
-    assert shown.count("98.7") == shown.count("12.3") == 8, shown
-    assert "\N{HORIZONTAL ELLIPSIS}" not in shown, shown  # nothing is truncated
 
 
 def test_several_seeds_show_their_deviation():
@@ -124,23 +102,6 @@ def test_temperatures_are_named_below_the_tables():
     assert expected in text(summary_table(methods), width=500)
     assert describe_temperatures(runs, {"gen"}) == expected.rpartition(". ")[2].removesuffix(", p_unknown")
     assert describe_temperatures([scored(0.8, False)]) == ""
-
-
-def test_a_temperature_that_is_not_an_optimum_is_marked():
-    fitted = {"value": 0.135, "from": "fitted on validation images"}
-    limit = {"temperatures": {"ebo": fitted | {"no_optimum": True}}}
-    expected = "Logits are divided by T = 0.135, fitted on validation images (not an optimum): ebo"
-    assert describe_temperatures([limit, limit]) == expected
-    assert "images (not always an optimum): ebo" in describe_temperatures([limit, {"temperatures": {"ebo": fitted}}])
-
-
-def test_tables_without_temperatures_have_no_remark():
-    assert "Logits are divided" not in text(unknown_table(METHODS))
-
-
-def test_how_the_model_was_run_is_stated_if_unusual():
-    run = scored(0.8, False) | {"precision": "float16", "mirrored": True}
-    assert describe_images([run]).endswith("; evaluated in float16; averaged over each image and its mirror image")
 
 
 def test_a_group_of_one_set_has_no_mean_of_its_own():

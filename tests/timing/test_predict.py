@@ -14,7 +14,7 @@ from torch import nn
 
 from moon import timing
 from moon.data import BENCHMARKS
-from moon.timing import contenders, predict
+from moon.timing import predict
 from moon.timing.mobilenet import mobilenet_v2
 
 pytest.importorskip("moon_runtime")
@@ -125,12 +125,6 @@ def test_the_number_of_threads_of_torch_is_restored(monkeypatch, no_processes):
     assert {row["threads"] for row in found["times"]} == {1, 2}
 
 
-def test_more_threads_than_cores_are_refused(monkeypatch):
-    monkeypatch.setattr(predict, "cores", lambda: 2)
-    with pytest.raises(ValueError, match="4 threads are more than the 2 cores"):
-        timing.time_predictions("lenet", BENCHMARKS["mnist"], 0.9, threads=[1, 4])
-
-
 def test_programs_that_are_not_installed_are_named(monkeypatch, no_processes):
     for package in ("onnxruntime", "openvino"):
         monkeypatch.setitem(sys.modules, package, None)
@@ -139,16 +133,6 @@ def test_programs_that_are_not_installed_are_named(monkeypatch, no_processes):
     assert [row["contender"] for row in found["times"]] == ["moon-runtime", "torch"]
     assert found["not_compared"].keys() == {"onnxruntime", "openvino"}
     assert "openvino" in found["not_compared"]["openvino"]
-
-
-def test_float16_needs_a_runtime_that_computes_in_it(monkeypatch):
-    class Network:
-        def __init__(self, path, threads=1):
-            raise AssertionError("float32 was made instead")
-
-    monkeypatch.setattr(contenders, "runtime", lambda: type("module", (), {"Network": Network}))
-    with pytest.raises(ValueError, match="computes in float32 only"):
-        contenders._moon_runtime(Path("x.moon"), 1, "float16")
 
 
 @pytest.mark.parametrize(
