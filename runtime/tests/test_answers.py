@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import locale
 import threading
 from pathlib import Path
@@ -194,14 +193,6 @@ def test_several_python_threads_may_ask() -> None:
     assert all(np.array_equal(scores, expected) for scores in found)
 
 
-def test_a_changed_number_of_threads_needs_no_new_model() -> None:
-    model, images = Classifier(wide()), np.zeros((40, 64, 64, 3), np.uint8)
-    expected = model(images).score
-    for threads in (3, 1, 2):
-        model.threads = threads
-        assert np.array_equal(model(images).score, expected)
-
-
 @pytest.mark.parametrize("shape", [(0, 1, 1, 4), (0, 7, 5, 4), (0, 9, 9, 1)])
 def test_no_images_no_answers(shape: tuple[int, ...]) -> None:
     answers = load(classifier(MAXIMUM))(np.zeros(shape, np.uint8))
@@ -254,12 +245,3 @@ def test_memory_of_vectors_is_used_again() -> None:
     chain += [{"op": "add", "in": [i, {"value": 1}], "out": i + 1} for i in range(2, 42)]
     chain += [{"op": "mean", "in": [42], "out": 43}]
     assert load(classifier(chain))(pixels([0, 0, 0, 0])).score == [40]
-
-
-def test_vectors_that_are_needed_later_are_kept() -> None:
-    first = [{"op": "mul", "in": [0, {"value": i}], "out": 2 + i} for i in range(6)]
-    sums = [{"op": "sum", "in": [2 + i], "out": 8 + i} for i in range(6)]
-    total = [{"op": "concat", "in": list(itertools.chain(range(8, 14), range(2, 8))), "out": 14}]
-    file = classifier([*first, *sums, *total, {"op": "sum", "in": [14], "out": 15}])
-    image = pixels([10, 200, 30, 40])
-    assert load(file)(image).score == pytest.approx(2 * 15 * normalised(image)[0, :3].sum(), rel=1e-5)

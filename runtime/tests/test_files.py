@@ -99,33 +99,22 @@ def test_a_header_with_changed_bytes_and_a_valid_digest_does_not_crash() -> None
         (with_header(lambda header: b"[" * 100000), "too many levels"),
         (with_header(lambda header: b'{"a": 1, "a": 2}'), "occurs twice"),
         (with_header(lambda header: b'{"a": "\\ud800"}'), "surrogate"),
-        (with_header(lambda header: b'{"a": "\\u0000"}'), "zero byte"),
-        (with_header(lambda header: b'{"a": 01}'), "leading zero"),
-        (with_header(lambda header: b'{"a'), "string without an end"),
-        (with_header(lambda header: b'{"a": "\\'), "string without an end"),
         (with_header(lambda header: header.pop("__metadata__") and None), "without the description of a network"),
         (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, 2**60])), "not possible"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets=[-1, 1])), "not possible"),
         (with_header(lambda header: header["w.gaps"].update(data_offsets=[4, 2])), "does not fit its data"),
         (with_header(lambda header: header["w.gaps"].update(shape=[2**17, 2**17, 2**17, 2**17])), "not possible"),
-        (with_header(lambda header: header["w.gaps"].update(shape=[])), "does not fit its data"),
         (with_header(lambda header: header["w.gaps"].update(dtype="F4")), "unknown type"),
         (make(format=2), "format 2; this version reads format 1"),
         (make(input=[3, 4]), "\"input\" shape"),
         (make(input=[3, 2**16, 2**16]), "input is too large"),
         (make(input=[3, 0, 4]), "integer from 1"),
-        (make(input=[3, 1e400, 4]), "integer from 1|not valid JSON"),
         (make(outputs={}), "no outputs"),
         (make(outputs={"y": 2}), "not a tensor"),
         (with_header(lambda header: header["__metadata__"].update(sha256="f" * 64)), "damaged"),
-        (with_header(lambda header: header["__metadata__"].update(sha256="F" * 63)), "no sha256"),
         (with_header(lambda header: header["__metadata__"].pop("sha256") and None), "no sha256"),
         (make()[:-1] + b"x", "damaged: it does not match its sha256"),
-        (make(graph={}), "no list of operations"),
         (make(graph=[CONV | {"op": "matmul"}]), "\"matmul\" is not supported"),
         (make(graph=[CONV | {"in": [1]}]), "used before it is computed"),
-        (make(graph=[CONV | {"in": [2**40]}]), "a tensor must be an integer"),
-        (make(graph=[CONV | {"in": [0, 0]}]), "needs 1 input"),
         (make(graph=[CONV | {"out": 0}]), "out must be an integer from 1"),
         (make(graph=[CONV, CONV]), "computed twice"),
         (make(graph=[CONV | {"act": "tanh"}]), "\"tanh\" is not supported"),
@@ -134,19 +123,15 @@ def test_a_header_with_changed_bytes_and_a_valid_digest_does_not_crash() -> None
         (make(graph=[CONV | {"bias": "b"}]), "\"b\" is missing"),
         (make({"b": np.ones(3, "f")}, [CONV | {"bias": "b"}]), "3 elements, not 2"),
         (make(graph=[CONV | {"stride": [0, 1]}]), "stride must be an integer from 1"),
-        (make(graph=[CONV | {"padding": [2**16 + 1, 1]}]), "padding must be an integer"),
         (make(graph=[CONV | {"padding": [2**16, 2**16]}]), "too large"),
         (make(graph=[CONV | {"dilation": [9, 9]}]), "filter is larger"),
         (make(graph=[CONV | {"groups": 2}]), "does not fit an input with 3 channels"),
         (make(graph=[CONV | {"shape": [2, 3, 3]}]), "\"shape\" of 4 sizes"),
-        (make(graph=[CONV | {"shape": [2, 3, 2**16, 2**16]}]), "too large"),
         (make(graph=[CONV | {"shape": [3, 3, 3, 3]}]), "one count"),
         (make(graph=[CONV | {"shape": [2, 3, 3, 1]}]), "outside of its shape"),
         (make({"w.counts": np.array([2**32 - 1, 1], "<u4")}), "fewer values"),
         (make({"w.counts": np.array([0, 1], "<u4")}), "more values"),
-        (make({"w.gaps": np.array([255, 255], "u1")}), "fewer gaps"),
         (make({"w.gaps": np.array([26, 0, 0], "u1")}), "more values or gaps"),
-        (make({"w": np.ones((2, 3, 3, 2), "f")}), "54 elements"),
         (make({"w.values": np.ones(2, "i1")}), "\"w.scale\" is missing"),
         (make(graph=[{"op": "add", "in": [0], "out": 1}]), "needs 2 input"),
         (make(graph=[CONV, {"op": "add", "in": [0, 1], "out": 2}]), "different shapes"),
@@ -251,15 +236,9 @@ def error_of(path: Path) -> str:
     [
         (make(), 3 * 2**30, r"it has 3221225472 bytes, and its header declares \d+$"),
         (make(), len(make()) + 1, "its header declares"),
-        (make(), len(make()) - 1, "its header declares"),
         (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, 2**50])), 3 * 2**30, "header declares"),
         (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, -1])), 3 * 2**30, "no valid data_offsets"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0])), 3 * 2**30, "no valid data_offsets"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets="ab")), 3 * 2**30, "no valid data_offsets"),
-        (with_header(lambda header: header["w.gaps"].update(data_offsets=[0, float("nan")])), 3 * 2**30, "valid JSON"),
-        (with_header(lambda header: b"[" * 10**6), 3 * 2**30, "the header of the file"),
         (b"", 3 * 2**30, "the header of the file"),
-        (b"\1\0\0\0", 4, "only 4 bytes"),
         (b"\xff" * 8, 3 * 2**30, "not a .moon file, or it is cut off"),
     ],
 )  # fmt: skip
@@ -300,22 +279,8 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     Network(tmp_path / "link")
 
 
-def test_bytes_behind_the_last_tensor_are_an_error() -> None:
-    with pytest.raises(NetworkError, match="longer than its header declares"):
-        Network(with_header(lambda header: None, make() + b"x"))
-
-
 def test_digest_is_that_of_hashlib() -> None:
     for size in (0, 1, 55, 56, 63, 64, 65, 1000):
         data = np.arange(size, dtype="u1")
         file = pack([{"op": "act", "in": [0], "out": 1, "act": "relu"}], {"x": data}, input=[1, 1, 1], outputs={"y": 1})
         assert Network(file).tensor("x").tolist() == data.tolist()
-
-
-def test_results_do_not_depend_on_the_number_of_threads() -> None:
-    images = np.random.default_rng(0).standard_normal((35, 3, 4, 4)).astype("f")
-    expected = Network(make())(images)["y"]
-    for threads in (2, 3, 8):
-        network = Network(make(), threads)
-        assert np.array_equal(network(images)["y"], expected)
-        assert np.array_equal(network(images[34:])["y"], Network(make())(images[34:])["y"])

@@ -171,34 +171,24 @@ def test_photographs_are_upright(tmp_path: Path) -> None:
     ("images", "message"),
     [
         (np.zeros((2, 6, 6, 3)), "images: pixels must be uint8 from 0 to 255, not float64"),
-        (np.zeros((2, 6, 6, 3), "f"), "not float32"),
-        (np.zeros((2, 6, 6, 3), "i8"), "not int64"),
         (np.zeros((6, 6), bool), "not bool"),
         ([np.zeros((6, 6, 3))], "image 0: pixels must be uint8"),
         ([picture(6, 6, 3), None], "image 1: pixels must be uint8"),
         (7, "images: pixels must be uint8"),
         (np.zeros(5, np.uint8), r"must have the shape \(images, rows, columns, channels\), not \(5,\)"),
-        (np.zeros((1, 1, 6, 6, 3), np.uint8), "must have the shape"),
         (picture(6, 6, 4), "the image: has 4 channels, the network needs 3"),
-        (picture(6, 6, 2), "the image: has 2 channels, the network needs 3"),
         (picture(2, 6, 6, 5), "image 0: has 5 channels, the network needs 3"),
-        (picture(2, 3, 6, 6), "image 0: has 6 channels, the network needs 3"),
         (picture(3, 6, 6), r"^images: has the shape \(3, 6, 6\): channels come last, \(rows, columns, channels\); "
                            r"for a batch of grey images give \(images, rows, columns, 1\)$"),
-        (picture(1, 20, 30), r"images: has the shape \(1, 20, 30\): channels come last"),
         (picture(5, 6, 6), r"images: has the shape \(5, 6, 6\): channels come last"),  # whatever the number of images
         ([picture(6, 6, 3), picture(2, 6, 6, 3)], "image 1: an image has the shape"),
-        ([picture(0, 6, 3)], "image 0: an image has the shape"),
         (picture(2, 0, 6, 3), "image 0: an image has the shape"),
-        ([picture(6)], "image 0: an image has the shape"),
         (Image.new("I;16", (6, 6)), "more than 8 bits per channel"),
         ([Image.new("F", (6, 6))], "image 0: has more than 8 bits per channel"),
         (np.broadcast_to(np.uint8(0), (2, 9000, 9000, 3)), "image 0: is 9000x9000, too large"),
         ([np.zeros((1, 2**21), np.uint8)], "image 0: is 2097152x1, too large or too elongated"),
         ("missing.png", "missing.png: no such file"),
-        (["missing.png"], "missing.png: no such file"),
         (b"hello", "^the image: is not an image in a supported format$"),
-        (BytesIO(b"hello"), "^the image: is not an image in a supported format$"),
         ([picture(6, 6), BytesIO(b"hello")], "^image 1: is not an image in a supported format$"),
     ],
 )  # fmt: skip
@@ -222,17 +212,14 @@ def png(width: int, height: int, data: bytes, depth: int = 8, kind: int = 0) -> 
     ("content", "message"),
     [
         (b"", "is not an image in a supported format"),
-        (b"hello", "is not an image in a supported format"),
         (b"\x89PNG\r\n\x1a\n", "is not an image in a supported format"),
         (b"\xff\xd8\xff\xe0" + bytes(100), "is not an image in a supported format"),
         (png(5, 5, zlib.compress(bytes(30)))[:45], "cannot be read as an image"),
         (png(5, 5, b"no zlib"), "cannot be read as an image"),
         (png(9000, 9000, zlib.compress(bytes(10))), "is 9000x9000, more than the 67,108,864 pixels"),
-        (png(12000, 12000, zlib.compress(bytes(10))), "is 12000x12000, more than the 67,108,864 pixels"),
         (png(2**31 - 1, 2**31 - 1, b""), "cannot be read as an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 5\n", "is not an image in a supported format"),
         (b"GIF89a" + bytes(20), "is not an image in a supported format"),
-        (b"P6 99999 99999 255\n", "is 99999x99999|cannot be read"),
     ],
 )
 def test_damaged_and_foreign_files(content: bytes, message: str, tmp_path: Path) -> None:
@@ -276,20 +263,6 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
         read_image(tmp_path)
 
 
-def test_postscript_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
-    with pytest.raises(ImageError, match="is not an image in a supported format"):
-        read_image(path)
-
-
-def test_a_16_bit_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.fromarray(np.arange(36, dtype=np.uint16).reshape(6, 6)).save(path)
-    with pytest.raises(ImageError, match="more than 8 bits per channel"):
-        read_image(path)
-
-
 @pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
 def test_16_bit_colour_is_refused(kind: int, channels: int) -> None:
     content = png(4, 4, zlib.compress(bytes(4 * (1 + 4 * channels * 2))), depth=16, kind=kind)
@@ -297,14 +270,6 @@ def test_16_bit_colour_is_refused(kind: int, channels: int) -> None:
         read_image(BytesIO(content))
     with pytest.raises(ImageError, match="the image: has more than 8 bits per channel"):
         model()(Image.open(BytesIO(content)))
-
-
-@pytest.mark.parametrize(
-    "content", [b"P6 2 2 65535\n" + bytes(24), b"P6 2 2 1023\n" + bytes(24), b"P3 1 1 999\n1 2 3\n"]
-)
-def test_ppm_files_of_more_than_8_bits_are_refused(content: bytes) -> None:
-    with pytest.raises(ImageError, match="more than 8 bits per channel"):
-        read_image(BytesIO(content))
 
 
 def test_fewer_bits_are_read() -> None:

@@ -33,29 +33,12 @@ def test_values_that_are_not_finite_are_an_error(network: Network, value: float,
     assert network(np.ones((1, *SHAPE), dtype))["y"].all()  # it can be used as before
 
 
-def test_the_first_of_several_is_named(network: Network) -> None:
-    images = np.zeros((3, *SHAPE), "f")
-    images[1:] = np.inf
-    with pytest.raises(ValueError, match=r"^image 1 has infinity in channel 0, row 0, column 0;"):
-        network(images)
-
-
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, -1e-38, LARGEST, -LARGEST])
 def test_all_finite_values_are_accepted(network: Network, value: float) -> None:
     assert (network(np.full((3, *SHAPE), value, "f"))["y"] == max(np.float32(value), 0)).all()
-
-
-def test_no_images_are_accepted(network: Network) -> None:
-    assert network(np.zeros((0, *SHAPE), "f"))["y"].shape == (0, *SHAPE)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "complex64", "object"])
 def test_other_types_are_an_error(network: Network, dtype: str) -> None:
     with pytest.raises(ValueError, match=f"images must be normalised floats, not {dtype}; pixels are for Classifier"):
         network(np.ones((1, *SHAPE), dtype))
-
-
-@pytest.mark.parametrize("shape", [SHAPE, (1, *SHAPE[::-1]), (1, 3, 3, 5)])
-def test_another_shape_is_an_error(network: Network, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"images must have the shape \(images, 2, 3, 5\), not "):
-        network(np.zeros(shape, "f"))
