@@ -124,14 +124,6 @@ def test_a_folder_that_cannot_be_written_is_not_used(tmp_path, monkeypatch, capl
     assert f"files in {tmp_path / 'other'} ({tmp_path} cannot be written to), at most" in caplog.text
 
 
-def test_files_for_a_folder_that_does_not_exist_yet_are_on_its_disk(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "moon"):
-        place = Storage(1000, tmp_path / "new" / "run", memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
-    assert place == tmp_path
-    assert f"files in {tmp_path}, at most" in caplog.text
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("kind", "level"), [("tmpfs", "WARNING"), ("ramfs", "WARNING"), ("ext4", "INFO"), (None, "INFO")]
 )
@@ -153,13 +145,6 @@ def test_a_folder_in_memory_is_said(kind, level, is_writable, tmp_path, monkeypa
     said = f"; this saves no memory, because that folder is in memory as well ({kind}): {advice}"
     assert record.levelname == level
     assert record.getMessage().endswith(said if level == "WARNING" else "which are deleted afterwards")
-
-
-def test_where_file_systems_are_not_known_nothing_is_said_of_them(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(module, "_MOUNTS", tmp_path / "missing")
-    with caplog.at_level(logging.INFO, "moon"):
-        Storage(1000, tmp_path, memory_gib=0).place(torch.zeros(1, 10), torch.zeros(1, 10))
-    assert caplog.messages[0].endswith("which are deleted afterwards")
 
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a tmpfs")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from moon import Evidence, OpenHead, RotationHead, lenet, look, open_head, read, resnet18, rotation_head
+from moon import Evidence, OpenHead, RotationHead, lenet, look, open_head, read, rotation_head
 from moon.evidence import classifier_name, find_rotation_head, rotated
 
 
@@ -83,13 +83,3 @@ def test_the_rotation_head_is_not_autocast(small_net):
     model = rotation_head(small_net())
     with torch.autocast("cpu", torch.bfloat16):
         assert model[6].rotation.predict(torch.zeros(2, 16, dtype=torch.bfloat16)).dtype == torch.float32
-
-
-def test_the_sparsity_of_a_network_includes_the_head():
-    from moon.sparse import erk, sparse_weights
-
-    with torch.device("meta"):
-        shapes = {name: tuple(w.shape) for name, w in sparse_weights(rotation_head(resnet18(10))).items()}
-    densities = erk(shapes, 0.95)
-    assert densities["fc.rotation.weight"] == 1.0  # as the classifier's
-    assert densities["fc.weight"] == 1.0
