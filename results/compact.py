@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from typing import Any
 
 from moon.files import own_folder, sha256, write_atomic, write_json, write_text
 from moon.records import json_digest, read_json, read_record, write_record
+from moon.results.tables import csv_text
 from moon.score.files import ARRAYS, KNOWN, MIRRORED, MODEL
 from moon.score.tables import mean_metrics
 
@@ -82,11 +82,7 @@ def write(folder: Path, summaries: Mapping[str, Summary]) -> None:
         for detector, entry in summary["detectors"].items():
             rows += [{"run": run, "detector": detector, "set": name, **row} for name, row in entry["sets"].items()]
     write_json(folder / SCORES, same | {"data": data, "runs": runs})
-    text = io.StringIO(newline="")
-    table = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    content = gzip.compress(text.getvalue().encode(), mtime=0)
+    content = gzip.compress(csv_text(rows).encode(), mtime=0)
     write_atomic(folder / METRICS, lambda partial: partial.write_bytes(content))
 
 

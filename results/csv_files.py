@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from math import isnan, nan
+from typing import Any
 
 from kept import Kept, value
 from networks import COLLECTIONS
@@ -16,6 +16,7 @@ from paper_files import stale_lines
 from sources import FAMILIES, test_family
 
 from moon.files import write_text
+from moon.results.tables import csv_text
 
 DETECTORS = ("msp", "ebo", "ebo:unscaled", "knn", "fdbd", "fisher", "gen", "odin", "unknown")
 PERCENT = ["accuracy", *(f"{detector} {group}" for detector in DETECTORS for group in ("near", "far"))]
@@ -29,7 +30,7 @@ def write_csv_files(kept: Kept, check: bool) -> list[str]:
     problems = []
     for name, rows in (("runs.csv", _runs(kept)), ("comparisons.csv", _comparisons(kept))):
         path = kept.results.parent / "docs" / "results" / name
-        before, after = path.read_text(encoding="utf-8") if path.exists() else "", _text(rows)
+        before, after = path.read_text(encoding="utf-8") if path.exists() else "", csv_text([*rows])
         if check:
             problems += [f"docs/results/{name}:{line}: {text}" for line, text in stale_lines(before, after)][:1]
         elif after != before:
@@ -38,27 +39,22 @@ def write_csv_files(kept: Kept, check: bool) -> list[str]:
     return problems
 
 
-def _text(rows: Iterable[Sequence[str]]) -> str:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue()
-
-
-def _runs(kept: Kept) -> Iterator[list[str]]:
-    yield ["collection", "topology", "training", "seed", "version", *METRICS]
+def _runs(kept: Kept) -> Iterator[dict[str, Any]]:
     for collection in COLLECTIONS:
         for name, runs in sorted(kept.collection(collection).items()):
+            topology, training = name.split("/", 1)
             for seed, run in runs.items():
                 found = {metric: value(run, metric) for metric in METRICS}
-                texts = ["" if x is None else f"{x:.{METRICS[metric]}f}" for metric, x in found.items()]
-                yield [collection, *name.split("/", 1), str(seed), run.result["software"]["moon"], *texts]
+                texts = {metric: "" if x is None else f"{x:.{METRICS[metric]}f}" for metric, x in found.items()}
+                row = {"collection": collection, "topology": topology, "training": training, "seed": seed}
+                yield row | {"version": run.result["software"]["moon"]} | texts
 
 
-def _comparisons(kept: Kept) -> Iterator[list[str]]:
-    yield ["family", "network", "minus", "metric", "n", "difference", "low", "high", "p"]
+def _comparisons(kept: Kept) -> Iterator[dict[str, Any]]:
     for family in FAMILIES:
         for pair, found in test_family(kept, family).items():
-            several = len(found.a) > 2
-            numbers = (found.difference, *found.interval, found.p) if several else (found.difference,)
-            texts = [f"{x:.4f}" for x in numbers] + [""] * (4 - len(numbers))
-            yield [family, pair.a, pair.b, pair.metric, str(len(found.a)), *texts]
+            low, high = found.interval if len(found.a) > 2 else (nan, nan)
+            numbers = {"difference": found.difference, "low": low, "high": high, "p": found.p}
+            texts = {key: "" if isnan(x) else f"{x:.4f}" for key, x in numbers.items()}
+            row = {"family": family, "network": pair.a, "minus": pair.b, "metric": pair.metric, "n": len(found.a)}
+            yield row | texts

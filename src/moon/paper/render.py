@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from dataclasses import fields
+from dataclasses import asdict
 from statistics import mean, stdev
 from typing import Any
 
@@ -13,10 +11,12 @@ from rich.text import Text
 
 from moon.metrics import interval
 from moon.paper.number import Number
-from moon.paper.spec import Measurement
 from moon.paper.table import PaperTable
 from moon.results.latex import escape, latex
 from moon.results.layout import compact_table, fit_to_width
+from moon.results.tables import csv_text
+
+_STATISTICS = ("mean", "deviation", "low", "high", "paper_mean", "paper_deviation", "difference")
 
 
 def to_terminal(table: PaperTable, width: int = 80) -> Group:
@@ -59,23 +59,24 @@ def to_markdown(table: PaperTable) -> str:
 
 def to_csv(table: PaperTable) -> str:
     """Return all numbers of a table as CSV, one line per number, with intervals, the paper's numbers and tests."""
-    text = io.StringIO()
-    facts = [f.name for f in fields(Measurement)]
-    columns = ["table", *facts, "set", "n", "mean", "deviation", "low", "high", "paper_mean", "paper_deviation",
-               "difference", "against", "p", "verdict"]  # fmt: skip
-    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n", restval="")
-    writer.writeheader()
-    for number in table.numbers:
-        row: dict[str, Any] = {"table": table.item.key, "set": number.set, "n": len(number.values)}
-        row |= {name: getattr(number.measurement, name) for name in facts}
-        writer.writerow(row | _statistics(number) | _tests(table, number))
-    return text.getvalue()
+    return csv_text(
+        [
+            {"table": table.item.key}
+            | asdict(number.measurement)
+            | {"set": number.set, "n": len(number.values)}
+            | _statistics(number)
+            | _tests(table, number)
+            for number in table.numbers
+        ]
+    )
 
 
 def _statistics(number: Number) -> dict[str, Any]:
     """Mean, deviation, interval, and the difference from the paper."""
     values = number.values
-    row: dict[str, Any] = {"mean": round(mean(values), 6) if values else ""}
+    row: dict[str, Any] = dict.fromkeys(_STATISTICS, "")
+    if values:
+        row["mean"] = round(mean(values), 6)
     if len(values) > 1:
         low, high = interval(values)
         row |= {"deviation": round(stdev(values), 6), "low": round(low, 6), "high": round(high, 6)}
