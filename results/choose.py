@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from moon.data import AnySet, Benchmark, DataSet, fit_to, has_set, open_set
+from moon.data.benchmarks import sides
 from moon.detect import Detector
 from moon.evidence import Evidence
 from moon.files import write_json
@@ -32,7 +33,7 @@ def unknown_images(root: Path, names: Iterable[str], benchmark: Benchmark) -> di
         split = "train" if has_set(root, name, "train", benchmark) else "test"
         data = open_set(root, name, split, benchmark)
         is_array = isinstance(data, DataSet)  # images of a list are converted when they are read
-        found[name] = fit_to(data, benchmark.size, benchmark.size, benchmark.channels) if is_array else data
+        found[name] = fit_to(data, *sides(benchmark.size), benchmark.channels) if is_array else data
     return found
 
 

@@ -46,12 +46,12 @@ def measure_one(training: str, benchmark: str, seed: int, folder: Path) -> dict[
     seconds, path = time.process_time() - started, run / "seconds.json"
     if not path.exists():
         write_json(path, {"cpu": seconds})
-    found = {}
+    found, accuracy = {}, 0.0
     for detector in detectors:
         facts = pack_run(run, images, run / f"{detector}.moon", detector, force=True)
         accepted = {name: 1 - row["rejected"] for name, row in facts["measured"].items() if name != "known"}
-        found[detector] = {"known": facts["measured"]["known"]["accepted"], **accepted}
-    accuracy = facts["measured"]["known"]["accuracy"]
+        known = facts["measured"]["known"]
+        found[detector], accuracy = {"known": known["accepted"], **accepted}, known["accuracy"]
     return {
         "training": training, "benchmark": benchmark, "seed": seed, "accuracy": accuracy,
         "cpu_seconds": read_json(path)["cpu"], "accepted": found,

@@ -145,7 +145,7 @@ def pack(
 
 def _count(train: Iterable) -> int | None:
     """How many images a loader yields, if it or its data set says so."""
-    images = train if isinstance(train, Tensor) else getattr(train, "dataset", getattr(train, "images", None))
+    images: Any = train if isinstance(train, Tensor) else getattr(train, "dataset", getattr(train, "images", None))
     return len(images) if hasattr(images, "__len__") else None
 
 
