@@ -1,6 +1,7 @@
 """A traced detector computes the scores of the detector."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ EXTRA = {
     "ash-p": lambda: Ash(variant="p"),
     "ash-s": lambda: Ash(variant="s"),
 }
-SMALL = {"knn": {"k": 3}, "fisher": {"k": 3}, "nnguide": {"k": 10, "share": 0.5}, "openmax": {"tail": 10}}
+SMALL = {"knn": {"k": 3}, "fisher": {"k": 3}, "layers": {"k": 3}, "nnguide": {"k": 10, "share": 0.5}, "openmax": {"tail": 10}}
 
 
 def evidence(images, seed, is_open=True):
@@ -34,7 +35,8 @@ def evidence(images, seed, is_open=True):
     if not is_open:
         head = (weight[:CLASSES], head[1][:CLASSES])
     logits = features @ head[0].T + head[1]
-    return Evidence(logits.double(), features, CLASSES, labels, head)
+    layers = torch.rand(images, 10)
+    return Evidence(logits.double(), features, CLASSES, labels, head, None, layers, (4, 6))
 
 
 def fitted(detector, is_open=True):
@@ -50,13 +52,14 @@ def test_every_detector_becomes_a_program(name, is_open):
         pytest.skip("it needs the K+1-th output")
     detector = fitted(EXTRA[name]() if name in EXTRA else DETECTORS[name](**SMALL.get(name, {})), is_open)
     known = evidence(20, 3, is_open)
-    far = Evidence(known.logits * 0.1, known.features.flip(1), CLASSES, head=known.head)
+    far = replace(known, logits=known.logits * 0.1, features=known.features.flip(1), layers=3 * known.layers)
     program = trace_detector(detector, known)
     json.dumps(program.ops, allow_nan=False)
     for images in (known, far):
         expected = detector.score(images)
         tensors = {name: tensor.numpy() for name, tensor in program.tensors.items()}
-        found = run_program(program.ops, tensors, [images.logits.double(), images.features.double()])[program.output]
+        features = torch.cat([images.features, images.layers], 1) if detector.layered else images.features
+        found = run_program(program.ops, tensors, [images.logits.double(), features.double()])[program.output]
         torch.testing.assert_close(found[:, 0], expected.double(), rtol=2e-5, atol=1e-6)
 
 

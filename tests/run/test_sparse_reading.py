@@ -11,6 +11,7 @@ from torch import nn
 
 from moon import Energy, Knn, Odin, Static, auroc, lenet, open_head, read, resnet18
 from moon.data import BENCHMARKS, DataSet, evaluation_batches
+from moon.nets import resnet8
 from moon.run import sparse_reading
 from moon.run.images import BenchmarkImages
 from moon.run.sparse_reading import faster_model
@@ -255,3 +256,36 @@ def test_scores_of_a_residual_network_do_not_change():
             areas.append(auroc(detector.score(test), detector.score(other)))
         assert areas[0] == pytest.approx(areas[1], abs=5e-5)
         assert 0.02 < areas[0] < 0.98
+
+
+def normal_net():
+    """A sparse network with BatchNorm for CIFAR-10, whose inner layers differ from image to image."""
+    torch.manual_seed(0)
+    return sparse(open_head(resnet8(10)), 0.8, images=torch.randn(16, 3, 32, 32))
+
+
+def test_inner_layers_are_those_of_torch():
+    model, data = normal_net(), noise(CIFAR, 12)
+    expected = read(model, evaluation_batches(data, CIFAR, "cpu"), layers=True)
+    found = images_of(CIFAR).evidence(model, data, layers=True)
+    assert is_faster(model, (3, 32, 32), layers=True)
+    assert found.layer_sizes == expected.layer_sizes
+    assert torch.allclose(found.layers, expected.layers, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(found.features, expected.features, atol=1e-5)
+    assert not torch.equal(found.layers, expected.layers)  # they were computed in another way
+
+
+@pytest.mark.parametrize("make", [normal_net, lambda: sparse(nn.Sequential(nn.Flatten(), nn.Linear(3072, 9)), 0.9)])
+def test_kept_evidence_has_the_layers_if_they_are_needed(make, tmp_path, monkeypatch):
+    model, data = make(), noise(CIFAR, 12)
+
+    def cache(layers):
+        return EvidenceCache(images_of(CIFAR), model, "m", tmp_path, keep=True, layers=layers)
+
+    assert cache(False).get("set", data).layers is None
+    found = cache(True).get("set", data)  # replaces the file, which has none
+    monkeypatch.setattr(EvidenceCache, "_compute", lambda *_: pytest.fail("evidence is computed again"))
+    for layers in (True, False):
+        kept = cache(layers).get("set", data)
+        assert torch.equal(kept.layers, found.layers)
+        assert kept.layer_sizes == found.layer_sizes

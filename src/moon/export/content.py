@@ -114,13 +114,15 @@ def _layer(op: Mapping[str, Any], tensors: Mapping[str, NDArray], x: list[Tensor
         case "mul":
             made = x[0] * x[1]
         case "concat":
-            made = torch.cat(x, 1)
+            is_flat = any(each.ndim == 2 for each in x)  # others then have one pixel
+            made = torch.cat([each.flatten(1) for each in x] if is_flat else x, 1)
         case "max_pool" | "avg_pool":
             made = _pool(op, x[0])
         case "global_avg_pool":
             made = F.adaptive_avg_pool2d(x[0], 1)
         case "global_deviation":
-            made = x[0].std((2, 3), correction=0, keepdim=True)
+            # In double, so that the deviation of a constant is exactly 0, as in PyTorch: its logarithm is compared.
+            made = x[0].double().std((2, 3), correction=0, keepdim=True).float()
         case "flatten":
             made = x[0].flatten(1)
         case "affine":

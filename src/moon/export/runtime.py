@@ -50,7 +50,7 @@ def checked_graph(model: nn.Module, shape: tuple[int, ...], layers: bool = False
     images = torch.randn(_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
     evidence, found = read(model, images, layers=layers), network(images.numpy())
     pairs = {"logits": (evidence.logits, torch.from_numpy(found["logits"]))}
-    if evidence.layers is not None:
+    if evidence.layers is not None and evidence.layer_sizes:
         width = evidence.features.shape[1]
         pairs["statistics of layers"] = evidence.layers, torch.from_numpy(found["features"])[:, width:]
     for what, (expected, actual) in pairs.items():
