@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import moon
+from moon import Batches
 from moon.data import DataSet
 from moon.deploy.calibration import Guarantee
 from moon.deploy.formats import write_onnx
@@ -17,6 +18,7 @@ from moon.deploy.packing import _divide, pack_run
 from moon.detect import DETECTORS, Fisher, Msp
 from moon.errors import DamagedCheckpoint, MissingPackage
 from moon.export.program import trace_detector
+from moon.nets import resnet8
 from moon.records import write_record
 from moon.run.folder import load as load_run
 from moon.run.images import BenchmarkImages
@@ -96,6 +98,32 @@ def test_every_detector_answers(name, folder, trained_runs, images, tmp_path, mo
         error = np.abs(classifier(part.images).score - expected) / np.maximum(1, np.abs(expected))
         # Fisher ranks scores, and moves by a step where one of them is passed.
         assert (error <= 1e-4).mean() >= (0.9 if name == "fisher" else 1)
+
+
+@pytest.mark.parametrize("make", [moon.lenet, resnet8])
+def test_layers_answer_as_in_pytorch_also_of_dead_channels(make, images, tmp_path, monkeypatch):
+    model, fitted = make(10, 1).eval(), []
+    with torch.no_grad():
+        for conv in (module for module in model.modules() if isinstance(module, torch.nn.Conv2d)):
+            conv.weight[::3] = 0
+    monkeypatch.setattr("moon.deploy.packing.trace_detector", lambda d, e: fitted.append(d) or trace_detector(d, e))
+    loaders = {
+        name: Batches(images.splits[split], [0.5], [0.5]) for name, split in (("train", "train"), ("validation", "val"))
+    }
+    how = {"classes": [*"0123456789"], "mean": [0.5], "std": [0.5], "guarantee": HALF, "precision": "float32"}
+    moon.pack(model, tmp_path / "net.moon", **loaders, **how, detector="layers", checked=0, force=True)
+    classifier, pixels = moon.load(tmp_path / "net.moon"), np.resize(images.splits["test"].images, (64, 28, 28, 1))
+    pixels[0], pixels[1] = 0, 255
+    x = (torch.from_numpy(pixels / np.float32(255)).permute(0, 3, 1, 2) - 0.5) / 0.5
+    expected = fitted[0].score(moon.read(model, x, layers=True)).double().numpy()
+    scores = classifier(pixels).score
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose([classifier(pixels[i : i + 1]).score[0] for i in range(64)], scores, rtol=1e-5)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert "agrees with moon_runtime" in write_onnx(tmp_path / "net.moon", tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    found = session.run(["score"], {session.get_inputs()[0].name: pixels})[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_energy_of_normalised_logits_is_packed_and_exported_at_the_fitted_temperature(

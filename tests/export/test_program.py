@@ -20,7 +20,13 @@ EXTRA = {
     "ash-p": lambda: Ash(variant="p"),
     "ash-s": lambda: Ash(variant="s"),
 }
-SMALL = {"knn": {"k": 3}, "fisher": {"k": 3}, "layers": {"k": 3}, "nnguide": {"k": 10, "share": 0.5}, "openmax": {"tail": 10}}
+SMALL = {
+    "knn": {"k": 3},
+    "fisher": {"k": 3},
+    "layers": {"k": 3},
+    "nnguide": {"k": 10, "share": 0.5},
+    "openmax": {"tail": 10},
+}
 
 
 def evidence(images, seed, is_open=True):

@@ -119,9 +119,9 @@ def _layer(op: Mapping[str, Any], tensors: Mapping[str, NDArray], x: list[Tensor
         case "max_pool" | "avg_pool":
             made = _pool(op, x[0])
         case "global_avg_pool":
-            made = F.adaptive_avg_pool2d(x[0], 1)
+            # In double, so that mean and deviation of a constant are exact: `Layers` divides by how little they vary.
+            made = x[0].double().mean((2, 3), keepdim=True).float()
         case "global_deviation":
-            # In double, so that the deviation of a constant is exactly 0, as in PyTorch: its logarithm is compared.
             made = x[0].double().std((2, 3), correction=0, keepdim=True).float()
         case "flatten":
             made = x[0].flatten(1)
