@@ -12,7 +12,7 @@ from moon.metrics import interval
 from moon.paper.names import display_name
 from moon.paper.spec import SPARSITIES
 from moon.results.compare import Comparison
-from moon.results.format import MISSING, interval_text, mean_and_deviation, signed
+from moon.results.format import MISSING, interval_text, mean_and_deviation, p_text, signed
 
 _PRESETS = {"quick": "`quick`", "quick@300": "`best-2`"}  # trainings that tables name by their preset
 # What the columns of a table of networks show: metrics, separated by " / " in the cell, and decimal places.
@@ -20,7 +20,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
     **{
         f"{name} {group}": ((f"{key} {group}",), 1)
         for key, name in {"msp": "MSP", "ebo": "EBO", "knn": "KNN", "fisher": "Fisher"}.items()
-        for group in ("near", "far")
+        for group in ("near", "far", "letters", "textures")
     },
     "Fisher": (("fisher near", "fisher far"), 1),
     "accuracy %": (("accuracy",), 1),
@@ -29,9 +29,9 @@ COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
-def near_and_far(*detectors: str) -> list[str]:
+def near_and_far(*detectors: str, parts: Sequence[str] = ("near", "far")) -> list[str]:
     """Columns with the AUROC of detectors."""
-    return [f"{name} {group}" for name in detectors for group in ("near", "far")]
+    return [f"{name} {part}" for name in detectors for part in parts]
 
 
 FOUR = ("plain", "control", "moon", "moon-logitnorm")
@@ -165,11 +165,6 @@ def metric_name(metric: str) -> str:
     names = {"accuracy": "accuracy", "ece": "ECE", "ece-scaled": "ECE, scaled", "fisher": "Fisher"}
     kind, _, part = metric.partition(" ")
     return f"{names.get(kind, kind.upper())} {part}".strip()
-
-
-def p_text(p: float) -> str:
-    """'p = 0.003', or 'p < 0.001'."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 class Blocks(dict[str, Callable[[Kept], str]]):

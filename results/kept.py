@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import mean
@@ -94,10 +94,6 @@ class Kept:
             metric = metric.replace("chosen", detector, 1)
         found = {seed: value(run, metric) for seed, run in self.runs(network).items()}
         return {seed: number for seed, number in found.items() if number is not None}
-
-    def by_seed(self, network: str) -> Callable[[str], list[float]]:
-        """A function that returns the values of a metric of a network, those of its seeds in order."""
-        return lambda metric: list(self.values(network, metric).values())
 
     def levels(self, run: Run) -> dict[str, NDArray]:
         """The levels of the scores of every image, `DETECTOR/SET`, and `correct`, a number for each known image."""

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from cells import COLUMNS, Blocks, cell, differences_table, goals_table, label, markdown
+from cells import (
+    COLUMNS,
+    Blocks,
+    cell,
+    differences_table,
+    goals_table,
+    label,
+    markdown,
+    near_and_far,
+    networks_table,
+)
 from images import ends, over_images
 from kept import Kept
 from sources import PRIMARY
@@ -27,7 +35,6 @@ CANDIDATES = {
     "dense/logitnorm+vote": "dense: LogitNorm + vote",
     "dense/rotpred+logitnorm,copies=1,augment=trivial": "dense: + RotPred and TrivialAugment",
 }
-NAMES = {"msp": "MSP", "ebo": "EBO", "knn": "KNN", "fisher": "Fisher"}
 WEIGHTS = {"dense": "100%"} | {f"rigl{100 * sparsity:g}": f"{1 - sparsity:.0%}" for sparsity in SPARSITIES}
 GOALS = {"fisher near": 94.0, "fisher far": 98.0, "accuracy": 95.3, "ece-scaled": 0.008}
 
@@ -55,18 +62,14 @@ def _change(kept: Kept, network: str, metric: str) -> str:
 @BLOCKS.add
 def sparsity(kept: Kept) -> str:
     """The same recipes dense and sparse, near and far in columns of their own."""
-    columns = {
-        "accuracy %": ("accuracy", 1), "ECE, scaled": ("ece-scaled", 3),
-        **{f"{name} {group}": (f"{key} {group}", 1) for key, name in NAMES.items() for group in ("near", "far")},
-    }  # fmt: skip
-    rows = []
-    for training in ("plain", "control", "moon", "quick@300"):
-        for topology, weights in WEIGHTS.items():
-            network = f"cifar10-open/{topology}/{training}"
-            if number := len(kept.runs(network)):
-                found = [cell(kept, network, [metric], digits) for metric, digits in columns.values()]
-                rows.append([label(training), weights, str(number), *found])
-    return markdown(["training", "weights", "n", *columns], rows)
+    rows = [
+        ([label(training), weights], network)
+        for training in ("plain", "control", "moon", "quick@300")
+        for topology, weights in WEIGHTS.items()
+        if kept.runs(network := f"cifar10-open/{topology}/{training}")
+    ]
+    columns = ["accuracy %", "ECE, scaled", *near_and_far("MSP", "EBO", "KNN", "Fisher")]
+    return networks_table(kept, ["training", "weights"], rows, columns)
 
 
 @BLOCKS.add
@@ -92,11 +95,9 @@ def _minus_dense(kept: Kept, question: str) -> str:
 
 @BLOCKS.add
 def frontier_goals(kept: Kept) -> str:
-    return _goals(kept, "cifar10-open/rigl95/quick@300", GOALS)
+    network = "cifar10-open/rigl95/quick@300"
 
-
-def _goals(kept: Kept, network: str, goals: Mapping[str, float]) -> str:
     def images(metric: str) -> str:
         return MISSING if metric == "ece-scaled" else interval_text(*ends(*over_images(kept, network, metric)), 2)
 
-    return goals_table(goals, kept.by_seed(network), images)
+    return goals_table(GOALS, lambda metric: [*kept.values(network, metric).values()], images)

@@ -56,16 +56,9 @@ def mnist_sets(kept: Kept) -> str:
 @BLOCKS.add
 def demo(kept: Kept) -> str:
     names = {"plain": "plain RigL", "outlier-exposure": "RigL + outliers", "moon": "MOON + RigL"}
-    metrics = {"accuracy %": ("accuracy", 1), "ECE": ("ece", 3)}
-    metrics |= {
-        f"{d.upper()} {kind}": (f"{d} {kind}", 1) for d in ("msp", "ebo", "knn") for kind in ("letters", "textures")
-    }
-    rows = []
-    for training, name in names.items():
-        network = f"demo/rigl95/{training}"
-        cells = [cell(kept, network, (metric,), digits) for metric, digits in metrics.values()]
-        rows.append([name, str(len(kept.runs(network))), *cells])
-    return markdown(["", "n", *metrics], rows)
+    rows = [([name], f"demo/rigl95/{training}") for training, name in names.items()]
+    sets = near_and_far("MSP", "EBO", "KNN", parts=("letters", "textures"))
+    return networks_table(kept, [""], rows, ["accuracy %", "ECE", *sets])
 
 
 README = {

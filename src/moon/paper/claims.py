@@ -11,7 +11,7 @@ from moon.paper.names import describe, display_name
 from moon.paper.number import Number
 from moon.paper.spec import Item
 from moon.results.compare import Comparison, Pairs, compare, pair_by_seed
-from moon.results.format import interval_text, signed
+from moon.results.format import interval_text, p_text, signed
 
 LOWER_IS_BETTER = ("fpr95", "ece", "ece_scaled", "time_ratio")
 
@@ -54,8 +54,7 @@ class Claim:
             head += f" {interval_text(*found.interval, digits, sign=True)}"
         if found.no_claim:
             return f"{head} ({found.no_claim})"
-        p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
-        return f"{head}, n = {len(found.a)}, {p}: {found.verdict}"
+        return f"{head}, n = {len(found.a)}, {p_text(found.p)}: {found.verdict}"
 
 
 def find_claims(item: Item, numbers: Sequence[Number]) -> tuple[Claim, ...]:

@@ -24,6 +24,11 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}"
 
 
+def p_text(p: float) -> str:
+    """Format a p-value: 'p = 0.003', or 'p < 0.001'."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def interval_text(low: float, high: float, digits: int = 2, *, sign: bool = False) -> str:
     """Format an interval; with `sign`, for intervals of differences, with a plus sign."""
     show = "+" if sign else ""
