@@ -73,7 +73,7 @@ def act(arguments: argparse.Namespace) -> None:
     elif arguments.action == "run":
         _run(arguments, items, extras, scale, folder)
     elif not show(items, extras, scale, arguments.data, folder) and items:
-        raise ValueError(why_nothing(items, scale, arguments.data, folder))
+        raise ValueError(why_nothing(items, scale, folder))
 
 
 def _plan(

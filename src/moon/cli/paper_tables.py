@@ -18,7 +18,7 @@ from moon.grid import Grid, State
 from moon.paper import theory, theory_figure
 from moon.paper.flops import paper_flops
 from moon.paper.items import items as all_items
-from moon.paper.recipes import count_by_precision, finished_runs, methods_not_shown, needed_runs
+from moon.paper.recipes import finished_runs, methods_not_shown, needed_runs
 from moon.paper.render import to_csv, to_latex, to_markdown, to_terminal
 from moon.paper.spec import Item, Scale
 from moon.paper.table import PaperTable
@@ -79,13 +79,10 @@ def show(items: Sequence[Item], extras: Sequence[str], scale: Scale, root: Path,
     return found
 
 
-def why_nothing(items: Sequence[Item], scale: Scale, root: Path, folder: Path) -> str:
+def why_nothing(items: Sequence[Item], scale: Scale, folder: Path) -> str:
     """Say why some tables and figures have no numbers, from the runs that the folder has."""
     finished = finished_runs(folder)
     precision = str(scale.settings.get("precision", Recipe.precision))
-    if others := count_by_precision(root, items, scale, [run for run in finished if run.precision != precision]):
-        there = ", ".join(f"{count} with {name}: --precision {name}" for name, count in others.items())
-        return f"no run with precision {precision} in {folder}; there are {there}"
     used = dict.fromkeys(scale.benchmarks[m.data] for item in items for m in item.measurements)
     looked = f"{', '.join(used)} (--benchmark), {scale.epochs} epochs (--epochs), {precision} (--precision)"
     kinds = Counter(f"{recipe.benchmark}, {recipe.epochs} epochs, {recipe.precision}" for recipe in finished)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -127,13 +127,3 @@ def methods_not_shown(finished: Iterable[Recipe], items: Iterable[Item]) -> list
     measured = {measurement for item in items for measurement in item.measurements}
     shown = {m.topology for m in measured} | {training_of(m.training).objective for m in measured}
     return sorted({name for recipe in finished for name in (recipe.objective, recipe.topology)} - shown)
-
-
-def count_by_precision(root: Path, items: Sequence[Item], scale: Scale, finished: Sequence[Recipe]) -> dict[str, int]:
-    """The number of finished runs that some items could show at another precision, by precision."""
-    names, counts = {recipe.name for recipe in finished}, {}
-    for precision in dict.fromkeys(recipe.precision for recipe in finished):
-        settings = dict(scale.settings) | {"precision": precision}
-        needed = needed_runs(root, items, replace(scale, settings=settings))
-        counts[precision] = sum(recipe.name in names for recipe in needed)
-    return {precision: count for precision, count in counts.items() if count}
