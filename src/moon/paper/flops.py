@@ -13,12 +13,7 @@ from moon.sparse import erk, layer_costs, net_cost, sparse_weights, uniform
 
 @dataclass(frozen=True)
 class MoonExtra:
-    """What MOON adds to a whole run, in FLOPs.
-
-    Args:
-        loss: The loss, including the tuning of its weight.
-        averaging: The average of the weights.
-        norm: The BatchNorm statistics of the average.
+    """What MOON adds to a whole run, in FLOPs: its loss with the tuning of w, the average of the weights, BatchNorm.
 
     Example:
         >>> from moon.paper.flops import MoonExtra
@@ -42,14 +37,7 @@ class MoonExtra:
         return self.loss + self.voting
 
     def share(self, training: float) -> float:
-        """The extra cost relative to training.
-
-        Args:
-            training: The FLOPs of the run without MOON.
-
-        Returns:
-            total / training.
-        """
+        """The extra cost relative to training without MOON."""
         return self.total / training
 
 
@@ -58,19 +46,6 @@ def loss_flops(images: int, outputs: int, quiet: bool) -> int:
 
     In quiet epochs 4 per output: beta needs a softmax (shift, exp, sum, divide). Later 8, for w and the new loss. With
     ImageNet's 1001 outputs and batches of 32 images these are the paper's figures.
-
-    Args:
-        images: The number of images.
-        outputs: K+1, the number of outputs.
-        quiet: Whether the epoch is quiet.
-
-    Returns:
-        The FLOPs.
-
-    Example:
-        >>> from moon.paper.flops import loss_flops
-        >>> loss_flops(images=32, outputs=1001, quiet=False)
-        256256
     """
     return (4 if quiet else 8) * images * outputs
 
@@ -91,23 +66,7 @@ def moon_extra(
     averaging = (voters - 1) * 3 * parameters          subtract, scale, add; the first voter is copied
     norm      = norm_passes * images * forward         1 pass after the last vote; the paper makes 1 per voting epoch
 
-    Args:
-        images: The number of images per epoch.
-        epochs: The number of epochs.
-        outputs: K+1, the number of outputs.
-        parameters: The number of parameters of the model.
-        forward: The FLOPs of inference of one image.
-        quiet_epochs: The number of quiet epochs.
-        voters: The number of epochs that vote.
-        norm_passes: The number of passes over the images that measure the BatchNorm statistics.
-
-    Returns:
-        The FLOPs by part.
-
-    Example:
-        >>> from moon.paper.flops import moon_extra
-        >>> moon_extra(images=10, epochs=4, outputs=3, parameters=7, forward=100, quiet_epochs=1, voters=2)
-        MoonExtra(loss=840, averaging=21, norm=1000)
+    `images` is their number per epoch, `outputs` K+1, and `forward` the FLOPs of inference of one image.
     """
     if not 0 <= quiet_epochs <= epochs:
         raise ValueError(f"quiet_epochs={quiet_epochs} must be in 0..{epochs}, the epochs of the run")
@@ -123,20 +82,7 @@ def moon_extra(
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One figure of the paper's Appendix E, and what we count.
-
-    Args:
-        quantity: What is counted.
-        paper: The paper's figure; None if it has none.
-        derived: What follows from the paper's assumptions.
-        ours: What follows from how we train.
-        why: Why the figures differ.
-
-    Example:
-        >>> from moon.paper.flops import PaperRow
-        >>> PaperRow("BatchNorm, one pass", 2.4e15, 2.34e15, 4.34e15, "rounded figures").derived
-        2340000000000000.0
-    """
+    """One figure of the paper's Appendix E (None: it has none), what its assumptions give, and what we count."""
 
     quantity: str
     paper: float | None
@@ -167,12 +113,6 @@ def paper_flops(model: nn.Module | None = None) -> list[PaperRow]:
     derived: uniform densities with a dense first layer, RigL's amortised step throughout, and a BatchNorm pass in each
              of the 20 voting epochs; the paper's figures rest on these
     ours   : ERK (which the paper states as well), rewiring in 70% of the steps, one BatchNorm pass after the last vote
-
-    Args:
-        model: The network; None for `resnet50`.
-
-    Returns:
-        One row per figure.
 
     Example:
         >>> from moon.paper.flops import paper_flops
