@@ -16,17 +16,7 @@ _WIDTH = 60  # characters of a name
 def profile(
     pairs: list[tuple[str, str]], benchmark: Benchmark, device: torch.device, settings: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Profile captured steps of each objective and topology, and print their kernels.
-
-    Args:
-        pairs: Objectives and topologies.
-        benchmark: The benchmark whose image shape and network to use.
-        device: The GPU.
-        settings: Other settings of the steps.
-
-    Returns:
-        What was found, one record per pair.
-    """
+    """Profile captured steps of each objective and topology, and print their kernels; returns a record per pair."""
     from moon import timing
     from moon.suggest import first_line
 
@@ -45,12 +35,7 @@ def profile(
 
 
 def show(title: str, profile: dict[str, Any]) -> None:
-    """Print the groups of kernels, and the kernels that take the longest.
-
-    Args:
-        title: What was profiled.
-        profile: What `moon.timing.profile_steps` returned.
-    """
+    """Print the groups of kernels, and the kernels that take the longest."""
     from moon.cli.output import new_table, show_table
 
     groups = new_table(f"Kernels of {title}", "for", "count", "us", "share", texts=("for",))

@@ -62,12 +62,7 @@ def plain_cells(table: Table) -> None:
 
 
 class Incomplete(ValueError):
-    """Some of several runs failed.
-
-    Args:
-        text: What failed.
-        value: What is known about all of them, which is printed with `--json`.
-    """
+    """Some of several runs failed; `value` is what is known about all of them, which is printed with `--json`."""
 
     def __init__(self, text: str, value: object) -> None:
         super().__init__(text)

@@ -81,18 +81,10 @@ def local_workers(
     checkpoint_seconds: float = 30.0,
     exact: bool = True,
 ) -> Processes:
-    """Processes of this machine for what is missing in a grid.
+    """Processes of this machine for what is missing in a grid: on all GPUs, else on the CPU, if no device is named.
 
-    Args:
-        grid: The grid.
-        data: The data root.
-        device_name: The device; None: all GPUs, else the CPU.
-        stack: Stops what the processes share when it is closed.
-        jobs: Runs at a time; by default one per core or GPU, and no more than are missing.
-        per_gpu: Runs at a time on each GPU.
-        threads: CPU threads of each run; by default OMP_NUM_THREADS, else as for `Processes`.
-        checkpoint_seconds: As for `train_run`.
-        exact: As for `train_run`.
+    By default there are as many `jobs` at a time as cores or GPUs, but no more than are missing, each with
+    OMP_NUM_THREADS threads, else as for `Processes`. Closing the `stack` stops what the processes share.
     """
     device = device_of(device_name)
     devices = [str(device)]

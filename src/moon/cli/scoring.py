@@ -46,11 +46,7 @@ class _Scored:
 
 
 class _Failures(dict[Path, str]):
-    """Why runs were not scored, by their folders.
-
-    Args:
-        are_raised: Whether an error stops the command instead.
-    """
+    """Why runs were not scored, by their folders; if errors `are_raised`, the first one stops the command instead."""
 
     def __init__(self, are_raised: bool) -> None:
         super().__init__()
@@ -236,13 +232,7 @@ def _show_files(homes: Mapping[Path, Path], arguments: argparse.Namespace) -> No
 def _show_remarks(
     scored: list[tuple[Path, str, Mapping[str, Any]]], arguments: argparse.Namespace, detectors: list[str] | None
 ) -> None:
-    """Print what was left out, and which options were chosen. A line that several runs share is printed once.
-
-    Args:
-        scored: Folder, outliers and `scores.json` of each.
-        arguments: Those of `moon score`.
-        detectors: Those asked for; None for all.
-    """
+    """Print what was left out, and which options were chosen. A line that several runs share is printed once."""
     lines: dict[str, list[Path]] = defaultdict(list)
     for folder, outliers, summary in scored:
         which = "" if len(scored) == 1 else f"{folder}: "

@@ -30,14 +30,7 @@ def _nowhere() -> int:
 
 
 def is_unread(output: int) -> bool:
-    """Whether the reader of a pipe is gone, as in `moon methods | head -1`.
-
-    Args:
-        output: The file descriptor to write to.
-
-    Returns:
-        False also for what is not a pipe.
-    """
+    """Whether the reader of a pipe is gone, as in `moon methods | head -1`; False also for what is not a pipe."""
     poll = select.poll()
     poll.register(output, 0)  # errors are reported in any case
     return bool(poll.poll(0))

@@ -31,10 +31,7 @@ def no_unknown_set(benchmark: str, root: Path) -> str:
 def data_facts(root: Path, near: tuple[str, ...] = (), far: tuple[str, ...] = ()) -> Callable[[Recipe], DataFacts]:
     """Return a function that reads the current data of a recipe; the data of each benchmark are read once.
 
-    Args:
-        root: The data root.
-        near: Near unknown sets in place of the benchmarks'.
-        far: Far unknown sets in place of the benchmarks'.
+    `near` and `far` are unknown sets in place of the benchmarks'.
     """
     from moon.cli.screen import tracked
     from moon.grid import DataFacts

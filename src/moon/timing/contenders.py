@@ -30,20 +30,9 @@ _PACKAGES = {
 def make_contenders(
     model: nn.Module, path: Path, batch: int, threads: Iterable[int], precisions: Iterable[str]
 ) -> tuple[dict[tuple[str, int], Contender], dict[str, str]]:
-    """All programs that can be compared here.
+    """All programs that can be compared here by name and number of threads, and why others are missing, by name.
 
-    Args:
-        model: The network, in evaluation mode.
-        path: A `.moon` file of it, in float32.
-        batch: The number of images per call, which ONNX models are made for.
-        threads: Numbers of threads.
-        precisions: In which moon-runtime computes, "float32" or "float16".
-
-    Returns:
-        The programs by name and number of threads, and why others are missing, by name.
-
-    Raises:
-        MissingPackage: If moon-runtime is not installed.
+    `path` is a `.moon` file of the network in float32; `batch` is the number of images that ONNX models are made for.
     """
     made: dict[tuple[str, int], Contender] = {}
     missing: dict[str, str] = {}
@@ -103,8 +92,6 @@ def _moon_runtime(path: Path, threads: int, precision: str) -> Contender:
 
 def _onnx(path: Path, batch: int) -> bytes:
     """The network alone, from normalised images to logits."""
-    import torch
-
     from moon.export.content import run_network
     from moon.export.onnx import translated
 

@@ -31,13 +31,8 @@ print(seconds, cpu, peak)
 def time_first_answer(path: Path, processes: int = 5) -> dict[str, float]:
     """Start a new Python process, load a packed network with moon-runtime and answer one image, without PyTorch.
 
-    Args:
-        path: A `.moon` file with a detector and a threshold.
-        processes: How often to do this.
-
-    Returns:
-        Medians: `seconds` from the first import to the answer, `cpu_seconds` of these on the CPU, and `bytes`, the peak
-        of the resident memory.
+    Returns medians over processes: `seconds` from the first import to the answer, `cpu_seconds` of these on the CPU,
+    and `bytes`, the peak of the resident memory.
     """
     results = []
     for _ in range(processes):

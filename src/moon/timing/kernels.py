@@ -46,19 +46,7 @@ class Event(NamedTuple):
 
 
 def group_of(name: str) -> str:
-    """What a kernel is for, by its name.
-
-    Args:
-        name: The name of the kernel in a profile.
-
-    Returns:
-        One of `GROUPS`.
-
-    Example:
-        >>> from moon.timing.kernels import group_of
-        >>> group_of("sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64")
-        'weight gradient'
-    """
+    """Which of `GROUPS` a kernel belongs to, by its name in a profile."""
     for group, names in _OURS.items():
         if name in names:
             return group
@@ -67,22 +55,12 @@ def group_of(name: str) -> str:
 
 
 def summarise(events: Iterable[Event], steps: int) -> dict[str, Any]:
-    """Times per step of kernels and groups of kernels.
+    """Microseconds per step, and a list of `kernels` and one of `groups`, the longest first.
 
     Kernels on two streams overlap. `busy` is the time in which at least one runs, so the sum of all times may exceed
     it. `idle_within` is the time without a kernel between the first and the last of a step, `idle_between` the time
     from the last kernel of a step to the first of the next one. If the numbers of kernels differ between steps, the two
     cannot be told apart, and `idle_between` is None and part of `idle_within`.
-
-    Args:
-        events: The executions in all steps.
-        steps: The number of steps.
-
-    Returns:
-        Microseconds per step, and a list of `kernels` and one of `groups`, the longest first.
-
-    Raises:
-        ValueError: If there are no events.
     """
     ordered = sorted(events, key=lambda event: event.start)
     if not ordered:
@@ -154,21 +132,9 @@ def _busy(events: Sequence[Event]) -> float:
 def profile_steps(
     benchmark: Benchmark, objective: str, topology: str, *, device: torch.device, steps: int = 20, **settings: Any
 ) -> dict[str, Any]:
-    """Profile captured training steps: forward and backward pass and update, without batches and mask changes.
+    """Summarise captured training steps: forward and backward pass and update, without batches and mask changes.
 
-    Args:
-        benchmark: The benchmark whose image shape and network to use.
-        objective: The objective.
-        topology: The topology.
-        device: The GPU.
-        steps: The number of steps.
-        **settings: Other settings of `make_recipe`.
-
-    Returns:
-        What `summarise` returns.
-
-    Raises:
-        ValueError: If the steps cannot be captured.
+    Takes other settings of `make_recipe`, too. A ValueError if the steps cannot be captured.
     """
     training = make_training(benchmark, objective, topology, steps, device, **settings)
     if (obstacle := capture_obstacle(training.setup)) is not None:

@@ -49,13 +49,5 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2(num_classes: int = 1000, in_channels: int = 3) -> MobileNetV2:
-    """MobileNetV2 of width 1, for 224x224 images.
-
-    Args:
-        num_classes: The number of outputs.
-        in_channels: The number of channels of the images.
-
-    Returns:
-        The network, with 3.5 million weights for 1000 classes.
-    """
+    """MobileNetV2 of width 1, for 224x224 images; it has 3.5 million weights for 1000 classes."""
     return MobileNetV2(num_classes, in_channels)

@@ -37,17 +37,7 @@ _PAUSE_SECONDS = 0.01  # before a turn: threads of the contender before it may s
 
 
 def benchmark_for(net: str) -> Benchmark:
-    """The benchmark whose images a network is made for; CIFAR-10 if nothing is known about the network.
-
-    Args:
-        net: As for `time_predictions`.
-
-    Returns:
-        The benchmark.
-
-    Raises:
-        ValueError: If there is no such network.
-    """
+    """The benchmark whose images a network is made for; CIFAR-10 if nothing is known about the network."""
     pick("net", _OWN_NETS.get(net, net))
     name = "resnet50" if net in _IMAGENET else net
     return next((found for found in BENCHMARKS.values() if found.net == name), BENCHMARKS["cifar10"])
@@ -68,26 +58,11 @@ def time_predictions(
 
     Masks are ERK's and weights random; times do not depend on them. In each round every program computes the same
     batch in turn, with each number of threads. A ratio is the median over rounds of two times in the same round, so
-    that other load on the machine affects both alike.
+    that other load on the machine affects both alike. `track` wraps a list, with a description, for a progress bar.
 
-    Args:
-        net: The network: a registered name, "mobilenet_v2" or an import path.
-        benchmark: The benchmark whose image shape and number of classes to use.
-        sparsity: The fraction of weights that are zero.
-        batches: Numbers of images per call.
-        threads: Numbers of threads.
-        precisions: In which moon-runtime computes, "float32" and "float16".
-        rounds: How often each program is measured.
-        track: Wraps a list, with a description, for a progress bar.
-
-    Returns:
-        A record of sizes, the first answer of a new process, and `times`: one record for each batch size, number of
-        threads and program. `speedup` is relative to `base`, `over_one_thread` to the same program with one thread.
-        `cpu_speedup` compares the times that one thread spent on the CPU, which other processes affect less.
-
-    Raises:
-        MissingPackage: If moon-runtime is not installed.
-        ValueError: If the network cannot be computed by moon-runtime, or there are fewer cores than threads.
+    Returns a record of sizes, the first answer of a new process, and `times`: one record for each batch size, number of
+    threads and program. `speedup` is relative to `base`, `over_one_thread` to the same program with one thread.
+    `cpu_speedup` compares the times that one thread spent on the CPU, which other processes affect less.
     """
     if max(threads) > cores():
         raise ValueError(f"{max(threads)} threads are more than the {cores()} cores that this process may use")
@@ -217,20 +192,10 @@ def time_in_turn(
     track: Track = lambda items, _: items,
     heading: str = "timing",
 ) -> dict[tuple[str, int], NDArray[np.float64]]:
-    """Seconds per call of each contender in each round.
+    """Seconds per call of each contender in each round: elapsed, and those that the calling thread spent on the CPU.
 
     A call that is much shorter than a turn is repeated. The first of several calls does not count, because it finds
     the data of another contender in the cache; a single one is so long that this does not matter.
-
-    Args:
-        contenders: What to time.
-        images: What they compute.
-        rounds: How often each has its turn.
-        track: Wraps a list, with a description, for a progress bar.
-        heading: The description.
-
-    Returns:
-        For each contender an array (rounds, 2): elapsed seconds, and those that the calling thread spent on the CPU.
     """
 
     def seconds(compute: Contender, calls: int) -> tuple[float, float]:

@@ -37,20 +37,9 @@ def time_scores(
     fitted on, fitting, and scoring. Together, each set is evaluated once. On a CPU the same network is also timed
     with dense products, on the validation images only, because that takes long.
 
-    Args:
-        benchmark: The benchmark whose image shape and network to use; the masks are RigL's initial ones.
-        names: The detectors; those that perturb inputs share no forward pass and are skipped.
-        device: Where to measure.
-        net: The network, if not the benchmark's.
-        bank: Training images that detectors are fitted on.
-        queries: Images to score.
-        from_evidence: Whether to use random features without forward passes, as with kept evidence.
-        sparsity: The sparsity of the network.
-        precision: float32 or float16, as for `BenchmarkImages.evidence`.
-        track: Wraps a list, with a description, for a progress bar.
-
-    Returns:
-        A record of all times, in seconds.
+    The masks are RigL's initial ones. Detectors that perturb inputs share no forward pass and are skipped. `bank` is
+    the number of training images, `queries` that of the images to score; `from_evidence` means random features without
+    forward passes, as with kept evidence.
     """
     recipe = make_recipe(benchmark, "moon", net=net, sparsity=sparsity)
     model = build.network(recipe, benchmark, device).eval()

@@ -45,19 +45,8 @@ def time_steps(
     A step includes everything: the batch is gathered and augmented, masks change when they are due, and the epoch is
     the last one, where every term of the objective is active. In each round every contender takes `steps` steps in
     turn. A ratio is the median over rounds of the contender's time divided by the first contender's in the same round
-    and loop, so that other load on the machine affects both alike.
-
-    Args:
-        benchmark: The benchmark whose image shape and network to use.
-        contenders: Pairs of an objective and a topology.
-        device: Where to measure.
-        steps: Steps per round.
-        rounds: How often each contender is measured.
-        track: Wraps a list, with a description, for a progress bar.
-        **settings: Other settings of `make_recipe`.
-
-    Returns:
-        One record per contender; `by_base` is the ratio to cross-entropy on the contender's own topology.
+    and loop, so that other load on the machine affects both alike; `by_base` is the ratio to cross-entropy on the
+    contender's own topology. `track` wraps a list, with a description, for a progress bar.
     """
     timed: dict[Timed, Callable[[], object]] = {}
     obstacles: dict[tuple[str, str], str] = {}
