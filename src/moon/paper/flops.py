@@ -13,14 +13,7 @@ from moon.sparse import erk, layer_costs, net_cost, sparse_weights, uniform
 
 @dataclass(frozen=True)
 class MoonExtra:
-    """What MOON adds to a whole run, in FLOPs: its loss with the tuning of w, the average of the weights, BatchNorm.
-
-    Example:
-        >>> from moon.paper.flops import MoonExtra
-        >>> extra = MoonExtra(loss=10, averaging=20, norm=70)
-        >>> extra.voting, extra.total, extra.share(training=1000)
-        (90, 100, 0.1)
-    """
+    """What MOON adds to a whole run, in FLOPs: its loss with the tuning of w, the average of the weights, BatchNorm."""
 
     loss: float
     averaging: float
@@ -113,12 +106,6 @@ def paper_flops(model: nn.Module | None = None) -> list[PaperRow]:
     derived: uniform densities with a dense first layer, RigL's amortised step throughout, and a BatchNorm pass in each
              of the 20 voting epochs; the paper's figures rest on these
     ours   : ERK (which the paper states as well), rewiring in 70% of the steps, one BatchNorm pass after the last vote
-
-    Example:
-        >>> from moon.paper.flops import paper_flops
-        >>> row = paper_flops()[-1]
-        >>> row.quantity, row.paper, round(row.derived, 3), round(row.ours, 3)
-        ("MOON's extra / RigL's training", 0.068, 0.066, 0.003)
     """
     if model is None:
         with torch.device("meta"):  # only shapes are needed

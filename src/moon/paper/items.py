@@ -240,24 +240,12 @@ def _our_tables() -> list[Item]:
 
 @cache
 def items() -> dict[str, Item]:
-    """Return every table and figure by its key.
-
-    Example:
-        >>> from moon.paper.items import items
-        >>> items()["table1"].title
-        'RigL, MSP: AUROC'
-    """
+    """Return every table and figure by its key."""
     return {item.key: item for item in (*_paper_tables(), *_paper_figures(), *_our_tables())}
 
 
 def choose(keys: Iterable[str]) -> list[Item]:
-    """Return the items with these keys, each once; `all` means every item, `mini` the paper's own items and `controls`.
-
-    Example:
-        >>> from moon.paper.items import choose
-        >>> [item.key for item in choose(["figure4", "table1"])]
-        ['figure4', 'table1']
-    """
+    """Return the items with these keys, each once; `all` means every item, `mini` the paper's items and `controls`."""
     chosen: dict[str, Item] = {}
     for key in keys:
         if key == "all":
@@ -280,12 +268,6 @@ def with_method(items: Iterable[Item], name: str) -> list[Item]:
 
     Raises:
         ValueError: If there is no such method, or no table that it could be added to.
-
-    Example:
-        >>> from moon.paper.items import choose, with_method
-        >>> (found,) = with_method(choose(["table6"]), "logitnorm")
-        >>> list(dict.fromkeys(measurement.training for measurement in found.measurements))
-        ['dac', 'moon', 'logitnorm']
     """
     kinds = {kind: full_name(kind, name) for kind in ("preset", "objective", "topology")}
     kind = next((kind for kind, key in kinds.items() if key in table(kind)), "objective" if name in TRAININGS else "")

@@ -22,37 +22,18 @@ _NAMES = {
 
 
 def display_name(key: str) -> str:
-    """Return the name that readers see for a key of a table, or the key itself; `NAME+vote` is a training with a vote.
-
-    Example:
-        >>> from moon.paper.names import display_name
-        >>> display_name("cifar10"), display_name("logitnorm+vote"), display_name("msp")
-        ('CIFAR-10', 'LogitNorm + vote', 'msp')
-    """
+    """Return the name that readers see for a key, or the key itself; `NAME+vote` is a training with a vote."""
     name, plus, more = key.partition("+")
     return f"{_NAMES.get(name, name)} + {more}" if plus else _NAMES.get(key, key)
 
 
 def describe(measurement: Measurement, fields: Iterable[str]) -> list[str]:
-    """Return the display names of some fields of a measurement, without empty and repeated ones.
-
-    Example:
-        >>> from moon.paper.names import describe
-        >>> from moon.paper.spec import Measurement
-        >>> describe(Measurement("cifar10", "rigl", 0.95, "moon"), ["topology", "sparsity", "training"])
-        ['RigL', '95%', 'MOON']
-    """
+    """Return the display names of some fields of a measurement, without empty and repeated ones."""
     special: dict[str, Callable[[Any], str]] = {"sparsity": lambda sparsity: percent(sparsity) if sparsity else "dense"}
     names = [special.get(field, display_name)(getattr(measurement, field)) for field in fields]
     return list(dict.fromkeys(name for name in names if name))
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, without trailing zeros.
-
-    Example:
-        >>> from moon.paper.names import percent
-        >>> percent(0.995)
-        '99.5%'
-    """
+    """Return a share in percent, without trailing zeros."""
     return f"{100 * share:g}%"

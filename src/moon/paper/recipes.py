@@ -40,17 +40,7 @@ def training_of(name: str) -> Preset:
 def recipe_for(
     measurement: Measurement, scale: Scale, benchmark: Benchmark, seed: int, root: Path = Path("data")
 ) -> Recipe:
-    """The recipe of the run that a measurement needs, at a scale, with the benchmark to use for its data.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from moon.data import find_benchmark
-        >>> from moon.paper.recipes import recipe_for
-        >>> from moon.paper.spec import MINI, Measurement
-        >>> recipe = recipe_for(Measurement("cifar10", "rigl", 0.9, "moon"), MINI, find_benchmark(Path(), "digits"), 0)
-        >>> recipe.objective, recipe.sparsity, recipe.epochs
-        ('moon', 0.9, 2)
-    """
+    """The recipe of the run that a measurement needs, at a scale, with the benchmark to use for its data."""
     network = replace(measurement, data="", detector="", metric="")  # only these fields change the run
     return replace(_recipe(network, benchmark, scale.epochs, tuple(scale.settings.items()), root), seed=seed)
 

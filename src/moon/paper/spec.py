@@ -100,11 +100,6 @@ class Scale:
 
         Raises:
             ValueError: If a pair does not have this form, or the paper has no such data set.
-
-        Example:
-            >>> from moon.paper.spec import FULL
-            >>> FULL.with_benchmarks(["cifar10=digits"]).benchmarks["cifar10"]
-            'digits'
         """
         given = {}
         for pair in pairs:

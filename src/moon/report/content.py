@@ -62,13 +62,7 @@ class Picture:
 
 
 def number_cell(values: Sequence[float], digits: int = 1, scale: float = 100.0) -> Cell:
-    """Return a cell with mean and standard deviation, sorted by the mean; without values it shows "-".
-
-    Example:
-        >>> from moon.report.content import number_cell
-        >>> number_cell([0.5])
-        Cell(text='50.0', value=0.5, is_best=False)
-    """
+    """Return a cell with mean and standard deviation, sorted by the mean; without values it shows "-"."""
     return Cell(mean_and_deviation(values, digits, scale), mean(values) if values else None)
 
 

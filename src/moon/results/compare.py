@@ -74,13 +74,7 @@ class Comparison:
 
 
 def pair_by_seed(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[list[float], list[float]]:
-    """Pair the values of two methods at the seeds that both have, in the order of the first.
-
-    Example:
-        >>> from moon.results.compare import pair_by_seed
-        >>> pair_by_seed({0: 0.9, 1: 0.8}, {1: 0.7, 2: 0.6})
-        ([0.8], [0.7])
-    """
+    """Pair the values of two methods at the seeds that both have, in the order of the first."""
     shared = [seed for seed in a if seed in b]
     return [a[seed] for seed in shared], [b[seed] for seed in shared]
 
@@ -89,14 +83,6 @@ def compare(family: Iterable[Pairs]) -> list[Comparison]:
     """Test every comparison of a family with a paired t-test and adjust the p-values with Holm's correction.
 
     A family is what is shown together. Comparisons with fewer than three pairs are not tested and do not count.
-
-    Example:
-        >>> from moon.results.compare import Pairs, compare
-        >>> (found,) = compare([Pairs([0.91, 0.92, 0.93], [0.80, 0.82, 0.81])])
-        >>> round(found.difference, 2), found.verdict
-        (0.11, 'better')
-        >>> compare([Pairs([0.91, 0.92], [0.80, 0.81])])[0].verdict
-        'too few seeds'
     """
     family = list(family)
     adjusted = holm([paired_test(pairs.a, pairs.b) if len(pairs.a) >= MIN_SEEDS else nan for pairs in family])

@@ -32,14 +32,7 @@ LOGGED = {
 
 
 def known_percentile(known: NDArray, scores: NDArray) -> NDArray:
-    """Return the percentage of known inputs that score lower than each of some scores; ties count half.
-
-    Example:
-        >>> import numpy as np
-        >>> from moon.results.figures import known_percentile
-        >>> known_percentile(np.array([1.0, 2.0, 2.0, 4.0]), np.array([2.0, 9.0])).tolist()
-        [50.0, 100.0]
-    """
+    """Return the percentage of known inputs that score lower than each of some scores; ties count half."""
     known = np.sort(known)
     below, not_above = (np.searchsorted(known, scores, side) for side in ("left", "right"))
     return 50 * (below + not_above) / len(known)

@@ -15,13 +15,7 @@ _ESCAPED = str.maketrans({
 
 
 def escape(text: str) -> str:
-    r"""Escape a text for LaTeX.
-
-    Example:
-        >>> from moon.results.latex import escape
-        >>> print(escape("a_b & 95% ± 1 {x}"))
-        a\_b \& 95\% $\pm$ 1 \{x\}
-    """
+    """Escape a text for LaTeX."""
     return text.translate(_ESCAPED)
 
 

@@ -21,11 +21,6 @@ def describe_temperatures(runs: Iterable[Mapping[str, Any]], names: Collection[s
     """Describe the temperatures of detectors, or of those named, that depend on the scale of the logits.
 
     One line for the scores.json of some runs; an empty string if there is nothing to describe.
-
-    Example:
-        >>> from moon.results.temperatures import describe_temperatures
-        >>> describe_temperatures([{"temperatures": {"ebo": {"value": 0.135, "from": "fitted on validation images"}}}])
-        'Logits are divided by T = 0.135, fitted on validation images: ebo'
     """
     runs = list(runs)
     found: dict[str, list[tuple[int, str, float, bool]]] = {source: [] for source in _SOURCES}
