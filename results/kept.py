@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -31,10 +31,7 @@ class Kept:
 
     def __init__(self, results: Path) -> None:
         self.results = results
-
-    @cached_property
-    def _collections(self) -> dict[str, dict[str, dict[int, Run]]]:
-        return {}
+        self._collections: dict[str, dict[str, dict[int, Run]]] = {}
 
     def collection(self, name: str) -> dict[str, dict[int, Run]]:
         """The runs of a collection, by TOPOLOGY/TRAINING and seed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +14,7 @@ from moon.errors import DamagedCheckpoint
 from moon.recipe import Recipe
 from moon.run.folder import class_names, load_result
 from moon.run.log import log_digest, read_log
-from moon.score.files import ARRAYS, Scores, load_summary, read_arrays, read_scores
-
-_log = logging.getLogger(__name__)
+from moon.score.files import Scores, load_summary, read_arrays, read_scores
 
 
 @dataclass(frozen=True)
@@ -88,12 +85,6 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
                 names.add(folder.name)
             except (DamagedCheckpoint, OSError, ValueError) as error:  # the others are shown
                 left_out.append(str(error) if str(folder) in str(error) else f"{folder.name}: {error}")
-    if unchecked := [run.folder for run in runs if ARRAYS not in run.summary]:
-        _log.info(
-            "%d of %d runs have no digests (of an earlier version): damaged or swapped files cannot be detected",
-            len(unchecked),
-            len(runs),
-        )
     return runs, left_out
 
 
