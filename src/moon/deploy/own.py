@@ -104,7 +104,7 @@ def pack(
         ...         model, path, train=train, validation=val, classes="0123456789", mean=[0.5], std=[0.5], checked=0
         ...     )
         >>> facts["detector"]
-        'knn'
+        'layers'
     """
     runtime()  # says so if it is missing, before anything is computed
     check_output(path := Path(path))
