@@ -32,7 +32,7 @@ class ResNet8(nn.Module):
 def resnet8(num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> ResNet8:
     """ResNet-8 (He et al. 2016): three narrow blocks, for few small images.
 
-    It has 78,000 weights and takes 3 million multiplications for a 32x32 image. `width` multiplies the numbers of channels
-    (16, 32 and 64); a multiple of 0.5.
+    It has 78,000 weights and takes 3 million multiplications for a 32x32 image. `width` multiplies the numbers of
+    channels (16, 32 and 64); a multiple of 0.5.
     """
     return ResNet8(num_classes, in_channels, width)
