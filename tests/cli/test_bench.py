@@ -103,7 +103,7 @@ def test_steps_are_timed_with_the_threads_of_a_training(moon, monkeypatch, given
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("predict", "--net", "resnet81"), "unknown net 'resnet81' (did you mean 'resnet18'?)"),
+        (("predict", "--net", "resnet81"), "unknown net 'resnet81' (did you mean 'resnet8'?)"),
         (("predict", "--threads", "4096"), "4096 threads are more than the"),
         (("predict", "--sparsity", "95"), "must be above 0 and below 1, not 95"),
         (("predict", "--precision", "float8"), "unknown value 'float8' of --precision"),

@@ -87,7 +87,7 @@ def test_nets_without_a_width_are_named_and_others_get_it(monkeypatch):
     model = moon.recipe.build.network(recipe, BENCHMARKS["digits"], "cpu")
     assert model[1].out_features == 40
     assert {name for name in NETS if "width" in NETS[name].__annotations__} == {
-        "resnet18", "resnet18-imagenet", "resnet50",
+        "resnet8", "resnet18", "resnet18-imagenet", "resnet50",
     }  # fmt: skip
 
 

@@ -145,6 +145,8 @@ def pack(
 
 def _count(train: Iterable) -> int | None:
     """How many images a loader yields, if it or its data set says so."""
+    if isinstance(train, (list, tuple)):
+        return sum(len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]) for batch in train)
     images: Any = train if isinstance(train, Tensor) else getattr(train, "dataset", getattr(train, "images", None))
     return len(images) if hasattr(images, "__len__") else None
 

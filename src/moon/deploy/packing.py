@@ -20,6 +20,7 @@ from moon.deploy.packed import PackedNetwork, preprocessing
 from moon.deploy.rejection import measure_rejection
 from moon.detect import Detector, Scaled
 from moon.evidence import Evidence, RotationHead
+from moon.evidence.layers import has_convolutions
 from moon.export.graph import Graph
 from moon.export.program import trace_detector
 from moon.export.runtime import checked_graph, runtime
@@ -178,7 +179,9 @@ def pack_network(
     runtime()  # says so if it is missing, before anything is computed
     guarantee, folder, recipe, model = guarantee or Guarantee(), trained.folder, trained.recipe, trained.model
     images, b, validation = trained.images, trained.images.benchmark, trained.images.splits["val"]
-    detector, options, why, chosen_on, left = named_or_chosen(detector, folder, recipe, b, trained.images_trained_on)
+    detector, options, why, chosen_on, left = named_or_chosen(
+        detector, folder, recipe, b, trained.images_trained_on if has_convolutions(model) else None
+    )
     original = build.detector(detector, recipe, b, **options)
     is_chosen = bool(chosen_on and left)
     fitting, calibrating = _divide(len(validation.labels), original, detector, is_chosen)

@@ -13,7 +13,7 @@ from moon.detect.knn import Knn
 from moon.detect.moments import class_means, second_moment
 from moon.evidence import Evidence
 
-_IMAGES = 10_000  # of the training inputs are enough for the Gaussians, evenly spaced
+_IMAGES = 10_000  # of the training inputs are enough for the Gaussians, drawn at random
 _SMALL = 0.03  # of the usual deviation of a channel is added, so that a constant channel has a logarithm
 _STATE = ("usual", "mean", "std", "centres", "directions", "variances", "rest")
 
@@ -122,10 +122,11 @@ class Layers(Detector):
         if validation is None or len(validation) < 2:
             raise ValueError("Layers also needs known inputs that were not trained on; call fit(training, validation)")
         labels = self._labels(evidence, of_all_classes=True)
-        step = -(-len(evidence) // _IMAGES)
+        some = torch.randperm(len(evidence), generator=torch.Generator().manual_seed(0))[:_IMAGES].sort().values
+        some = some.to(labels.device)
+        classes, numbers = labels[some].unique(return_inverse=True)
         self._gaussians = [
-            ClassGaussians().fit(layer[::step], labels[::step], evidence.num_known, self.directions)
-            for layer in _layers(evidence)
+            ClassGaussians().fit(layer[some], numbers, len(classes), self.directions) for layer in _layers(evidence)
         ]
         self.parts["knn"].fit(evidence)
         found = self._distances(validation, {})

@@ -24,6 +24,11 @@ def moments(x: Tensor) -> Tensor:
     return torch.cat([x.mean((2, 3)), x.flatten(2).std(2, correction=0)], 1)
 
 
+def has_convolutions(model: nn.Module) -> bool:
+    """Whether there are layers to look at."""
+    return any(isinstance(module, nn.Conv2d) for module in model.modules())
+
+
 class LayerRecording:
     """Context in which the outputs of a model's convolutions are summarised."""
 

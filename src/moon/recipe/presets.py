@@ -48,6 +48,10 @@ _BEST_2 = Preset(
     summary="the best 95%-sparse network: LogitNorm, rotations, TrivialAugment, 300 epochs; score it with fisher",
 )
 
+_SMALL = {
+    "rates": "plain", "vote_share": 0.2, "net": "resnet8", "sparsity": 0.8, "batch_size": 32, "augment": "cutout",
+}  # fmt: skip
+
 PRESETS: dict[str, Preset] = {
     "plain": Preset(
         "cross-entropy", settings=PLAIN_SCHEDULE, summary="cross-entropy with OpenOOD's learning rates and no vote"
@@ -62,15 +66,11 @@ PRESETS: dict[str, Preset] = {
     "without-vt": Preset("moon", settings={"vote_share": 0.0}, summary="MOON without its vote"),
     "small": Preset(
         "cross-entropy",
-        settings={
-            "rates": "plain",
-            "vote_share": 0.2,
-            "net": "resnet8",
-            "sparsity": 0.8,
-            "batch_size": 32,
-            "augment": "cutout",
-        },
+        settings=_SMALL,
         summary="for up to 5,000 small images: a small residual network, 80% sparse, batches of 32, Cutout, a vote",
+    ),
+    "small-outliers": Preset(
+        "outlier-exposure", settings=_SMALL, summary="small, trained with images of no known class as well (--outliers)"
     ),
     "best-1": Preset(
         "moon-logitnorm",

@@ -18,6 +18,7 @@ from moon.data.classes import enumerated
 from moon.detect import Detector, Knn
 from moon.detect.knn import usual_k
 from moon.evidence import Evidence
+from moon.evidence.layers import has_convolutions
 from moon.recipe import Recipe, build
 from moon.recipe.variants import Variant
 from moon.run.images import BenchmarkImages
@@ -64,7 +65,7 @@ class Scoring:
         images, recipe = self.images, self.recipe
         if not images.tuning:
             objective = recipe.objective if self.is_run else None
-            count = len(images.splits["train"].labels)
+            count = len(images.splits["train"].labels) if has_convolutions(self.model) else None
             self.choice = choose_by_rule(objective, images.benchmark.num_known, count)
             return
         known, unknown = images.splits["val"], images.tuning
