@@ -47,9 +47,9 @@ def measure_rejection(
         accepted = [f"{1 - share:.0%} of {name}" for name, share in (found | far).items() if name in failed]
         _log.warning(
             'the packed network accepts %s, images of no class, as known, so "unknown" is not reliable; what may help: '
-            "training with a few hundred images of anything else (--preset small-outliers --outliers SET, or --objective "
-            "outlier-exposure), another detector (--detector), a larger "
-            "network (--net)", enumerated(accepted)
+            "training with a few hundred images of anything else (--preset small-outliers, or --objective "
+            "outlier-exposure, with --outliers SET), another detector (--detector), a larger network (--net)",
+            enumerated(accepted)
         )  # fmt: skip
     shares = {name: round(float(share), 4) for name, share in found.items()}
     return {"probes": shares, "verdict": _verdict(found | far, near, not failed), "is_reliable": not failed}
