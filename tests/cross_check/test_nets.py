@@ -252,7 +252,19 @@ def test_a_fine_tuned_net_is_packed_and_asked(trained, root, tmp_path, capsys):
     image = tmp_path / "red.png"
     Image.new("RGB", (32, 32), (200, 40, 40)).save(image)
     packed = tmp_path / "net.moon"
-    how = ["--data", root, "--near", "other", "--detector", "msp", "--accept", "0.8", "--precision", "float32"]
+    how = [
+        "--data",
+        root,
+        "--near",
+        "other",
+        "--detector",
+        "msp",
+        "--accept",
+        "0.8",
+        "--precision",
+        "float32",
+        "--force",
+    ]
     moon("pack", trained[0], *how, "--out", packed)
     capsys.readouterr()
     moon("predict", packed, image, "--json")

@@ -109,6 +109,10 @@ def test_detectors_score_images_and_texts_and_are_restored(name, kind, tmp_path)
         with pytest.raises(ValueError, match="perturb changes one floating-point tensor"):
             fitted(kind, Odin())
         return
+    if (name, kind) == ("layers", "bert"):
+        with pytest.raises(ValueError, match="no convolutions"):
+            fitted(kind, DETECTORS[name]())
+        return
     if name == "rotpred":
         with pytest.raises(ValueError, match="needs a rotation head, which a saved model would not have"):
             fitted(kind, RotPredScore())

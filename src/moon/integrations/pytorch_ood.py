@@ -159,7 +159,7 @@ def to_pytorch_ood(detector: Detector, model: nn.Module, classifier: str | None 
         def predict(self, x: Tensor) -> Tensor:
             if not self._is_fitted:
                 raise api.RequiresFittingException
-            return -detector.score(read(model, [x], None, classifier, layers=detector.layered, **detector.reading))
+            return -detector.score(read(model, [x], classifier=classifier, layers=detector.layered, **detector.reading))
 
     return FromMoon()
 
