@@ -249,7 +249,7 @@ def trained(tmp_path_factory):
     train_run(recipe, folder, images)
     network = load(folder)
     new = {"test": images.splits["test"], "letters": images.unknown["letters"]}
-    evidence = {name: images.evidence(network, data) for name, data in (images.splits | new).items()}
+    evidence = {name: images.evidence(network, data, layers=True) for name, data in (images.splits | new).items()}
     pixels = np.concatenate([data.images for data in new.values()])
     return network, images.benchmark, evidence, pixels
 
@@ -270,11 +270,12 @@ def test_every_detector_on_a_trained_network(trained):
 
     tensors = [{key: x.numpy() for key, x in program.tensors.items()} for _, program in made.values()]
 
-    def scores(*given):
-        programs = [program for _, program in made.values()]
-        return [run_program(p.ops, x, given)[p.output] for p, x in zip(programs, tensors, strict=True)]
+    def scores(logits, features, layers):
+        given = {False: [logits, features], True: [logits, torch.cat([features, layers], 1)]}
+        pairs = zip(made.values(), tensors, strict=True)
+        return [run_program(p.ops, x, given[detector.layered])[p.output] for (detector, p), x in pairs]
 
-    inputs = {"logits": new.logits.double(), "features": new.features.double()}
+    inputs = {"logits": new.logits.double(), "features": new.features.double(), "layers": new.layers.double()}
     found = run(translated(scores, inputs, made, is_dynamic=False), {key: x.numpy() for key, x in inputs.items()})
     for name, (detector, _) in made.items():
         expected = detector.score(new).double().numpy()
