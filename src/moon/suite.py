@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from moon.records import read_json
 from moon.run.images import BenchmarkImages
 from moon.run.train import train_run
 
-CHOOSING, TEST = "choosing", "test"
 # Trainings by name, and the detectors that their networks are packed with.
 TRAININGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "small": ({"preset": "small"}, ("layers", "knn", "fisher")),
@@ -65,7 +63,7 @@ def measure(
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(training, name, seed, folder) for name in benchmarks for seed in seeds for training in trainings]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(partial(measure_one, *job)) for job in jobs]):
+        for done in as_completed([pool.submit(measure_one, *job) for job in jobs]):
             yield done.result()
 
 

@@ -95,14 +95,11 @@ def pack(
         >>> import tempfile
         >>> import moon
         >>> images = moon.BenchmarkImages.open("data", "digits")  # embedded
-        >>> recipe = moon.make_recipe("digits", "cross-entropy", topology="static", epochs=2, batch_size=64)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = moon.train_run(recipe, folder, images)
-        ...     model, path = moon.load(folder), f"{folder}/own.moon"
-        ...     train, val = (moon.Batches(images.splits[name], [0.5], [0.5]) for name in ("train", "val"))
-        ...     facts = moon.pack(
-        ...         model, path, train=train, validation=val, classes="0123456789", mean=[0.5], std=[0.5], checked=0
-        ...     )
+        >>> train, val = (moon.Batches(images.splits[name], [0.5], [0.5]) for name in ("train", "val"))
+        >>> shared = {"classes": "0123456789", "mean": [0.5], "std": [0.5]}
+        >>> with tempfile.TemporaryDirectory() as folder:  # force: this network was not trained
+        ...     path = f"{folder}/own.moon"
+        ...     facts = moon.pack(moon.lenet(), path, train=train, validation=val, **shared, checked=0, force=True)
         >>> facts["detector"]
         'layers'
     """
